@@ -1,0 +1,56 @@
+# Fresh Debian or Ubuntu: apt install git make python3-venv, then `make run`.
+#
+# torch from PyPI brings gigabytes of CUDA libraries. Without an NVIDIA GPU, take the CPU build:
+#   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# (the first time only: an installation that is up to date is left alone)
+
+PYTHON      ?= python3
+TORCH_INDEX ?=
+RUN_CONFIG  ?=
+PYTEST      ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+        $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+export RUN_CONFIG # through the environment: it may hold quotes of either kind
+
+.PHONY: help run test lint clean
+
+help: ## Say what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-plus" rounds=5' changes the job
+	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
+
+test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/.dev ## Check style (ruff) and types (mypy)
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m mypy
+
+clean: ## Remove the environment and all caches; runs/ and data/ stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.fab
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamp files: installing again is skipped until what to install has changed.
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing what the app needs into $(VENV) (minutes the first time, see TORCH_INDEX in the Makefile)"
+	@$(PIP) .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "Installing what tests and checks need into $(VENV)"
+	@$(PIP) '.[test,lint]'
+	@touch $@
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Edelweiss needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "Python's venv module is missing: apt install python3-venv" >&2; exit 1; }
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""The ClientApp: what a hospital runs."""

@@ -1,0 +1,166 @@
+"""The ClientApp: what a hospital runs. Three messages: describe yourself, train, evaluate for the last time."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from functools import wraps
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from client_app.site import OpenSite, Order
+    from problems import Arrays, Problem
+
+log = logging.getLogger("edelweiss")
+
+app = ClientApp()
+
+
+class RefusedError(ValueError):
+    """This site will not do what it was asked to; the message may leave the site."""
+
+
+class SiteError(RuntimeError):
+    """Something broke at this site; the message may leave the site."""
+
+
+def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[Message, Context], Message]:
+    """Turn a handler into Flower's form: mistakes of users become an answer of one line, never a traceback.
+
+    What leaves the site is the public version of a message; the full one, with file, row and value, is logged here.
+    So is whatever nobody foresaw; of that only the kind leaves the site.
+    """
+
+    @wraps(handle)
+    def answer(message: Message, context: Context) -> Message:
+        from client_app.fingerprint import fingerprint
+        from client_app.site import OpenSite
+        from config import MISTAKES
+
+        try:
+            theirs = str(message.content.config_records["config"]["app"])
+            if theirs != fingerprint():
+                raise RefusedError(
+                    f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
+                    "release on both, and end a SuperLink or SuperNode that was started in another project"
+                )
+            content = handle(message, OpenSite.from_context(context))
+        except (*MISTAKES, RefusedError) as error:
+            log.error("%s", error)
+            # Before the first answer the coordinator knows no names, so this one brings its own.
+            node = context.node_config
+            name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
+            text = getattr(error, "public", str(error))
+            content = RecordDict({"error": ConfigRecord({"site": name, "message": text})})
+        except Exception as error:
+            # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
+            log.exception("the app broke")
+            raise SiteError(f"{type(error).__name__} (the site's own log says more)") from None
+        return Message(content, reply_to=message)
+
+    return answer
+
+
+@app.query()
+@_answering
+def describe(message: Message, site: OpenSite) -> RecordDict:
+    """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
+
+    The answer's ``facts`` hold name, partition-id, examples, positives, held-out, missing (counts), shape, columns (a
+    hash of their names), and count, total, squares (one number per feature or channel).
+    """
+    facts: dict[str, object] = {"name": site.node.name, "partition-id": site.node.partition_id}
+    data = site.data()
+    if data is not None:
+        from datasets import moments
+
+        count, total, squares = moments(data.train) if site.run.standardise else ([], [], [])
+        if data.missing:
+            filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
+            log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
+        facts |= {
+            "name": site.node.site or data.name,
+            "examples": len(data.train),
+            "positives": int(data.train.targets().sum()),
+            "held-out": len(data.held_out),
+            "missing": data.missing,
+            "shape": list(data.train.shape),
+            # Only whether the sites agree on their columns matters, so only a hash of the names leaves.
+            "columns": hashlib.sha256("\n".join(data.features).encode()).hexdigest()[:8],
+            "count": count,
+            "total": total,
+            "squares": squares,
+        }
+    return RecordDict({"facts": ConfigRecord(facts)})  # type: ignore[arg-type]
+
+
+def _evaluation(site: OpenSite, problem: Problem, model: Arrays, order: Order) -> MetricRecord:
+    """Evaluate a model on the held-out samples; empty where there are none."""
+    held_out = site.samples(order)[1]
+    if held_out is not None and not len(held_out):
+        return MetricRecord({})
+    return MetricRecord({**problem.metrics(model["x"], model.get("y"), held_out)})
+
+
+@app.train()
+@_answering
+def train(message: Message, site: OpenSite) -> RecordDict:
+    """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
+    from client_app.oracle import SiteOracle, stream
+    from client_app.site import Order
+    from strategies import not_finite, pack, unpack
+
+    started = time.perf_counter()
+    order = Order.of(message)
+    strategy, problem = site.run.strategy(), site.problem(order)
+    turn = strategy.stages.turn(order.round, site.run.rounds, order.phase)
+    sent = unpack(message.content.array_records["arrays"], problem.device)
+    store = site.memory(order.name)
+    memory = store.load(problem.device)
+
+    own_statistics = memory.pop("buffers", None)
+    statistics = sent.pop("buffers", None) if own_statistics is None else own_statistics
+    if statistics is not None:
+        problem.load_buffers(statistics)
+    model = strategy.personal(sent, memory)
+    metrics = _evaluation(site, problem, model, order) if order.evaluate else MetricRecord({})
+
+    random = stream(site.run.seed, order.site, order.round, strategy.phases.index(order.phase))
+    oracle = SiteOracle.open(site.run, problem, site.samples(order)[0], random)
+    reply, memory = strategy.local_update(sent, memory, oracle, turn)
+    if (statistics := problem.buffers()).numel():
+        (reply if site.run.bn == "average" else memory)["buffers"] = statistics
+
+    cost = MetricRecord({"gradients": oracle.gradients, "seconds": time.perf_counter() - started})
+    content = RecordDict({"arrays": pack(reply), "metrics": metrics, "cost": cost})
+    if bad := not_finite(reply | memory):  # the coordinator leaves such an answer out; remembered, it would spoil all
+        log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
+    else:
+        store.save(memory)  # last: an answer that fails before this leaves the old memory in place
+    return content
+
+
+@app.evaluate()
+@_answering
+def evaluate(message: Message, site: OpenSite) -> RecordDict:
+    """Evaluate the run's final model and forget the run."""
+    from client_app.site import Order
+    from strategies import unpack
+
+    order = Order.of(message)
+    strategy, problem = site.run.strategy(), site.problem(order)
+    sent = unpack(message.content.array_records["arrays"], problem.device)
+    store = site.memory(order.name)
+    memory = store.load(problem.device)
+    statistics = memory.pop("buffers", sent.pop("buffers", None))
+    if statistics is not None:
+        problem.load_buffers(statistics)
+    metrics = _evaluation(site, problem, strategy.personal(sent, memory), order)
+    store.forget()
+    return RecordDict({"metrics": metrics})

@@ -1,0 +1,342 @@
+"""RunConfig: the whole run, parsed from Flower's flat run-config and checked before anything starts."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from config.errors import ConfigError, explain, unknown
+from datasets import DATASETS, PARTITIONS, SAMPLERS, DataConfig
+from models import MODELS
+from problems import PROBLEMS, Task
+from strategies import ALGORITHMS, FederatedStrategy, own_fields
+from strategies.hyper import problems_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Value = bool | int | float | str
+
+
+def _one_of(kind: str, allowed: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in allowed:
+            raise ValueError(unknown(kind, name, allowed))
+        return name
+
+    return AfterValidator(check)
+
+
+def _classes(text: str) -> str:
+    parse_classes(text)
+    return text
+
+
+def parse_classes(text: str) -> tuple[int, ...]:
+    """Parse a list of classes: ``"0,1,5-9"`` is (0, 1, 5, 6, 7, 8, 9); empty is ().
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    classes: list[int] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, dash, last = part.partition("-")
+        numbers = (first.strip(), last.strip() if dash else first.strip())
+        if not all(number.isdecimal() for number in numbers) or int(numbers[0]) > int(numbers[1]):
+            raise ValueError('must list classes by number, as in "5,6,7" or "5-9"')
+        classes += range(int(numbers[0]), int(numbers[1]) + 1)
+    return tuple(classes)
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+# The fields that all algorithms share are run-config keys too; they are declared once, in strategies/base.py.
+SHARED = {f.name.replace("_", "-"): f for f in fields(FederatedStrategy) if f.init}
+
+
+class RunConfig(BaseModel):
+    """Everything that defines a run. Keys are field names with dashes; pyproject.toml explains each.
+
+    The hyper-parameters are in ``hyper``: those that all algorithms share, and the chosen algorithm's own.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+    )
+
+    # What is trained, by what.
+    algorithm: Annotated[str, _one_of("algorithm", ALGORITHMS)] = "codasca"
+    problem: Annotated[str, _one_of("problem", PROBLEMS)] = "auc"
+    model: Annotated[str, _one_of("model", MODELS)] = "mlp"
+    hidden: Positive = 32
+    rounds: Positive = 40
+    batch_size: Positive = 16
+
+    # The data and how it is split.
+    dataset: Annotated[str, _one_of("dataset", DATASETS)] = "breast-cancer"
+    data_root: str = ""
+    partition: Annotated[str, _one_of("partition", PARTITIONS)] = "dirichlet"
+    concentration: Annotated[float, Field(gt=0)] = 1.0
+    positive_classes: Annotated[str, AfterValidator(_classes)] = ""
+    negative_classes: Annotated[str, AfterValidator(_classes)] = ""
+    thin_class: Literal["positive", "negative"] = "positive"
+    thin_share: Share = 0.1
+    test_share: Share = 0.25
+    holdout_share: Share = 0.2
+    label: str = "label"
+    standardise: bool = True
+    sampler: Annotated[str, _one_of("sampler", SAMPLERS)] = "uniform"
+    positives_per_batch: Positive = 4
+
+    # The problem's own numbers.
+    prior: Share = 0.0
+    score: Literal["sigmoid", "identity"] = "sigmoid"
+    margin: Annotated[float, Field(gt=0)] = 1.0
+    dimension: Positive = 20
+    heterogeneity: Annotated[float, Field(ge=0)] = 1.0
+    saddle_file: str = ""
+
+    # Who takes part, and what happens when somebody does not.
+    sites: Positive = 8
+    wait_timeout: Seconds = 60.0
+    round_timeout: Seconds = 3600.0
+    min_replies: Natural = 0
+    on_bad_update: Literal["skip", "stop"] = "skip"
+
+    # How it is computed.
+    engine: Literal["flower", "local"] = "flower"
+    workers: Natural = 0
+    threads: Positive = 1
+    device: str = "auto"
+    amp: Literal["", "bf16"] = ""
+    bn: Literal["average", "local"] = "average"
+
+    # What is measured and kept.
+    evaluate_every: Natural = 1
+    central_test: bool = True
+    checkpoint_every: Natural = 10
+    runs_dir: str = "runs"
+    run_name: str = ""
+
+    hyper: dict[str, Value] = {}
+
+    # ------------------------------------------------------------------ from and to flat keys
+
+    @classmethod
+    def parse(cls, flat: Mapping[str, Value]) -> RunConfig:
+        """Check a run-config and make it a RunConfig.
+
+        Parameters
+        ----------
+        flat : mapping
+            Keys as in pyproject.toml, an algorithm's table as ``"codasca.lr"``. Missing keys take their defaults.
+
+        Raises
+        ------
+        ConfigError
+            Listing everything that is wrong, each with the key, the value and what is allowed.
+        """
+        problems: list[str] = []
+        own = {name: own_fields(algorithm) for name, algorithm in ALGORITHMS.items()}
+        tables = {f"{name}.{key}" for name, keys in own.items() for key in keys}
+        run_keys = {(f.alias or name) for name, f in cls.model_fields.items()} - {"hyper"}
+        run: dict[str, Value] = {}
+        for key, value in flat.items():
+            if key in run_keys:
+                run[key] = value
+            elif key not in SHARED and key not in tables:
+                problems.append(unknown("key", key, run_keys | set(SHARED) | tables))
+        config: RunConfig | None = None
+        try:
+            config = cls.model_validate(run)
+        except ValidationError as error:
+            problems += explain(error)
+        algorithm = flat.get("algorithm", cls.model_fields["algorithm"].default)
+        hyper = {key: flat[key] for key in SHARED if key in flat}
+        for name, f in SHARED.items():
+            if name in hyper:
+                problems += problems_of(name, hyper[name], type(f.default), f.metadata)
+        for name, keys in own.items():
+            declared = {f.name.replace("_", "-"): f for f in fields(ALGORITHMS[name])}
+            for key in keys:
+                if (full := f"{name}.{key}") in flat:
+                    f = declared[key]
+                    problems += problems_of(full, flat[full], type(f.default), f.metadata)
+                    if name == algorithm:
+                        hyper[key] = flat[full]
+        if config is not None:
+            problems += config._contradictions()
+        if config is None or problems:
+            raise ConfigError("run-config", problems)
+        return config.model_copy(update={"hyper": hyper})
+
+    def _contradictions(self) -> list[str]:
+        """Return what is wrong between keys that are right by themselves."""
+        found = []
+        algorithm, problem = ALGORITHMS[self.algorithm], PROBLEMS[self.problem]
+        if problem.kind not in algorithm.solves:
+            able = sorted(name for name, other in ALGORITHMS.items() if problem.kind in other.solves)
+            fit = sorted(name for name, other in PROBLEMS.items() if other.kind in algorithm.solves)
+            found.append(
+                f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind}: "
+                f"take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
+            )
+        if self.min_replies > self.sites:
+            found.append(f"min-replies = {self.min_replies}: there are only sites = {self.sites}")
+        if self.sampler == "fixed-positives" and self.positives_per_batch >= self.batch_size:
+            found.append(
+                f"positives-per-batch = {self.positives_per_batch}: must be below batch-size = {self.batch_size}"
+            )
+        if both := set(parse_classes(self.positive_classes)) & set(parse_classes(self.negative_classes)):
+            found.append(f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}")
+        if self.partition == "sites" and self.dataset not in ("heart-disease", "site"):
+            found.append(f'partition = "sites" needs data with natural sites (heart-disease), not {self.dataset!r}')
+        if not _valid_device(self.device):
+            found.append(f'device = {self.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...')
+        return found
+
+    def flat(self) -> dict[str, Value]:
+        """Return all keys, from which `parse` makes an equal RunConfig."""
+        values = self.model_dump(by_alias=True, exclude={"hyper"})
+        own = own_fields(ALGORITHMS[self.algorithm])
+        for key, value in self.hyper.items():
+            values[f"{self.algorithm}.{key}" if key in own else key] = value
+        return values
+
+    def to_toml(self) -> str:
+        """Return a file that ``flwr run . --run-config FILE`` and ``python -m server_app --run-config FILE`` take."""
+        top: list[str] = []
+        own_table: list[str] = []
+        strategy = self.strategy()
+        for key, value in self.model_dump(by_alias=True, exclude={"hyper"}).items():
+            top.append(f"{key} = {_toml(value)}")
+        own = own_fields(type(strategy))
+        for f in fields(strategy):
+            key = f.name.replace("_", "-")
+            if f.init:
+                (own_table if key in own else top).append(f"{key} = {_toml(getattr(strategy, f.name))}")
+        return "\n".join([*top, "", f"[{self.algorithm}]", *own_table, ""])
+
+    # ------------------------------------------------------------------ what the parts of the app need of it
+
+    @property
+    def seed(self) -> int:
+        """The seed of every random choice of the run."""
+        return int(self.hyper.get("seed", 0))
+
+    def strategy(self) -> FederatedStrategy:
+        """Build the algorithm with its hyper-parameters."""
+        values: dict[str, Any] = {key.replace("-", "_"): value for key, value in self.hyper.items()}
+        return ALGORITHMS[self.algorithm](**values)
+
+    def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:
+        """Describe the data; a site may say where its own lies and what its label column is called."""
+        return DataConfig(
+            dataset=self.dataset,
+            data_root=data_root or self.data_root,
+            data_dir=data_dir,
+            partition=self.partition,
+            concentration=self.concentration,
+            positive_classes=parse_classes(self.positive_classes),
+            negative_classes=parse_classes(self.negative_classes),
+            thin_class=self.thin_class,
+            # Thinning makes public data rare. A hospital's own patients are never left out.
+            thin_share=0.0 if self.dataset == "site" else self.thin_share,
+            test_share=self.test_share,
+            holdout_share=self.holdout_share,
+            label=label or self.label,
+            seed=self.seed,
+        )
+
+    def task(self, device: str, shape: tuple[int, ...], prior: float, site: int, sites: int) -> Task:
+        """Describe the problem, given the facts that the sites reported."""
+        return Task(
+            problem=self.problem,
+            seed=self.seed,
+            device=device,
+            model=self.model,
+            hidden=self.hidden,
+            shape=shape,
+            prior=self.prior or prior,
+            amp=self.amp,
+            score=self.score,
+            margin=self.margin,
+            # Only a closed-form problem differs from site to site; a network is shared by the sites of a process.
+            site=-1 if PROBLEMS[self.problem].needs_data else site,
+            sites=sites,
+            dimension=self.dimension,
+            heterogeneity=self.heterogeneity,
+            saddle_file=self.saddle_file,
+        )
+
+
+@lru_cache(maxsize=8)
+def _parsed(items: tuple[tuple[str, Value], ...]) -> RunConfig:
+    return RunConfig.parse(dict(items))
+
+
+def parse_run_config(flat: Mapping[str, Value]) -> RunConfig:
+    """Like `RunConfig.parse`, once per process for equal input: a client parses at every message."""
+    return _parsed(tuple(flat.items()))
+
+
+def read_overrides(arguments: list[str]) -> dict[str, Value]:
+    """Parse ``--run-config`` values: TOML files and ``key=value`` pairs, as ``flwr run`` reads them; later ones win.
+
+    Raises
+    ------
+    ConfigError
+        For a file that is missing or no TOML, or pairs that cannot be parsed.
+    """
+    import click
+    from flwr.common.config import parse_config_args
+
+    # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
+    rest = [part for text in arguments if not text.endswith(".toml") for part in _PAIR.sub(" ", text).split()]
+    if rest:
+        text = " ".join(rest)
+        raise ConfigError("--run-config", [f"{text!r} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'"])
+    try:
+        return {key: value for text in arguments for key, value in parse_config_args([text]).items()}
+    except (OSError, ValueError, click.ClickException) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        raise ConfigError("--run-config", [text]) from None
+
+
+_PAIR = re.compile(r"""\S+?=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them
+
+
+def _toml(value: Value) -> str:
+    """Write a value as JSON does, which is TOML but for surrogate pairs and the one control character that it keeps."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
+    """Turn ``{"codasca": {"lr": 1}}`` into ``{"codasca.lr": 1}``."""
+    flat: dict[str, Value] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": deeper for inner, deeper in flatten(value).items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _valid_device(device: str) -> bool:
+    kind, colon, index = device.partition(":")
+    return device in ("auto", "cpu", "cuda") or (kind == "cuda" and bool(colon) and index.isdigit())

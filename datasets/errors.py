@@ -1,0 +1,59 @@
+"""The one error of this package, in two versions: for the site's own log, and for everybody else."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+_SHOWN = 5  # offending rows, values or columns named in one message
+
+
+class DataError(ValueError):
+    """A user's data, or the request for it, cannot be used.
+
+    Parameters
+    ----------
+    message
+        The full text for the site's own log: file, row, value, what is allowed and the fix.
+    public
+        The text that may leave the site: no path, no sample value, no patient id. It may name a column, a
+        file's base name and a count. The default says nothing of the data.
+    """
+
+    def __init__(
+        self, message: str, public: str = "the site's data cannot be used; the site's own log says why"
+    ) -> None:
+        super().__init__(message, public)  # both are args, so both survive pickling between processes
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def public(self) -> str:
+        """The version that may leave the site."""
+        return str(self.args[1])
+
+    @classmethod
+    def plain(cls, message: str) -> DataError:
+        """Make an error whose full text holds nothing of a site's data, so that it is also the public one."""
+        return cls(message, message)
+
+    @classmethod
+    def join(cls, errors: Sequence[DataError]) -> DataError:
+        """Make one error of all found problems."""
+        if len(errors) == 1:
+            return errors[0]
+        head = f"{len(errors)} problems with the data:\n- "
+        return cls(head + "\n- ".join(map(str, errors)), head + "\n- ".join(e.public for e in errors))
+
+
+def examples(items: Sequence[object]) -> str:
+    """List the first few items, and say how many more there are."""
+    shown = ", ".join(str(item) for item in items[:_SHOWN])
+    return shown if len(items) <= _SHOWN else f"{shown} and {len(items) - _SHOWN} more"
+
+
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """Say which allowed name is closest to a wrong one; empty when none is close."""
+    close = difflib.get_close_matches(name, list(allowed), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,211 @@
+"""How rows are split: over sites, into held-out sets, and thinned to a rare class.
+
+A partitioner returns the owner of each row, so every row lands at exactly one site by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.errors import DataError
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_LEAST = 2  # rows a site has at least: one to train on, one to hold out
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a partitioner may look at: one entry per row in each array.
+
+    Parameters
+    ----------
+    labels
+        Shape (n,): the labels of the run, 0 and 1 in a binary one.
+    classes
+        Shape (n,): the original classes.
+    sides
+        Shape (n,): 0 and 1 for negative and positive classes; all 0 in a run that keeps the classes.
+    groups
+        Shape (n,): the natural site of each row; None when the data set has none.
+    concentration
+        Of the Dirichlet distribution, above 0.
+    """
+
+    labels: Ints
+    classes: Ints
+    sides: Ints
+    groups: Ints | None
+    concentration: float
+
+
+Partitioner = Callable[[Rows, int, np.random.Generator], Ints]
+
+
+def iid(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Deal the rows at random; sizes differ by one at most."""
+    return rng.permutation(np.arange(len(rows.labels)) % sites)
+
+
+def dirichlet(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Split each label over the sites by shares drawn from a Dirichlet distribution: label skew.
+
+    A site left with fewer than two rows gets some, at random, from the site that is largest at the moment.
+    """
+    owner = np.empty(len(rows.labels), np.int64)
+    for label in np.unique(rows.labels):
+        members = rng.permutation(np.flatnonzero(rows.labels == label))
+        shares = rng.dirichlet(np.full(sites, rows.concentration))
+        ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for site, part in enumerate(np.split(members, ends)):
+            owner[part] = site
+    return _topped_up(owner, sites, rng)
+
+
+def by_class(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Deal the original classes of each side into disjoint groups, one per site (CODASCA).
+
+    With more sites than a side has classes, the sites that share a class split its rows evenly. With one
+    class on either side all sites share both.
+    """
+    owner = np.empty(len(rows.labels), np.int64)
+    for side in np.unique(rows.sides):
+        classes = rng.permutation(np.unique(rows.classes[rows.sides == side]))
+        for place, original in enumerate(classes):
+            sharers = np.arange(place % sites, sites, len(classes))
+            members = rng.permutation(np.flatnonzero(rows.classes == original))
+            owner[members] = sharers[np.arange(len(members)) % len(sharers)]
+    return _topped_up(owner, sites, rng)
+
+
+def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Give each row to the site that it came from."""
+    if rows.groups is None:
+        raise DataError.plain(
+            "partition 'sites' needs a data set with natural sites, such as heart-disease; "
+            "use iid, dirichlet or by-class"
+        )
+    groups = len(np.unique(rows.groups))
+    if sites != groups:
+        raise DataError.plain(
+            f"partition 'sites' needs as many sites as the data set has: {groups}, not {sites}; "
+            f"set the number of sites to {groups}, or use iid, dirichlet or by-class"
+        )
+    return rows.groups
+
+
+PARTITIONERS: dict[str, Partitioner] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "by-class": by_class,
+    "sites": natural,
+}
+PARTITIONS = tuple(PARTITIONERS)
+
+
+def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Give each row an owner.
+
+    Parameters
+    ----------
+    name
+        One of `PARTITIONS`.
+    rows
+        The n training rows.
+    sites
+        How many owners, at least 1.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    owner
+        Shape (n,): the site of each row, in [0, sites). Every site has at least two rows.
+
+    Raises
+    ------
+    DataError
+        Too few rows for so many sites, or natural sites asked of a data set without them.
+    """
+    if len(rows.labels) < _LEAST * sites:
+        raise DataError.plain(
+            f"{sites} sites need at least {_LEAST * sites} training rows ({_LEAST} each), and there are "
+            f"{len(rows.labels)}; use fewer sites"
+        )
+    return PARTITIONERS[name](rows, sites, rng)
+
+
+def _topped_up(owner: Ints, sites: int, rng: np.random.Generator) -> Ints:
+    sizes = np.bincount(owner, minlength=sites)
+    for site in np.flatnonzero(sizes < _LEAST):
+        while sizes[site] < _LEAST:
+            largest = np.argmax(sizes)
+            owner[rng.choice(np.flatnonzero(owner == largest))] = site
+            sizes[largest] -= 1
+            sizes[site] += 1
+    return owner
+
+
+def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
+    """Choose a share of the rows of each stratum.
+
+    Parameters
+    ----------
+    strata
+        Shape (n,): the class of each row, or any other stratum.
+    share
+        In [0, 1). A stratum of two rows or more is on both sides when the share is above 0; a single row is
+        never chosen.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    chosen
+        Shape (n,) bool.
+    """
+    chosen = np.zeros(len(strata), np.bool_)
+    if share > 0:
+        for stratum in np.unique(strata):
+            members = np.flatnonzero(strata == stratum)
+            size = min(max(round(share * len(members)), 1), len(members) - 1)
+            chosen[rng.permutation(members)[:size]] = True
+    return chosen
+
+
+def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> Mask:
+    """Choose which rows stay when a class is thinned to a share of all rows.
+
+    Parameters
+    ----------
+    rare
+        Shape (n,) bool: the rows of the class to thin.
+    owner
+        Shape (n,): the site of each row. A site with rows of that class only keeps one of them.
+    share
+        Of that class among the rows that stay, in (0, 1), as near as whole rows allow, but never no row. A
+        class that is already rarer is left as it is, and so are rows of one class only.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    stays
+        Shape (n,) bool.
+    """
+    stays = np.ones(len(rare), np.bool_)
+    others = int(np.sum(~rare))
+    excess = int(rare.sum()) - max(1, round(others * share / (1 - share)))
+    if others and excess > 0:
+        candidates = rng.permutation(np.flatnonzero(rare))
+        _, first = np.unique(owner[candidates], return_index=True)
+        keepers = candidates[first]  # one per site; spared where the site has nothing else
+        spared = keepers[~np.isin(owner[keepers], owner[~rare])]
+        candidates = candidates[~np.isin(candidates, spared)]
+        stays[candidates[:excess]] = False
+    return stays

@@ -1,0 +1,116 @@
+"""Samplers: which rows the next batch holds. They deal in positions only and never see a sample."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from datasets.errors import DataError, suggestion
+
+SAMPLERS = ("uniform", "fixed-positives")
+
+
+class Sampler(Protocol):
+    """An endless stream of batches."""
+
+    def draw(self, size: int | None = None) -> Tensor:
+        """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
+
+
+class _Deck:
+    """Positions dealt without replacement; shuffled anew when they run out."""
+
+    def __init__(self, positions: Tensor, generator: torch.Generator) -> None:
+        self._positions = positions
+        self._generator = generator
+        self._order = positions[:0]
+        self._dealt = 0
+
+    def deal(self, size: int) -> Tensor:
+        """Return `size` positions, none twice; all of them when there are no more than that."""
+        if size >= len(self._positions):
+            return self._positions
+        hand = self._order[self._dealt : self._dealt + size]
+        self._dealt += size
+        if len(hand) < size:
+            order = self._positions[torch.randperm(len(self._positions), generator=self._generator)]
+            if len(hand):
+                # What this batch already holds comes last in the new epoch: no batch holds a row twice.
+                held = torch.isin(order, hand)
+                order = torch.cat([order[~held], order[held]])
+            self._order, self._dealt = order, size - len(hand)
+            hand = torch.cat([hand, order[: self._dealt]])
+        return hand
+
+
+class _Uniform:
+    def __init__(self, labels: Tensor, batch_size: int, generator: torch.Generator) -> None:
+        self._size = batch_size
+        self._deck = _Deck(torch.arange(len(labels)), generator)
+
+    def draw(self, size: int | None = None) -> Tensor:
+        return self._deck.deal(self._size if size is None else size)
+
+
+class _FixedPositives:
+    def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
+        self._size, self._share = batch_size, positives / batch_size
+        self._positives = _Deck(torch.nonzero(labels == 1).flatten(), generator)
+        self._negatives = _Deck(torch.nonzero(labels != 1).flatten(), generator)
+
+    def draw(self, size: int | None = None) -> Tensor:
+        size = self._size if size is None else size
+        quota = max(1, round(self._share * size))
+        return torch.cat([self._positives.deal(quota), self._negatives.deal(size - quota)])
+
+
+def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:
+    """Make a sampler over a set of rows.
+
+    Parameters
+    ----------
+    name
+        ``"uniform"``: every row once per epoch, in an order shuffled per epoch. A batch that crosses the end
+        of an epoch is completed from the next one. A set smaller than the batch is given whole. Epochs are those of
+        this sampler: a run makes a new one for each round.
+        ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size - positives`` others; either
+        kind runs through epochs of its own. A kind smaller than its quota is given whole.
+    labels
+        Shape (n,) int64, the labels of the rows.
+    batch_size
+        Rows in a batch, at least 1.
+    positives
+        For ``"fixed-positives"``: 1 to `batch_size`. A draw of another size keeps the share (at least one).
+    generator
+        The random stream of all draws; its device must be the CPU.
+
+    Returns
+    -------
+    sampler
+        ``sampler.draw()`` gives positions into `labels`, never one twice in a batch.
+
+    Raises
+    ------
+    DataError
+        Unknown name, a size out of range, no rows, or no positives for ``"fixed-positives"``.
+    """
+    if name not in SAMPLERS:
+        allowed = ", ".join(SAMPLERS)
+        raise DataError.plain(f"unknown sampler {name!r}; allowed: {allowed}{suggestion(name, SAMPLERS)}")
+    if batch_size < 1:
+        raise DataError.plain(f"batch size is {batch_size}; it must be at least 1")
+    if not len(labels):
+        raise DataError.plain("this site has no training rows to draw a batch from")
+    labels = labels.cpu()
+    if name == "uniform":
+        return _Uniform(labels, batch_size, generator)
+    if not 1 <= positives <= batch_size:
+        raise DataError.plain(f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}")
+    if not (labels == 1).any():
+        raise DataError.plain(
+            "this site has no positive training rows, so batches with a fixed number of positives cannot be "
+            "drawn; use the sampler 'uniform', another partition, or leave the site out"
+        )
+    return _FixedPositives(labels, batch_size, positives, generator)

@@ -1,0 +1,150 @@
+"""Samples: rows of a shared pair of tensors, and the moments that standardise them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+_BLOCK = 8192  # rows read at once for the moments: no second copy of the data set
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows of a shared pair of tensors; nothing is copied per site.
+
+    Parameters
+    ----------
+    inputs
+        Shape (N, F) float32 for a table, NaN where a value is missing; (N, C, H, W) uint8 for images.
+    labels
+        Shape (N,) int64.
+    rows
+        Shape (n,) int64: which of the N rows belong to this set.
+    shift, scale
+        Standardisation, broadcastable over one input: (F,) for a table, (C, 1, 1) for images.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    rows: Tensor
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.inputs.shape[1:])
+
+    def targets(self) -> Tensor:
+        """Return the labels of the rows, shape (n,) int64."""
+        return self.labels.index_select(0, self.rows)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather a batch.
+
+        Parameters
+        ----------
+        index
+            Shape (b,) int64: positions into the rows, each in [0, n).
+
+        Returns
+        -------
+        inputs
+            Shape (b, *shape) float32, standardised as (v - shift) / scale. A missing value is 0 after that,
+            which is the training mean.
+        labels
+            Shape (b,) int64.
+        """
+        rows = self.rows[index]
+        # index_select of whole rows is a copy of our own (so in-place is safe), far faster than inputs[rows].
+        inputs = self.inputs.index_select(0, rows).to(torch.float32)
+        if self.shift is not None:
+            inputs.sub_(self.shift)
+        if self.scale is not None:
+            inputs.div_(self.scale)
+        if self.inputs.is_floating_point():
+            inputs.nan_to_num_(0.0)
+        return inputs, self.labels.index_select(0, rows)
+
+    def standardised(self, shift: Tensor, scale: Tensor) -> Samples:
+        """Return the same rows with a shift and a scale, each a flat vector per feature or per channel."""
+        shape = (-1,) + (1,) * (len(self.shape) - 1)
+        device = self.inputs.device
+        return replace(self, shift=shift.reshape(shape).to(device), scale=scale.reshape(shape).to(device))
+
+    def to(self, device: torch.device | str) -> Samples:
+        """Return the samples on a device; another device than the CPU gets only the rows of this set."""
+        inputs, labels, rows = self.inputs, self.labels, self.rows
+        if torch.device(device).type not in ("cpu", inputs.device.type) and len(rows) < len(inputs):
+            inputs, labels = inputs.index_select(0, rows), labels.index_select(0, rows)
+            rows = torch.arange(len(rows))
+        return Samples(
+            inputs.to(device),
+            labels.to(device),
+            rows.to(device),
+            None if self.shift is None else self.shift.to(device),
+            None if self.scale is None else self.scale.to(device),
+        )
+
+
+def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
+    """Count, sum and sum of squares of the raw values, which add up over sites.
+
+    Parameters
+    ----------
+    samples
+        The rows to measure; their own shift and scale play no part.
+
+    Returns
+    -------
+    count, total, squares
+        One number per feature of a table (missing values are left out) or per channel of images (in byte
+        units, 0 to 255, every pixel counted). All zeros for an empty set.
+    """
+    width = samples.shape[0]
+    sums = torch.zeros(3, width, dtype=torch.float64)
+    levels = torch.arange(256, dtype=torch.float64)
+    powers = torch.stack([torch.ones_like(levels), levels, levels.square()])
+    for block in torch.split(samples.rows, _BLOCK):
+        values = samples.inputs.index_select(0, block)
+        if values.dtype == torch.uint8:
+            # A byte has 256 levels: counting them needs no float copy and is exact.
+            for channel in range(width):
+                histogram = torch.bincount(values[:, channel].reshape(-1), minlength=256)
+                sums[:, channel] += powers @ histogram.cpu().double()
+        else:
+            present = ~values.isnan()
+            numbers = values.double().nan_to_num_(0.0)
+            sums += torch.stack([present.sum(0), numbers.sum(0), numbers.square_().sum(0)]).cpu()
+    count, total, squares = sums.tolist()
+    return count, total, squares
+
+
+def standardisation(count: Sequence[float], total: Sequence[float], squares: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Shift and scale from moments summed over sites.
+
+    Parameters
+    ----------
+    count, total, squares
+        Sums over the sites of what `moments` returns, one number per feature or channel.
+
+    Returns
+    -------
+    shift, scale
+        Flat float32 vectors: the mean and the standard deviation. The scale is 1 where the values do not
+        vary; shift 0 and scale 1 where no site has a value.
+    """
+    n = torch.as_tensor(count, dtype=torch.float64)
+    shift = torch.as_tensor(total, dtype=torch.float64) / n.clamp(min=1)
+    power = torch.as_tensor(squares, dtype=torch.float64) / n.clamp(min=1)
+    variance = power - shift.square()
+    # A constant feature leaves rounding errors here; below this share the variance is one of them.
+    constant = variance <= 1e-12 * power
+    scale = torch.where(constant, 1.0, variance.clamp(min=0).sqrt())
+    return shift.float(), scale.float()

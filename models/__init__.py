@@ -1,0 +1,12 @@
+"""Networks by name, and the view of a network as one flat vector.
+
+In every network the last fully connected layer, the *head*, is registered last and applied last. Its weight
+and bias are therefore the end of the flat vector: x is the body, then the head, split at one index. That is
+all that the personalised methods need, which share the body and keep the head; see `FlatNetwork.spans`.
+"""
+
+from models.errors import ModelError
+from models.flat import FlatNetwork
+from models.networks import MODELS, build
+
+__all__ = ["MODELS", "FlatNetwork", "ModelError", "build"]

@@ -1,0 +1,241 @@
+"""A network whose parameters are one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.errors import ModelError
+
+
+class FlatNetwork:
+    """Binds a module to one flat vector x, so that an algorithm is arithmetic on vectors.
+
+    The module's trainable parameters become views into x: whatever changes x in place changes the network,
+    and nothing is copied. Gradients come back as one flat vector in the same order, that of
+    ``module.named_parameters()``. A parameter that layers share is there once, a frozen one not at all.
+
+    Parameters
+    ----------
+    module : nn.Module
+        On its device and of its dtype already; it belongs to this object from here on.
+
+    Attributes
+    ----------
+    module : nn.Module
+        The network itself.
+    size : int
+        Number of trainable parameters, counted as scalars.
+    buffer_size : int
+        Number of floating-point entries in the module's persistent buffers: the running means and variances
+        of batch norm. Its counters, integers, are not among them.
+    spans : dict of str to slice
+        Where each trainable parameter lies in x; the slices cover 0 to ``size`` without gaps. For the
+        networks of `build` the last two are the weight and the bias of the head.
+
+    Raises
+    ------
+    ModelError
+        If nothing is trainable, or if the parameters and buffers differ in dtype or device.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        # Tied tensors appear in a state dict under each of their names, elsewhere once.
+        self._state: dict[str, Tensor] = module.state_dict(keep_vars=True)
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        buffers = {name: b for name, b in module.named_buffers() if name in self._state and b.is_floating_point()}
+        self._parameters, self._buffers = list(parameters.values()), list(buffers.values())
+        if not parameters:
+            raise ModelError(f"{type(module).__name__} has no trainable parameters")
+        kinds = {f"{t.dtype} on {t.device}" for t in (*self._parameters, *self._buffers)}
+        if len(kinds) > 1:
+            raise ModelError(
+                f"{type(module).__name__} mixes {' and '.join(sorted(kinds))}; a flat vector is of one kind"
+            )
+        self.size = sum(p.numel() for p in self._parameters)
+        self.buffer_size = sum(b.numel() for b in self._buffers)
+        self.spans: dict[str, slice] = {}
+        start = 0
+        for name, parameter in parameters.items():
+            self.spans[name] = slice(start, start + parameter.numel())
+            start += parameter.numel()
+
+        self._x = _join(self._parameters, self._parameters[0])
+        self._point(self._parameters, self._x)
+        self._statistics = _join(self._buffers, self._x)
+        self._point(self._buffers, self._statistics)
+
+    @staticmethod
+    def _point(tensors: Sequence[Tensor], flat: Tensor) -> None:
+        for tensor, view in zip(tensors, _views(flat, tensors), strict=True):
+            tensor.data = view
+
+    def vector(self) -> Tensor:
+        """Return a copy of the parameters, shape (``size``,)."""
+        return self._x[: self.size].detach().clone()
+
+    def bind(self, x: Tensor) -> None:
+        """Make the parameters views into x, which this object keeps alive until it is bound to another.
+
+        Binding the same tensor object again costs nothing. Autograd does not notice changes to x: between
+        `forward` and the `gradient` of its loss, x must not change and no other vector may be bound.
+
+        Parameters
+        ----------
+        x : Tensor
+            Shape (d,) with d of at least ``size``: scalars of the problem may follow the parameters.
+
+        Raises
+        ------
+        ModelError
+            If x is too short, no vector, or of another dtype or device than the network.
+        """
+        if x is self._x:
+            return
+        if x.ndim != 1 or len(x) < self.size or x.dtype != self._x.dtype or x.device != self._x.device:
+            raise ModelError(
+                f"cannot bind {x.dtype} of shape {tuple(x.shape)} on {x.device}: the network needs a "
+                f"vector of {self._x.dtype} with at least {self.size} entries on {self._x.device}"
+            )
+        self._point(self._parameters, x[: self.size])
+        self._x = x
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the module's outputs for a batch, (n, outputs) for inputs (n, \\*shape)."""
+        outputs: Tensor = self.module(inputs)
+        return outputs
+
+    def gradient(self, loss: Tensor, extra: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """Differentiate a loss with respect to the parameters and to other tensors.
+
+        Parameters
+        ----------
+        loss : Tensor
+            A scalar computed from `forward`.
+        extra : sequence of Tensor
+            Further tensors that require a gradient.
+
+        Returns
+        -------
+        tuple of Tensor
+            The gradient by the parameters, shape (``size``,), in memory of its own; then one gradient for
+            each of ``extra``. What the loss does not depend on has a gradient of zeros.
+        """
+        gradients = torch.autograd.grad(loss, [*self._parameters, *extra], materialize_grads=True)
+        count = len(self._parameters)
+        return torch.cat([g.reshape(-1) for g in gradients[:count]]), *gradients[count:]
+
+    def buffers(self) -> Tensor:
+        """Return a copy of the floating-point buffers, shape (``buffer_size``,)."""
+        return self._statistics.clone()
+
+    def load_buffers(self, flat: Tensor) -> None:
+        """Set the floating-point buffers from what `buffers` returned.
+
+        Raises
+        ------
+        ModelError
+            If ``flat`` is not of shape (``buffer_size``,).
+        """
+        self._require_buffers(flat)
+        self._statistics.copy_(flat)
+
+    def train(self, mode: bool) -> None:
+        """Switch between training and evaluation mode; free if the module is in that mode already."""
+        if self.module.training != mode:
+            self.module.train(mode)
+
+    def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
+        """Return a state dict that a fresh module loads with ``strict=True``.
+
+        Parameters
+        ----------
+        x : Tensor
+            The parameters, shape (d,) with d of at least ``size``; need not be bound.
+        buffers : Tensor, optional
+            The floating-point buffers, shape (``buffer_size``,); the module's own by default. Integer buffers
+            and frozen parameters are always the module's own.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Contiguous copies under the names of ``module.state_dict()``.
+
+        Raises
+        ------
+        ModelError
+            If x is too short or ``buffers`` of another shape.
+        """
+        if x.ndim != 1 or len(x) < self.size:
+            raise ModelError(f"x has shape {tuple(x.shape)}: the network needs a vector of at least {self.size}")
+        buffers = self._statistics if buffers is None else buffers
+        self._require_buffers(buffers)
+        tensors = [*self._parameters, *self._buffers]
+        views = _views(x[: self.size], self._parameters) + _views(buffers, self._buffers)
+        values = {id(tensor): view for tensor, view in zip(tensors, views, strict=True)}
+        return {
+            name: values.get(id(tensor), tensor.detach()).clone(memory_format=torch.contiguous_format)
+            for name, tensor in self._state.items()
+        }
+
+    def flatten(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Turn a state dict into vectors, the inverse of `state_dict`.
+
+        Parameters
+        ----------
+        state : mapping of str to Tensor
+            Exactly the names and shapes of ``module.state_dict()``, on any device. Integer buffers and frozen
+            parameters have no place in the vectors and are dropped.
+
+        Returns
+        -------
+        x, buffers : Tensor
+            Shapes (``size``,) and (``buffer_size``,), new, of the network's dtype and on its device.
+
+        Raises
+        ------
+        ModelError
+            Naming every missing key, unexpected key and wrong shape at once.
+        """
+        problems = [f"missing {name!r}" for name in self._state if name not in state]
+        problems += [f"unexpected {name!r}" for name in state if name not in self._state]
+        problems += [
+            f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
+            for name, tensor in self._state.items()
+            if name in state and state[name].shape != tensor.shape
+        ]
+        if problems:
+            raise ModelError(f"the state does not fit {type(self.module).__name__}: " + "; ".join(problems))
+        values = {id(tensor): state[name] for name, tensor in self._state.items()}
+        x, buffers = (
+            _join((values[id(tensor)] for tensor in tensors), self._x) for tensors in (self._parameters, self._buffers)
+        )
+        return x, buffers
+
+    def _require_buffers(self, flat: Tensor) -> None:
+        if flat.shape != (self.buffer_size,):  # copy_ would spread a single number over all of them
+            raise ModelError(f"buffers have shape {tuple(flat.shape)}: the network needs ({self.buffer_size},)")
+
+
+def _join(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
+    """Copy tensors into one new flat vector of the dtype and on the device of another; there may be none."""
+    return torch.cat([like.new_empty(0), *(t.detach().to(like).reshape(-1) for t in tensors)])
+
+
+def _views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Cut a flat vector into views of the shapes of tensors.
+
+    A convolution over one channel has the same memory in both of PyTorch's layouts and only its strides tell which is
+    meant. Its weight says channels-last: from there on activations are, and convolutions and pooling on a CPU take
+    60 % of the time.
+    """
+    pieces = flat.detach().split_with_sizes([t.numel() for t in tensors])
+    return [
+        piece.view(len(t), *t.shape[2:], 1).permute(0, 3, 1, 2)
+        if t.ndim == 4 and t.shape[1] == 1
+        else piece.view(t.shape)
+        for piece, t in zip(pieces, tensors, strict=True)
+    ]

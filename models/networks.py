@@ -1,0 +1,174 @@
+"""The networks that a run can name, sized from the shape of one input."""
+
+from __future__ import annotations
+
+import difflib
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import Literal
+
+import torch
+from torch import nn
+
+from models.errors import ModelError
+
+_Shape = tuple[int, ...]
+
+_SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
+_SMALLEST_IMAGE = 16  # pixels; divided by eight, 2 x 2 are left: batch norm can train, even on one sample
+
+
+def _body_and_head(body: list[nn.Module], width: int, outputs: int) -> nn.Module:
+    return nn.Sequential(OrderedDict(body=nn.Sequential(*body), head=nn.Linear(width, outputs)))
+
+
+def _dense(*widths: int) -> list[nn.Module]:
+    """Fully connected layers, each with its ReLU; the first width is the input's."""
+    return [layer for before, after in pairwise(widths) for layer in (nn.Linear(before, after), nn.ReLU())]
+
+
+def _image(name: str, shape: _Shape, smallest: int) -> _Shape:
+    """Return the shape if it is that of a large enough image."""
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise ModelError(
+            f"model {name!r} cannot take inputs of shape {shape}: it needs (channels, height, width) "
+            f"with height and width of at least {smallest}"
+        )
+    return shape
+
+
+def _linear(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    return _body_and_head([nn.Flatten()], prod(shape), outputs)
+
+
+def _mlp(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    return _body_and_head([nn.Flatten(), *_dense(prod(shape), hidden, hidden)], hidden, outputs)
+
+
+def _cnn(
+    name: str,
+    shape: _Shape,
+    outputs: int,
+    hidden: int,
+    *,
+    channels: tuple[int, ...],
+    padding: tuple[int, ...],
+    widths: tuple[int, ...],
+) -> nn.Module:
+    """Blocks of a 5 x 5 convolution and a 2 x 2 pooling, then fully connected layers."""
+    smallest = 1
+    for pad in reversed(padding):
+        smallest = 2 * smallest + 4 - 2 * pad
+    before, height, width = _image(name, shape, smallest)
+    layers: list[nn.Module] = []
+    for after, pad in zip(channels, padding, strict=True):
+        # ReLU is monotone, so it commutes with the maximum; after the pooling it has a quarter of the work.
+        layers += [nn.Conv2d(before, after, 5, padding=pad), nn.MaxPool2d(2), nn.ReLU()]
+        before, height, width = after, (height + 2 * pad - 4) // 2, (width + 2 * pad - 4) // 2
+    layers += [nn.Flatten(), *_dense(before * height * width, *widths)]
+    return _body_and_head(layers, widths[-1], outputs)
+
+
+def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    # The original digits of 28 pixels stood in a frame of 32.
+    padding = (2 if min(shape[1:], default=0) < 32 else 0, 0)
+    return _cnn(name, shape, outputs, hidden, channels=(6, 16), padding=padding, widths=(120, 84))
+
+
+def _torchvision(
+    name: str,
+    shape: _Shape,
+    outputs: int,
+    hidden: int,
+    *,
+    stem: str,
+    pool: str,
+    fan: Literal["fan_in", "fan_out"],
+) -> nn.Module:
+    """torchvision's network with a first convolution for these channels and this size."""
+    channels, height, width = _image(name, shape, _SMALLEST_IMAGE)
+    from datasets.vision import import_torchvision  # slow, and only these models need it
+
+    network: nn.Module = import_torchvision().models.get_model(name, weights=None, num_classes=outputs)
+    if min(height, width) <= _SMALL_IMAGE:
+        convolution = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+        network.set_submodule(pool, nn.Identity())
+    else:
+        convolution = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode=fan, nonlinearity="relu")  # as torchvision's own
+    network.set_submodule(stem, convolution)
+    return network
+
+
+_resnet = partial(_torchvision, stem="conv1", pool="maxpool", fan="fan_out")
+_densenet = partial(_torchvision, stem="features.conv0", pool="features.pool0", fan="fan_in")
+
+_BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
+    "linear": _linear,
+    "mlp": _mlp,
+    "lenet5": _lenet5,
+    "cnn-mnist": partial(_cnn, channels=(20, 50), padding=(0, 0), widths=(500,)),
+    "cnn-cifar": partial(_cnn, channels=(32, 64), padding=(2, 2), widths=(512,)),
+    "resnet18": _resnet,
+    "resnet50": _resnet,
+    "densenet121": _densenet,
+}
+
+MODELS: tuple[str, ...] = tuple(_BUILDERS)
+
+
+def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 64, seed: int = 0) -> nn.Module:
+    """Build a freshly initialised network on the CPU.
+
+    ``linear``, ``mlp``
+        Any shape, flattened; ``mlp`` has two hidden layers.
+    ``lenet5``
+        LeCun et al. 1998, in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
+    ``cnn-mnist``
+        The widths of Caffe's LeNet (Jia et al. 2014): 20 and 50 channels of 5 x 5, then 500.
+    ``cnn-cifar``
+        The CNN of FedAvg (McMahan et al. 2017): 32 and 64 channels of 5 x 5, padded, then 512.
+    ``resnet18``, ``resnet50``, ``densenet121``
+        torchvision's (He et al. 2016; Huang et al. 2017), untrained. Where a side has 64 pixels or fewer, the
+        first convolution is 3 x 3 with stride 1 and no max-pooling follows it, as is usual on CIFAR.
+
+    Parameters
+    ----------
+    name : str
+        A name in `MODELS`.
+    shape : tuple of int
+        Of one input: (features,) or (channels, height, width), each 1 or more.
+    outputs : int
+        1 or more: the network maps (n, \\*shape) to (n, outputs), without a final activation.
+    hidden : int
+        1 or more: the width of ``mlp``; the other networks ignore it.
+    seed : int
+        The initialisation, PyTorch's or torchvision's default, is a pure function of it. The global random
+        state of no device is read or changed.
+
+    Returns
+    -------
+    nn.Module
+        float32, in training mode. Its last registered module is the head, an ``nn.Linear``.
+
+    Raises
+    ------
+    ModelError
+        For an unknown name, a shape that the model cannot take, or outputs or hidden below 1.
+    """
+    if name not in _BUILDERS:
+        close = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known models: {', '.join(MODELS)}"
+        raise ModelError(f"unknown model {name!r}; {hint}")
+    if not shape or min(*shape, outputs, hidden) < 1:
+        raise ModelError(
+            f"model {name!r} cannot have shape {shape}, outputs {outputs} and hidden {hidden}: the shape is "
+            "(features,) or (channels, height, width), and every number is at least 1"
+        )
+    # The CPU's generator only: torch.manual_seed would reseed every GPU too, and this fork restores none.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        return _BUILDERS[name](name, tuple(shape), outputs, hidden)

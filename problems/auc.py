@@ -1,0 +1,95 @@
+"""The area under the ROC curve as a minimax problem: ``auc`` and ``auc-margin``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models import FlatNetwork
+
+
+def weighted_squares(h: Tensor, positive: Tensor, prior: float, scalars: Tensor) -> Tensor:
+    """(1-p)(h-a)² on positives, p(h-b)² on negatives: the part both objectives share, per sample."""
+    a, b = scalars.unbind()
+    return (1 - prior) * positive * (h - a).square() + prior * (1 - positive) * (h - b).square()
+
+
+def score_gap(h: Tensor, positive: Tensor, prior: float) -> Tensor:
+    """P h on negatives, minus (1-p) h on positives, per sample; its expectation is p(1-p)(E[h|-] - E[h|+])."""
+    return h * (prior - positive)
+
+
+class Auc(NetworkProblem):
+    """AUC maximisation with the square surrogate (Ying et al. 2016; Guo et al. 2020; FMGDA section 5).
+
+    f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2(1+α)(p h 1[-] - (1-p) h 1[+]) - p(1-p)α², averaged over the batch.
+    x = (network, a, b), y = α. For fixed scores the optimum is a = E[h|+], b = E[h|-], α = E[h|-] - E[h|+] and
+    the value is p(1-p) E[(1 - h⁺ + h⁻)²] - p(1-p).
+
+    Parameters
+    ----------
+    network, prior, amp
+        See `NetworkProblem`.
+    score : str
+        ``"sigmoid"``: h is the sigmoid of the network's output, as in the published code; ``"identity"``: h is
+        the output itself.
+    """
+
+    name = "auc"
+    kind = "minimax"
+    extra = 2
+    dual = 1
+
+    def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "", score: str = "sigmoid") -> None:
+        super().__init__(network, prior, amp)
+        self.score = torch.sigmoid if score == "sigmoid" else torch.Tensor.clone
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return f on the batch. A batch of one class is legal: its other terms are zero."""
+        h, p = self.score(logits), self.prior
+        terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + y) * score_gap(h, labels, p)
+        return terms.mean() - p * (1 - p) * y.square().sum()
+
+
+class AucMargin(Auc):
+    """AUC with a margin (Yuan et al., ICCV 2021; the loss of CODASCA's published code).
+
+    f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2α( p(1-p)m + p h 1[-] - (1-p) h 1[+] ) - p(1-p)α², with α ≥ 0. With m = 1
+    and α replaced by 1 + α it is ``auc`` up to a constant.
+
+    Parameters
+    ----------
+    network, prior, amp, score
+        See `Auc`.
+    margin : float
+        m > 0: how far apart positives and negatives are pushed, in units of the score.
+    """
+
+    name = "auc-margin"
+
+    def __init__(
+        self,
+        network: FlatNetwork,
+        prior: float = 0.5,
+        amp: str = "",
+        score: str = "sigmoid",
+        margin: float = 1.0,
+    ) -> None:
+        super().__init__(network, prior, amp, score)
+        self.margin = margin
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return f on the batch."""
+        h, p = self.score(logits), self.prior
+        gap = p * (1 - p) * self.margin + score_gap(h, labels, p)
+        return (weighted_squares(h, labels, p, scalars) + 2 * y * gap).mean() - p * (1 - p) * y.square().sum()
+
+    def project(self, y: Tensor) -> Tensor:
+        """Clip α at zero."""
+        return y.clamp(min=0)

@@ -1,0 +1,89 @@
+"""What is optimised: the one interface that every algorithm sees of a learning task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from datasets import Samples
+
+Arrays = dict[str, Tensor]
+"""Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch."""
+
+Metrics = dict[str, float | list[int]]
+"""Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
+
+
+class ProblemError(ValueError):
+    """A problem was asked for something it cannot do; the message names the key, the value and the fix."""
+
+
+class Problem(ABC):
+    """``min over x, max over y of f(x, y; batch)`` at one site (a plain minimisation has no y).
+
+    Attributes
+    ----------
+    name : str
+        The value of the run-config key ``problem``.
+    kind : str
+        ``"minimisation"`` (no y), ``"minimax"``, or a word of its own that some algorithm lists in ``solves``.
+    needs_data : bool
+        False for problems given in closed form: they are run without a data set and without a model.
+    device : torch.device
+        Where x, y and the batches live.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    needs_data: ClassVar[bool] = True
+    device: torch.device
+
+    @abstractmethod
+    def initial(self) -> Arrays:
+        """Return the starting point: ``{"x": (d,), "y": (p,)}``, y absent for a minimisation.
+
+        A pure function of the seed that the problem was built with.
+        """
+
+    @abstractmethod
+    def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients of f at any point, on any batch.
+
+        Variance-reduced estimators ask twice on one batch, at two points.
+
+        Parameters
+        ----------
+        x : Tensor
+            Primal variable, shape (d,).
+        y : Tensor or None
+            Dual variable, shape (p,); None for a minimisation.
+        batch : Batch or None
+            A mini-batch; None for problems that need no data.
+
+        Returns
+        -------
+        tuple[Tensor, Tensor | None]
+            Gradients with the shapes of x and y. They belong to the caller: no later call overwrites them.
+        """
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return y projected onto its feasible set (here: all of R^p)."""
+        return y
+
+    @abstractmethod
+    def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
+        """Evaluate (x, y) on held-out samples; never anything per sample."""
+
+    def buffers(self) -> Tensor:
+        """Return what training changes besides x: batch-norm statistics, flat, often empty."""
+        return torch.empty(0)
+
+    def load_buffers(self, flat: Tensor) -> None:  # noqa: B027  a problem without statistics has nothing to do
+        """Set the batch-norm statistics."""

@@ -1,0 +1,23 @@
+"""Binary cross-entropy: the plain minimisation that FedAvg is made for, and the baseline of every AUC paper."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Bce(NetworkProblem):
+    """Mean over the batch of -log σ(h) on positives and -log(1 - σ(h)) on negatives; no y."""
+
+    name = "bce"
+    kind = "minimisation"
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the cross-entropy on the batch."""
+        return binary_cross_entropy_with_logits(logits, labels)

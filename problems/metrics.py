@@ -1,0 +1,92 @@
+"""Ranking metrics at a site, and how the sites' aggregates are pooled without moving a single score.
+
+AUROC and average precision are scikit-learn's. A site reports its own, exactly. For the pooled ones it adds
+two histograms of its logits, one per class, on a fixed grid: the coordinator adds the histograms of all sites
+and ranks the bins. Samples of one bin count as ties.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from problems.base import Metrics
+
+BINS = 512
+COUNTS = ("n", "positives")
+LIMIT = 8.0  # logits are clipped to ±8 (a probability of 0.99966); a bin is 1/32 wide
+
+
+def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+    """Area under the ROC curve and average precision.
+
+    Parameters
+    ----------
+    labels : ndarray
+        Shape (n,), 1 for positive and 0 for negative.
+    scores : ndarray
+        Shape (n,), any monotone score.
+    weights : ndarray, optional
+        Shape (n,), non-negative sample weights.
+
+    Returns
+    -------
+    dict[str, float]
+        ``auroc`` and ``auprc``; both NaN unless both classes are there: neither is defined then.
+    """
+    present = labels if weights is None else labels[weights > 0]
+    if present.size == 0 or present.min() == present.max():
+        return {"auroc": math.nan, "auprc": math.nan}
+    if not np.isfinite(scores).all():  # a diverged model ranks nothing
+        return {"auroc": math.nan, "auprc": math.nan}
+    from sklearn.metrics import average_precision_score, roc_auc_score  # heavy: only where it is used
+
+    return {
+        "auroc": float(roc_auc_score(labels, scores, sample_weight=weights)),
+        "auprc": float(average_precision_score(labels, scores, sample_weight=weights)),
+    }
+
+
+def histogram(scores: np.ndarray) -> list[int]:
+    """Count logits on the fixed grid of ``BINS`` bins over ±``LIMIT``."""
+    scores = np.nan_to_num(scores, nan=0.0, posinf=LIMIT, neginf=-LIMIT)
+    bins = np.clip((scores + LIMIT) * (BINS / (2 * LIMIT)), 0, BINS - 1).astype(np.int64)
+    return np.bincount(bins, minlength=BINS).tolist()  # type: ignore[no-any-return]
+
+
+def pool(sites: Sequence[Metrics]) -> dict[str, float]:
+    """Pool the evaluations of several sites into one.
+
+    AUROC and average precision come from the summed histograms (resolution: 1/32 of a logit); counts add up; every
+    other number is averaged with the sites' sample counts ``n`` as weights (1 where a problem reports none).
+
+    Parameters
+    ----------
+    sites : sequence of Metrics
+        What ``Problem.metrics`` returned at each site; one without samples (empty, or ``n`` 0) has no part.
+
+    Returns
+    -------
+    dict[str, float]
+        One number per metric; empty when no site has samples.
+    """
+    pooled: dict[str, float] = {}
+    sites = [site for site in sites if site and site.get("n", 1)]
+    if not sites:
+        return pooled
+    weights = np.array([float(site.get("n", 1)) for site in sites])  # type: ignore[arg-type]
+    for name, first in sites[0].items():
+        if not isinstance(first, list):
+            values = np.array([site[name] for site in sites], dtype=np.float64)
+            pooled[name] = float(values.sum() if name in COUNTS else np.average(values, weights=weights))
+    if "positive-scores" in sites[0]:
+        positive = np.sum([site["positive-scores"] for site in sites], axis=0)
+        negative = np.sum([site["negative-scores"] for site in sites], axis=0)
+        grid = np.arange(BINS)
+        pooled |= ranking(np.repeat([1, 0], BINS), np.concatenate([grid, grid]), np.concatenate([positive, negative]))
+    return pooled

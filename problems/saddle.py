@@ -1,0 +1,131 @@
+"""A heterogeneous quadratic saddle problem with a known solution: how far an algorithm gets is visible exactly."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from problems.base import Problem, ProblemError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from datasets import Samples
+    from problems.base import Arrays, Batch, Metrics
+
+TAU = 10.0
+
+
+class Saddle(Problem):
+    """The saddle problem of AdaFGDA 6.1 and FEDNEST: f_k = τ/2 ‖x‖² - ½ ‖y‖² + b_kᵀy - t_k yᵀx.
+
+    With mean(b_k) = 0 the saddle point of the mean objective is x* = y* = 0; otherwise it solves a 2 × 2 system
+    per coordinate. ``metrics`` reports the squared distances to it.
+
+    Parameters
+    ----------
+    t : ndarray
+        Shape (K,), the coupling of each site.
+    b : ndarray
+        Shape (K, d), the linear term of each site; K is the number of sites.
+    site : int
+        Which f_k this is; -1 for the coordinator, which evaluates but never trains.
+    seed : int
+        Of the starting point, standard normal in x and y.
+    device, dtype
+        Of all vectors.
+    """
+
+    name = "saddle"
+    kind = "minimax"
+    needs_data = False
+
+    def __init__(
+        self,
+        t: np.ndarray,
+        b: np.ndarray,
+        site: int = -1,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.device, self.dtype, self.seed = torch.device(device), dtype, seed
+        self.d = b.shape[1]
+        self.t = float(t[site])
+        self.b = torch.as_tensor(b[site]).to(self.device, dtype)
+        # Stationarity of the mean objective: τx = t̄y and y = b̄ - t̄x.
+        t_mean, b_mean = float(t.mean()), b.mean(0)
+        y_star = b_mean * TAU / (TAU + t_mean**2)
+        self.y_star = torch.as_tensor(y_star).to(self.device, dtype)
+        self.x_star = torch.as_tensor(y_star * t_mean / TAU).to(self.device, dtype)
+
+    def initial(self) -> Arrays:
+        """Return standard normal x and y, the same at every site."""
+        draw = np.random.default_rng([self.seed, 0]).standard_normal((2, self.d))
+        start = torch.as_tensor(draw).to(self.device, self.dtype)
+        return {"x": start[0].clone(), "y": start[1].clone()}
+
+    def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Return the exact gradients: τx - t_k y and b_k - y - t_k x."""
+        assert y is not None, "the saddle problem has a dual variable"
+        return TAU * x - self.t * y, self.b - y - self.t * x
+
+    def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
+        """Return ‖x-x*‖² and ‖y-y*‖²."""
+        assert y is not None, "the saddle problem has a dual variable"
+        return {
+            "distance-x": (x - self.x_star).double().square().sum().item(),
+            "distance-y": (y - self.y_star).double().square().sum().item(),
+        }
+
+
+@lru_cache(maxsize=2)
+def saddle_coefficients(
+    sites: int, dimension: int, heterogeneity: float, seed: int, file: str = ""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (t, b): drawn as the papers draw them, or read from a file so that a run can be checked from outside.
+
+    Drawn: t_k ~ U(0, 0.1), b_k = b̃_k - mean(b̃), b̃_k ~ N(0, s²I).
+
+    Parameters
+    ----------
+    sites : int
+        K.
+    dimension : int
+        d; ignored with a file.
+    heterogeneity : float
+        s; ignored with a file.
+    seed : int
+        Of the draw.
+    file : str
+        A ``.npz`` with ``t`` (K,) and ``b`` (K, d), float64; empty to draw.
+
+    Raises
+    ------
+    ProblemError
+        When the file is missing, unreadable, lacks an array, has the wrong shape or a value that is not finite.
+    """
+    if not file:
+        rng = np.random.default_rng([seed, 1])
+        b = heterogeneity * rng.standard_normal((sites, dimension))
+        return rng.uniform(0.0, 0.1, sites), b - b.mean(0)
+    wanted = f"an .npz with t of shape ({sites},) and b of shape ({sites}, d), as numpy.savez(file, t=t, b=b) makes"
+    try:
+        with np.load(Path(file), allow_pickle=False) as loaded:
+            arrays = {name: np.asarray(loaded[name], dtype=np.float64) for name in ("t", "b")}
+    except KeyError as error:
+        raise ProblemError(f"saddle-file {file!r} holds no array {error}: it must be {wanted}") from None
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ProblemError(f"saddle-file {file!r} cannot be read ({error}): it must be {wanted}") from None
+    t, b = arrays["t"], arrays["b"]
+    if t.shape != (sites,) or b.ndim != 2 or b.shape[0] != sites or b.shape[1] == 0:
+        raise ProblemError(f"saddle-file {file!r} has t {t.shape} and b {b.shape}: it must be {wanted}")
+    if not (np.isfinite(t).all() and np.isfinite(b).all()):
+        raise ProblemError(f"saddle-file {file!r} holds NaN or infinity: every value must be finite")
+    return t, b

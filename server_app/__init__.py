@@ -1,0 +1,23 @@
+"""What the coordinator runs: rounds, evaluation, the run folder, the local engine.
+
+``from server_app import simulate`` is the Python API.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from server_app.api import simulate
+    from server_app.coordinator import Result
+
+__all__ = ["Result", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: Flower imports this package before it needs torch."""
+    if name in __all__:
+        from server_app import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

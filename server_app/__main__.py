@@ -1,0 +1,43 @@
+"""``python -m server_app``: a run in the local engine, from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a job; returns the exit code: 0, 1 for a run that stopped, 2 for a configuration that cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="python -m server_app",
+        description="Run a job on this machine, in the local engine: no Ray, no SuperLink.",
+        epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
+    )
+    parser.add_argument(
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="'KEY=VALUE ...' | FILE.toml",
+        help="change keys; as with flwr run",
+    )
+    options = parser.parse_args(arguments)
+
+    from config import MISTAKES, ConfigError, read_overrides
+    from server_app.api import simulate
+
+    try:
+        simulate(read_overrides(options.run_config), quiet=False)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except MISTAKES as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The Python API: a run in the local engine, from a dictionary to a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from config import RunConfig, flatten
+from server_app.console import Progress
+from server_app.coordinator import Result, coordinate
+from server_app.local import LocalGrid, unused_run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
+    """Run a job on this machine, without Ray and without a SuperLink.
+
+    Parameters
+    ----------
+    config : mapping
+        Run-config keys and values as in pyproject.toml; an algorithm's table flat (``{"codasca.lr": 0.1}``) or nested
+        (``{"codasca": {"lr": 0.1}}``). Missing keys take their defaults.
+    quiet : bool
+        Whether to print nothing.
+
+    Returns
+    -------
+    Result
+        Metrics per round, the final model, the run folder.
+
+    Raises
+    ------
+    config.ConfigError
+        Listing everything that is wrong with the configuration.
+    strategies.RunError
+        When the run cannot go on.
+    """
+    run_config = RunConfig.parse(flatten(config))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run_config.threads)
+    try:
+        with LocalGrid(run_config, unused_run_id()) as grid:
+            return coordinate(run_config, grid, Progress(quiet))
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,74 @@
+"""What a person sees of a run: a line per round and a table at the end; colours on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from server_app.report import Record
+
+NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "loss": "loss", "distance-x": "‖x-x*‖²", "distance-y": "‖y-y*‖²"}
+
+
+def shown(value: float | None) -> str:
+    """Format a metric; a dash where it is not defined."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.3e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
+
+
+def volume(count: float) -> str:
+    """Format a number of bytes, in powers of 1000."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+class Progress:
+    """Prints a run as it goes."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.width = 110
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line."""
+        self.console.print(Text(text), style=style or None)
+
+    def warn(self, text: str) -> None:
+        """Print a line that wants attention."""
+        self.say(f"warning: {text}", "yellow")
+
+    def round(self, record: Record, rounds: int) -> None:
+        """Print a round: its metrics, how long it took and how much it moved."""
+        metrics = "  ".join(f"{NAMES[name]} {shown(record[name])}" for name in NAMES if name in record)
+        moved = volume(record["bytes-down"] + record["bytes-up"])
+        width = len(str(rounds))
+        self.say(f"round {record['round']:>{width}}/{rounds}  {metrics}  {record['seconds']:.2f} s  {moved}")
+
+    def sites(self, record: Record, sizes: dict[str, dict[str, Any]]) -> None:
+        """Print the last table: how the final model does at each site, pooled, and on the common test set."""
+        per_site = record.get("sites", {})
+        names = [name for name in NAMES if any(name in site for site in per_site.values())]
+        table = Table(title="the final model, on samples that no site trained on", title_justify="left")
+        table.add_column("site")
+        for heading in ("train", "positive", "held out", *(NAMES[name] for name in names)):
+            table.add_column(heading, justify="right")
+        for site, metrics in per_site.items():
+            size = sizes.get(site, {})
+            counts = [str(size.get(key, "-")) for key in ("examples", "positives", "held-out")]
+            table.add_row(site, *counts, *(shown(metrics.get(name)) for name in names))
+        for kind, label in (("pooled", "all sites, pooled"), ("central", "common test set")):
+            if kind in record:
+                table.add_section()
+                count = str(int(record[kind]["n"])) if "n" in record[kind] else "-"
+                table.add_row(label, "", "", count, *(shown(record[kind].get(name)) for name in names))
+        self.console.print(table)

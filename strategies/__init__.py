@@ -1,0 +1,47 @@
+"""One file per algorithm, one row per algorithm here."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from strategies.average import Reply, Site, average
+from strategies.base import FederatedStrategy, Observer, Oracle
+from strategies.coda_plus import CodaPlus
+from strategies.codasca import Codasca
+from strategies.exchange import Exchange, RunError
+from strategies.fedavg import FedAvg
+from strategies.hyper import StrategyError
+from strategies.local_sgda import LocalSGDA
+from strategies.schedule import Stages, Turn
+from strategies.wire import not_finite, pack, size, unpack
+
+__all__ = [
+    "ALGORITHMS",
+    "Exchange",
+    "FederatedStrategy",
+    "Observer",
+    "Oracle",
+    "Reply",
+    "RunError",
+    "Site",
+    "Stages",
+    "StrategyError",
+    "Turn",
+    "average",
+    "not_finite",
+    "own_fields",
+    "pack",
+    "size",
+    "unpack",
+]
+
+ALGORITHMS: dict[str, type[FederatedStrategy]] = {
+    algorithm.name: algorithm for algorithm in (FedAvg, LocalSGDA, CodaPlus, Codasca)
+}
+
+
+def own_fields(algorithm: type[FederatedStrategy]) -> dict[str, Any]:
+    """Return the hyper-parameters that only this algorithm has, by run-config key, with their defaults."""
+    shared = {f.name for f in fields(FederatedStrategy)}
+    return {f.name.replace("_", "-"): f.default for f in fields(algorithm) if f.name not in shared}

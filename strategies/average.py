@@ -1,0 +1,81 @@
+"""mean_k: how answers of the sites become one vector, holding one answer at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from problems import Arrays
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site as the coordinator knows it.
+
+    Attributes
+    ----------
+    index : int
+        0 to K-1, in the order of the sites' names; with the seed it fixes the site's random stream.
+    name : str
+        What its operator calls it.
+    node_id : int
+        Flower's address of it, different in every run.
+    weight : float
+        Its part in averages: 1, or its number of training samples (``weighting = "examples"``).
+    """
+
+    index: int
+    name: str
+    node_id: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one site answered in one phase."""
+
+    site: Site
+    arrays: Arrays
+
+
+class Mean:
+    """A weighted mean of named vectors, fed one set at a time."""
+
+    def __init__(self) -> None:
+        self.sums: Arrays = {}
+        self.total = 0.0
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Add a set of vectors; the order of the calls fixes the rounding."""
+        self.total += weight
+        for name, vector in arrays.items():
+            if name in self.sums:
+                self.sums[name].add_(vector, alpha=weight)
+            else:
+                self.sums[name] = vector * weight
+
+    def value(self) -> Arrays:
+        """Return the mean of each vector, in place of the sums; empty if nothing was added."""
+        return {name: vector.div_(self.total) for name, vector in self.sums.items()}
+
+
+def average(replies: Iterable[Reply]) -> Arrays:
+    """Return mean_k of every vector in the replies, weighted by the sites' weights.
+
+    Parameters
+    ----------
+    replies : iterable of Reply
+        In a fixed order, for the same bits every time.
+
+    Returns
+    -------
+    Arrays
+        Fresh vectors.
+    """
+    mean = Mean()
+    for reply in replies:
+        mean.add(reply.arrays, reply.site.weight)
+    return mean.value()

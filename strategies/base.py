@@ -1,0 +1,395 @@
+"""The round loop, written once: what every algorithm shares, on the server and on a client.
+
+An algorithm is a subclass: a frozen dataclass whose fields are its hyper-parameters, with a server half
+(`initial_state`, `broadcast`, `aggregate`) and a client half (`local_update`). The halves are pure functions of their
+arguments. docs/add-an-algorithm.md walks through one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+import time
+from abc import abstractmethod
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result, Strategy
+
+from problems.metrics import pool
+from strategies.average import Mean, Reply, Site, average
+from strategies.exchange import Exchange, RunError
+from strategies.hyper import StrategyError, check_fields, choice, hyper
+from strategies.schedule import Stages, Turn
+from strategies.wire import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from flwr.app import ArrayRecord
+    from flwr.serverapp import Grid
+    from torch import Tensor
+
+    from problems import Arrays, Batch, Metrics
+
+log = logging.getLogger("edelweiss")
+
+MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
+
+
+class Oracle(Protocol):
+    """What a client half may ask of its site: batches, gradients, projections. See ``client_app.oracle``."""
+
+    def draw(self, size: int | None = None) -> Batch | None:
+        """Return a fresh mini-batch (of ``size`` samples; default: the run's batch size)."""
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
+        """Return (gx, gy) at any point, on the given batch or on a fresh one; gy is None without a y."""
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return y projected onto its feasible set."""
+
+
+class Observer(Protocol):
+    """Whoever wants to know how a run goes: the server app's report."""
+
+    def trained(self, server_round: int, cost: dict[str, float]) -> None:
+        """Note that a round ended, and its cost: gradients, bytes-down, bytes-up, seconds, seconds-waiting."""
+
+    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
+        """Note how the model that a round ended with does at these sites."""
+
+
+@dataclass
+class _Run:
+    """What a run in progress knows; the strategy itself is frozen."""
+
+    sites: Sequence[Site]
+    rounds: int
+    state: Arrays
+    phase: str
+
+
+class _Output:
+    """The model that a run returns, kept up to date round by round in one copy."""
+
+    def __init__(self, which: str, rounds: int, seed: int) -> None:
+        self.which = which
+        self.drawn = int(np.random.default_rng([seed, 2]).integers(1, rounds + 1))
+        self.model: Arrays = {}
+
+    def update(self, model: Arrays, turn: Turn) -> None:
+        """Take note of the model after a round."""
+        if self.which == "random":
+            self.model = model if turn.round == self.drawn else self.model
+        elif self.which == "last" or turn.first:
+            self.model = model
+        else:  # the running mean over the rounds of this stage
+            self.model = {n: self.model[n] + (v - self.model[n]) / turn.round_in_stage for n, v in model.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedStrategy(Strategy):
+    """The base of all algorithms. Fields are hyper-parameters; a run-config key is a field's name with dashes.
+
+    The fields declared here mean the same for every algorithm and are top-level keys; a subclass's own fields live in
+    the table that bears its ``name``.
+    """
+
+    name: ClassVar[str]
+    solves: ClassVar[frozenset[str]]
+    """Kinds of problems (``Problem.kind``) that this algorithm is for."""
+
+    local_steps: int = hyper(10, "q: local steps between two synchronisations", low=1)
+    fraction: float = hyper(1.0, "share of the sites that take part in a round", above=0.0, high=1.0)
+    weighting: str = choice("uniform", "mean_k: every site counts the same, or by its n_k", "uniform", "examples")
+    output: str = choice("last", "which iterate a run returns", "last", "average", "random")
+    stage_iterations: int = hyper(0, "T_1: local steps of the first stage; 0 = one stage", low=0)
+    stage_decay: float = hyper(3.0, "what step sizes are divided by from one stage to the next", low=1.0)
+    stage_growth: float = hyper(1.0, "T_(s+1)/T_s: how much longer each stage is", low=1.0)
+    stage_steps_growth: float = hyper(1.0, "q_(s+1)/q_s: how many more local steps each stage has", low=1.0)
+    seed: int = hyper(0, "of every random choice", low=0)
+
+    _run: _Run | None = field(init=False, repr=False, compare=False, default=None)
+
+    # ------------------------------------------------------------------ what an algorithm writes
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Exchanges per round, in order, no name twice; each calls broadcast, local_update and aggregate."""
+        return ("train",)
+
+    def initial_state(self, start: Arrays) -> Arrays:
+        """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one)."""
+        return dict(start)
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Return what this site is sent; the same vector objects for all sites are serialised once."""
+        return state
+
+    @abstractmethod
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Do a client's part of a round.
+
+        Parameters
+        ----------
+        sent : Arrays
+            What `broadcast` returned, on the problem's device. Not to be written to.
+        memory : Arrays
+            What this site remembered; empty at its first participation or after a loss.
+        oracle : Oracle
+            Batches and gradients of this site.
+        turn : Turn
+            Round, phase, stage.
+
+        Returns
+        -------
+        tuple[Arrays, Arrays]
+            The reply, and the new memory.
+        """
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
+        return state | average(replies)
+
+    def personal(self, sent: Arrays, memory: Arrays) -> Arrays:
+        """Return the model that a site evaluates and uses; by default the one that it was sent."""
+        return sent
+
+    # ------------------------------------------------------------------ checks, shared by all
+
+    def __post_init__(self) -> None:
+        """Check all ranges at once.
+
+        Raises
+        ------
+        StrategyError
+            Naming each key, its value and what is allowed.
+        """
+        if wrong := check_fields(self):
+            raise StrategyError("\n".join(wrong))
+
+    @property
+    def stages(self) -> Stages:
+        """The run's stages."""
+        return Stages(
+            self.local_steps,
+            self.stage_iterations,
+            self.stage_decay,
+            self.stage_growth,
+            self.stage_steps_growth,
+        )
+
+    # ------------------------------------------------------------------ the loop
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        exchange: Exchange | None = None,
+        evaluate_every: int = 1,
+        observer: Observer | None = None,
+    ) -> Result:
+        """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
+
+        Parameters
+        ----------
+        grid : Grid
+            Any engine's.
+        initial_arrays : ArrayRecord
+            The starting model: x, and y and buffers where there are such.
+        num_rounds : int
+            R.
+        timeout : float
+            Seconds to wait for the sites in one exchange; used when no ``exchange`` is given.
+        train_config, evaluate_config : ConfigRecord, optional
+            Facts that go with every message.
+        evaluate_fn : callable, optional
+            Evaluates a model at the server, after each round.
+        exchange : Exchange, optional
+            How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
+            within ``timeout``.
+        evaluate_every : int
+            Sites evaluate what they receive every so many rounds; 0: only the final model.
+        observer : Observer, optional
+            Told about every round.
+
+        Returns
+        -------
+        Result
+            Flower's: ``arrays`` is the model that ``output`` asks for.
+
+        Raises
+        ------
+        RunError
+            When the run cannot go on; every round before that has been reported to the observer.
+        """
+        exchange = exchange or Exchange(
+            grid, timeout, [Site(i, str(node), node) for i, node in enumerate(sorted(grid.get_node_ids()))]
+        )
+        result, arrays = Result(), initial_arrays
+        start = unpack(initial_arrays)
+        buffers = {"buffers": start.pop("buffers")} if "buffers" in start else {}
+        run = _Run(exchange.sites, num_rounds, self.initial_state(start) | buffers, self.phases[0])
+        object.__setattr__(self, "_run", run)
+        output = _Output(self.output, num_rounds, self.seed)
+        self.summary()
+
+        def evaluate_here(server_round: int) -> None:
+            if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = metrics
+
+        for r in range(1, num_rounds + 1):
+            started, before = time.monotonic(), exchange.cost()
+            evaluated: list[tuple[Site, Metrics]] = []
+            gradients = 0.0
+            try:
+                for run.phase in self.phases:
+                    first = run.phase == self.phases[0]
+                    wanted = first and r > 1 and evaluate_every > 0 and (r - 1) % evaluate_every == 0
+                    config = ConfigRecord({**(train_config or {}), "evaluate": wanted})
+                    messages = self.configure_train(r, arrays, config, grid)
+                    replies = _noting(exchange(messages), exchange.by_node, evaluated)
+                    model, metrics = self.aggregate_train(r, replies)
+                    gradients += float(str(metrics["gradients"]))
+                arrays = model if model is not None else arrays
+            except RunError as error:
+                raise RunError(f"round {r} of {num_rounds}: {error}") from None
+            finally:
+                if evaluated and observer:
+                    observer.evaluated(r - 1, evaluated)
+            output.update(unpack(arrays), self._turn(r))
+            if observer:
+                cost = {name: total - before[name] for name, total in exchange.cost().items()}
+                observer.trained(r, cost | {"gradients": gradients, "seconds": time.monotonic() - started})
+            if r == num_rounds:
+                arrays = pack(output.model)
+            evaluate_here(r)
+
+        result.arrays = arrays
+        messages = self.configure_evaluate(num_rounds, arrays, evaluate_config or ConfigRecord(), grid)
+        # A site that is missing by now costs its line in the last table, not the run.
+        final: list[tuple[Site, Metrics]] = []
+        pooled = self.aggregate_evaluate(
+            num_rounds, _noting(exchange(messages, min_replies=1), exchange.by_node, final)
+        )
+        result.evaluate_metrics_clientapp[num_rounds] = pooled or MetricRecord()
+        if observer:
+            observer.evaluated(num_rounds, final)
+        return result
+
+    def _turn(self, server_round: int) -> Turn:
+        run = self.run
+        turn = self.stages.turn(server_round, run.rounds, run.phase)
+        return replace(turn, total_weight=sum(site.weight for site in run.sites))
+
+    @property
+    def run(self) -> _Run:
+        """The run in progress."""
+        if self._run is None:
+            raise StrategyError(f"{self.name} has no run in progress: call start()")
+        return self._run
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Write this phase's messages to the sites that take part in this round.
+
+        All phases of a round go to the same sites. They are drawn from (seed, round).
+        """
+        run, turn = self.run, self._turn(server_round)
+        buffers = {name: run.state[name] for name in ("buffers",) if name in run.state}
+        packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
+        messages = []
+        for site in self._participants(server_round):
+            sent = self.broadcast(run.state, turn, site) | buffers
+            vectors = list(sent.values())
+            if not (packed[0] and len(packed[0]) == len(vectors) and all(map(operator.is_, packed[0], vectors))):
+                packed = (vectors, pack(sent))
+            content = RecordDict({"arrays": packed[1], "config": _turn_config(config, turn, site)})
+            messages.append(Message(content, site.node_id, "train"))
+        return messages
+
+    def _participants(self, server_round: int) -> Sequence[Site]:
+        sites = self.run.sites
+        count = max(1, math.floor(self.fraction * len(sites) + 0.5))
+        if count == len(sites):
+            return sites
+        drawn = np.random.default_rng([self.seed, 3, server_round]).choice(len(sites), count, replace=False)
+        return [sites[i] for i in sorted(drawn)]
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
+        """Fold the answers into the server's state; returns the model after the last phase of a round."""
+        run, turn = self.run, self._turn(server_round)
+        sites = {site.node_id: site for site in run.sites}
+        gradients = 0.0
+        mean_buffers = Mean()  # batch-norm statistics are averaged with every algorithm, and are no part of x
+
+        def opened() -> Iterator[Reply]:
+            nonlocal gradients
+            for message in replies:
+                gradients += float(str(message.content.metric_records["cost"]["gradients"]))
+                reply = Reply(sites[message.metadata.src_node_id], unpack(message.content.array_records["arrays"]))
+                if "buffers" in reply.arrays:
+                    mean_buffers.add({"buffers": reply.arrays.pop("buffers")}, reply.site.weight)
+                yield reply
+
+        state = self.aggregate(run.state, opened(), turn)
+        run.state = state | mean_buffers.value()
+        model = {name: run.state[name] for name in MODEL if name in run.state}
+        return (
+            pack(model) if run.phase == self.phases[-1] else None,
+            MetricRecord({"gradients": gradients}),
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training."""
+        turn = self._turn(server_round)
+        return [
+            Message(
+                RecordDict({"arrays": arrays, "config": _turn_config(config, turn, site)}),
+                site.node_id,
+                "evaluate",
+            )
+            for site in self.run.sites
+        ]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Pool the sites' evaluations."""
+        return MetricRecord({**pool([_metrics(reply) for reply in replies])})
+
+    def summary(self) -> None:
+        """Log the algorithm and its hyper-parameters."""
+        values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in fields(self) if f.init)
+        log.info("%s: %s", self.name, values)
+
+
+def _turn_config(config: ConfigRecord, turn: Turn, site: Site) -> ConfigRecord:
+    """Tell a client where the run stands; the rest of its turn follows from the run-config, which it has."""
+    return ConfigRecord({**config, "round": turn.round, "phase": turn.phase, "site": site.index, "name": site.name})
+
+
+def _metrics(answer: Message) -> Metrics:
+    """Return the evaluation in an answer; empty when there is none."""
+    return cast("Metrics", dict(answer.content.metric_records["metrics"]))
+
+
+def _noting(
+    messages: Iterable[Message], sites: dict[int, Site], evaluated: list[tuple[Site, Metrics]]
+) -> Iterator[Message]:
+    """Pass the answers on, noting the evaluations that they carry."""
+    for message in messages:
+        if metrics := _metrics(message):
+            evaluated.append((sites[message.metadata.src_node_id], metrics))
+        yield message

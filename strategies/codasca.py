@@ -1,0 +1,106 @@
+"""CODASCA (Yuan, Guo, Xu, Ying & Yang, ICML 2021, Algorithms 3 and 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from strategies.average import Mean
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from problems import Arrays
+    from strategies.average import Reply, Site
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codasca(FederatedStrategy):
+    """CODA+ with control variates, which correct each site's drift when the sites' data differ.
+
+    Client k, in a stage with reference point x_ref, from x, y, cx, cy::
+
+        1  repeat q_s times:
+        2      draw a mini-batch; take gx, gy at (x, y)
+        3      x ← x - ηl (gx + γ (x - x_ref) - ckx + cx)
+        4      y ← P(y + ηl (gy - cky + cy))
+        5  ckx ← ckx - cx + (x_sent - x) / (q ηl);  cky ← cky - cy + (y - y_sent) / (q ηl)
+
+    Server::
+
+        6  cx, cy ← mean_k ckx, mean_k cky
+           (with partial participation: c ← c + 1/K Σ over participants of the change of ck)
+        7  x ← x + ηg (mean_k x_k - x);  y ← y + ηg (mean_k y_k - y)
+        8  at the start of a stage: x_ref ← the previous stage's output; cx, cy, ckx, cky ← 0
+
+    Client state: ckx, cky. Lost, they are zero, as at the start of a stage. With all sites in every round c heals at
+    once; with partial participation it keeps what the lost ck had put into it until the stage ends.
+    """
+
+    name = "codasca"
+    solves = frozenset({"minimax"})
+
+    lr: float = hyper(0.1, "ηl: local step size of x and y in the first stage", above=0.0)
+    server_lr: float = hyper(1.0, "ηg: step size of the server", above=0.0)
+    gamma: float = hyper(0.002, "γ: weight of the proximal term; 1/γ in the paper's notation", low=0.0)
+
+    def initial_state(self, start: Arrays) -> Arrays:
+        """Start with x_ref at the initial point and no correction."""
+        zeros = {"cx": torch.zeros_like(start["x"]), "cy": torch.zeros_like(start["y"])}
+        return start | zeros | {"x_ref": start["x"]}
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send x, y and, past the first round of a stage, cx, cy (until then zero) and x_ref (until then x)."""
+        if turn.first:
+            return {"x": state["x"], "y": state["y"]}
+        names = ("x", "y", "cx", "cy", "x_ref") if self.gamma else ("x", "y", "cx", "cy")
+        return {name: state[name] for name in names}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-5."""
+        x_sent, y_sent = sent["x"], sent["y"]
+        x, y = x_sent.clone(), y_sent.clone()
+        zero_x, zero_y = torch.zeros_like(x), torch.zeros_like(y)
+        x_ref, cx, cy = sent.get("x_ref", x_sent), sent.get("cx", zero_x), sent.get("cy", zero_y)
+        fresh = not memory or memory["stage"].item() != turn.stage
+        ckx, cky = (zero_x, zero_y) if fresh else (memory["ckx"], memory["cky"])
+        lr = self.lr * turn.rate
+        correct_x, correct_y = cx - ckx, cy - cky  # constant during a round
+        for _ in range(turn.local_steps):  # l.1
+            gx, gy = oracle.gradient(x, y)  # l.2
+            gx.add_(correct_x)
+            if self.gamma:
+                gx.add_(x, alpha=self.gamma).sub_(x_ref, alpha=self.gamma)
+            x.add_(gx, alpha=-lr)  # l.3
+            y = oracle.project(y + lr * (gy + correct_y))  # l.4
+        path = turn.local_steps * lr
+        new_ckx, new_cky = (x_sent - x) / path - correct_x, (y - y_sent) / path - correct_y  # l.5
+        whole = self.fraction == 1  # then the server averages ck itself; else it adds up the changes
+        c = {"cx": new_ckx, "cy": new_cky} if whole else {"cx": new_ckx - ckx, "cy": new_cky - cky}
+        return {"x": x, "y": y} | c, {"ckx": new_ckx, "cky": new_cky, "stage": torch.tensor([turn.stage])}
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Lines 6-8."""
+        mean_k = Mean()
+        for reply in replies:
+            mean_k.add(reply.arrays, reply.site.weight)
+        mean = mean_k.value()
+        new = dict(state)
+        if turn.first:  # l.8
+            new |= {
+                "x_ref": state["x"],
+                "cx": torch.zeros_like(state["cx"]),
+                "cy": torch.zeros_like(state["cy"]),
+            }
+        if self.fraction < 1:  # l.6
+            share = mean_k.total / turn.total_weight  # of those whose answers are here, not of those who were asked
+            mean["cx"].mul_(share).add_(new["cx"])
+            mean["cy"].mul_(share).add_(new["cy"])
+        for name in ("x", "y"):  # l.7
+            new[name] = torch.lerp(state[name], mean[name], self.server_lr)
+        return new | {"cx": mean["cx"], "cy": mean["cy"]}

@@ -1,0 +1,149 @@
+"""One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord
+
+from strategies.wire import not_finite, size, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from flwr.app import Message
+    from flwr.serverapp import Grid
+
+    from strategies.average import Site
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
+ADVICE = "If this repeats, lower the learning rate or look at that site's data"
+
+
+class RunError(RuntimeError):
+    """The run cannot go on; the message says where it stopped, why, and what to change."""
+
+
+@dataclass
+class Exchange:
+    """How messages travel in one run, and what they carried so far.
+
+    Parameters
+    ----------
+    grid : Grid
+        Any engine's.
+    timeout : float
+        Seconds to wait for the answers to one set of messages.
+    sites : sequence of Site
+        All sites, sorted by index.
+    min_replies : int
+        Fewer usable answers than this stop the run. 0: every site has to answer, but an update that is left out for its
+        values is an answer too, as long as one is usable.
+    on_bad_update : str
+        ``"skip"`` leaves an update with a NaN or an infinity out; ``"stop"`` ends the run there.
+    warn : Callable[[str], None]
+        Told about every answer that is left out.
+
+    Attributes
+    ----------
+    bytes_down, bytes_up : int
+        Of all vectors sent to and received from the sites.
+    waiting : float
+        Seconds spent waiting for answers.
+    """
+
+    grid: Grid
+    timeout: float
+    sites: Sequence[Site]
+    min_replies: int = 0
+    on_bad_update: str = "skip"
+    warn: Callable[[str], None] = print
+    bytes_down: int = 0
+    bytes_up: int = 0
+    waiting: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Index the sites by their address."""
+        self.by_node = {site.node_id: site for site in self.sites}
+
+    def cost(self) -> dict[str, float]:
+        """Return what this run has cost so far: bytes-down, bytes-up, seconds-waiting."""
+        return {"bytes-down": self.bytes_down, "bytes-up": self.bytes_up, "seconds-waiting": self.waiting}
+
+    def __call__(self, messages: Sequence[Message], *, min_replies: int | None = None) -> Iterator[Message]:
+        """Send the messages and yield the usable answers, sorted by site, each as soon as its turn has come.
+
+        Summing in this order gives the same bits whatever order the answers arrive in; yielding early lets the
+        caller fold an answer into a mean and drop it, so that memory does not grow with the number of sites.
+
+        Parameters
+        ----------
+        messages : sequence of Message
+            At most one to each site.
+        min_replies : int, optional
+            In place of the run's.
+
+        Raises
+        ------
+        RunError
+            After the last answer, when too few were usable; at a bad update, if the run is to stop there.
+        """
+        wanted = self.min_replies if min_replies is None else min_replies
+        required = min(wanted, len(messages)) or len(messages)
+        failures: list[str] = []
+        skipped = 0
+        for site, answer in self._answers(messages):
+            failure = self._failure(site, answer)
+            if failure is None and answer is not None:
+                arrays = unpack(answer.content.array_records.get("arrays", ArrayRecord()))
+                self.bytes_up += size(arrays)
+                if not (bad := not_finite(arrays)):
+                    yield answer
+                    continue
+                failure = f"site {site.name!r} sent NaN or infinity in {', '.join(map(repr, bad))}. {ADVICE}"
+                if self.on_bad_update == "stop":
+                    raise RunError(f'{failure} (stopped because on-bad-update = "stop")')
+                skipped += 1
+            failures.append(str(failure))
+            self.warn(f"{failure} [left out]")
+        usable = len(messages) - len(failures)
+        if not usable or usable + (0 if wanted else skipped) < required:
+            advice = f" (min-replies={max(1, usable)} would go on without the others)" if min_replies is None else ""
+            raise RunError(
+                f"{usable} of {len(messages)} sites gave a usable answer, {required} are needed"
+                f"{advice}:\n  " + "\n  ".join(failures)
+            )
+
+    def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[Site, Message | None]]:
+        """Yield every addressed site with its answer, or None after the timeout, in the order of the sites."""
+        ordered = sorted(messages, key=lambda message: self.by_node[message.metadata.dst_node_id].index)
+        for message in ordered:
+            self.bytes_down += size(unpack(message.content.array_records.get("arrays", ArrayRecord())))
+        identifiers = list(self.grid.push_messages(ordered))
+        missing = {identifier for identifier in identifiers if identifier}
+        arrived: dict[str, Message] = {}
+        deadline, wait = time.monotonic() + self.timeout, SHORTEST_WAIT
+        for message, identifier in zip(ordered, identifiers, strict=True):
+            started = time.monotonic()
+            while identifier in missing and time.monotonic() < deadline:
+                answers = list(self.grid.pull_messages(missing))
+                for answer in answers:
+                    arrived[answer.metadata.reply_to_message_id] = answer
+                missing -= arrived.keys()
+                wait = SHORTEST_WAIT if answers else min(wait * 1.5, LONGEST_WAIT)
+                if not answers:
+                    time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
+            self.waiting += time.monotonic() - started
+            yield self.by_node[message.metadata.dst_node_id], arrived.pop(identifier, None)
+
+    def _failure(self, site: Site, answer: Message | None) -> str | None:
+        if answer is None:
+            waited = f"within round-timeout = {self.timeout:g} s"
+            return f"site {site.name!r} did not answer {waited}, or could not be reached"
+        if answer.has_error():
+            return f"site {site.name!r} failed: {answer.error.reason or 'it gave no reason'}"
+        if (refusal := answer.content.config_records.get("error")) is not None:
+            return f"site {refusal['site']!r} refused: {refusal['message']!s}"
+        return None

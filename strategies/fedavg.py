@@ -1,0 +1,42 @@
+"""FedAvg (McMahan et al., AISTATS 2017, Algorithm 1), also known as Local SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(FederatedStrategy):
+    """Local SGD and averaging: the baseline for plain minimisation.
+
+    Client k, from the x it was sent::
+
+        1  repeat q times:
+        2      draw a mini-batch; x ← x - η gx
+
+    Server::
+
+        3  x ← mean_k x_k
+    """
+
+    name = "fedavg"
+    solves = frozenset({"minimisation"})
+
+    lr: float = hyper(0.1, "η: local step size", above=0.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-2. Line 3 is the base's average."""
+        x = sent["x"].clone()
+        lr = self.lr * turn.rate
+        for _ in range(turn.local_steps):  # l.1
+            gx, _ = oracle.gradient(x)
+            x.add_(gx, alpha=-lr)  # l.2
+        return {"x": x}, {}

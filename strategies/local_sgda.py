@@ -1,0 +1,46 @@
+"""Local SGDA (Deng & Mahdavi, AISTATS 2021, Algorithm 1): FedAvg for minimax problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGDA(FederatedStrategy):
+    """Local descent on x and ascent on y, both from the same point, and averaging.
+
+    Client k, from the (x, y) it was sent::
+
+        1  repeat q times:
+        2      draw a mini-batch; take gx, gy at (x, y)
+        3      x ← x - ηx gx
+        4      y ← P(y + ηy gy)
+
+    Server::
+
+        5  x, y ← mean_k x_k, mean_k y_k
+    """
+
+    name = "local-sgda"
+    solves = frozenset({"minimax"})
+
+    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-4. Line 5 is the base's average."""
+        x, y = sent["x"].clone(), sent["y"].clone()
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        for _ in range(turn.local_steps):  # l.1
+            gx, gy = oracle.gradient(x, y)  # l.2
+            x.add_(gx, alpha=-lr)  # l.3
+            y = oracle.project(y + lr_dual * gy)  # l.4
+        return {"x": x, "y": y}, {}

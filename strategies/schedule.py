@@ -1,0 +1,93 @@
+"""Stages: how step size, length and number of local steps change over a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where a run stands; every hook of an algorithm gets one, on both sides.
+
+    Attributes
+    ----------
+    round : int
+        1 to R.
+    phase : str
+        One of the algorithm's ``phases``.
+    stage : int
+        s, from 1.
+    first, last : bool
+        Whether this is the first or last round of its stage.
+    rate : float
+        What step sizes are multiplied with: η_s / η_1.
+    local_steps : int
+        q_s, steps between two synchronisations.
+    iteration : int
+        Local steps before this round of one phase, at a site that took part in all.
+    round_in_stage : int
+        1 in the first round of a stage.
+    total_weight : float
+        Of all K sites, whether they take part or not; known to the server only.
+    """
+
+    round: int
+    phase: str
+    stage: int
+    first: bool
+    last: bool
+    rate: float
+    local_steps: int
+    iteration: int
+    round_in_stage: int
+    total_weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Geometric stages, as CODA, CODA+ and CODASCA use them.
+
+    Stage s has T_s = T_1 growth^(s-1) iterations with step size η_s = η_1 / decay^(s-1) and
+    q_s = q_1 steps_growth^(s-1) local steps. The papers' theory grows T_s as it shrinks η_s (growth = decay); their
+    practical rule keeps the length and divides the step size by 3 (decay 3, growth 1).
+
+    Parameters
+    ----------
+    local_steps : int
+        q_1 ≥ 1.
+    iterations : int
+        T_1 ≥ 0 local steps; 0 makes the whole run one stage.
+    decay, growth, steps_growth : float
+        ≥ 1.
+    """
+
+    local_steps: int
+    iterations: int = 0
+    decay: float = 3.0
+    growth: float = 1.0
+    steps_growth: float = 1.0
+
+    def turn(self, round: int, rounds: int, phase: str = "train") -> Turn:
+        """Return where round ``round`` of ``rounds`` stands; the last round always ends a stage."""
+        stage, start, iteration = 1, 1, 0
+        while True:
+            steps = math.floor(self.local_steps * self.steps_growth ** (stage - 1) + 0.5)
+            length = rounds + 1 - start
+            if self.iterations:
+                # Less a trifle: 50 · 1.1 is a little over 55 in floating point, and would make 56 rounds of one step.
+                wanted = math.ceil(self.iterations * self.growth ** (stage - 1) / steps - 1e-6)
+                length = min(length, max(1, wanted))
+            if round < start + length:
+                return Turn(
+                    round=round,
+                    phase=phase,
+                    stage=stage,
+                    first=round == start,
+                    last=round == start + length - 1,
+                    rate=self.decay ** (1 - stage),
+                    local_steps=steps,
+                    iteration=iteration + (round - start) * steps,
+                    round_in_stage=round - start + 1,
+                )
+            stage, start, iteration = stage + 1, start + length, iteration + length * steps

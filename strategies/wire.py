@@ -1,0 +1,58 @@
+"""Named vectors on the wire: one Flower ``Array`` each, in NumPy's own file format, copied once on the way out."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+
+if TYPE_CHECKING:
+    from problems import Arrays
+
+# Received bytes are read in place; nobody may write to them (see `unpack`), so torch need not warn that nobody can.
+warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable", category=UserWarning)
+
+
+@lru_cache(maxsize=256)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+    return out.getvalue()
+
+
+def pack(arrays: Arrays) -> ArrayRecord:
+    """Serialise named vectors; ``record[name].numpy()`` reads one anywhere."""
+    record = ArrayRecord()
+    for name, vector in arrays.items():
+        values = vector.detach().cpu().contiguous().numpy()
+        dtype, shape = str(values.dtype), tuple(values.shape)
+        data = b"".join((_header(dtype, shape), values.data.cast("B") if values.size else b""))
+        record[name] = Array(dtype, shape, "numpy.ndarray", data)
+    return record
+
+
+def unpack(record: ArrayRecord, device: torch.device | str = "cpu") -> Arrays:
+    """Read named vectors without copying them; on the CPU they are views of the message and must not be written to."""
+    arrays: Arrays = {}
+    for name, array in record.items():
+        dtype = np.dtype(array.dtype)
+        count = int(np.prod(array.shape))
+        values = np.frombuffer(array.data, dtype, count, offset=len(array.data) - count * dtype.itemsize)
+        arrays[name] = torch.from_numpy(values.reshape(array.shape)).to(device)
+    return arrays
+
+
+def not_finite(arrays: Arrays) -> list[str]:
+    """Return the names of the vectors that hold a NaN or an infinity."""
+    # The sum of finite float32 numbers can overflow, so look twice before accusing.
+    return [name for name, v in arrays.items() if not (v.sum().isfinite() or torch.isfinite(v).all())]
+
+
+def size(arrays: Arrays) -> int:
+    """Return the bytes of the vectors themselves: the communication that the papers count."""
+    return sum(vector.numel() * vector.element_size() for vector in arrays.values())

@@ -1,0 +1,86 @@
+"""The oracle: random streams of a site, batches, gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from client_app.oracle import SiteOracle, stream
+from config import RunConfig
+from datasets import DataError, load_site
+from problems import Task, build_problem
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_every_stream_is_its_own_and_repeats() -> None:
+    keys = list(itertools.product(range(3), range(3), range(1, 4), range(2)))
+    draws = {key: tuple(torch.randint(2**40, (4,), generator=stream(*key)).tolist()) for key in keys}
+    assert len(set(draws.values())) == len(keys)
+    assert all(draws[key] == tuple(torch.randint(2**40, (4,), generator=stream(*key)).tolist()) for key in keys[::7])
+
+
+def opened(**keys: object) -> SiteOracle:
+    config = RunConfig.parse({"batch-size": 8, **keys})  # type: ignore[arg-type]
+    train = load_site(config.data(), 1, 3).train
+    problem = build_problem(Task(problem="auc", model="linear", shape=train.shape, prior=0.3))
+    return SiteOracle.open(config, problem, train, stream(0, 1, 1, 0))
+
+
+def test_batches_have_the_size_of_the_run_or_the_one_asked_for() -> None:
+    oracle = opened()
+    for size, wanted in ((None, 8), (3, 3), (8, 8)):
+        batch = oracle.draw(size)
+        assert batch is not None
+        assert len(batch[0]) == len(batch[1]) == wanted
+
+
+def test_a_given_batch_is_used_and_none_is_drawn() -> None:
+    oracle, other = opened(), opened()
+    start = oracle.problem.initial()
+    batch = oracle.draw()
+    twice = [oracle.gradient(start["x"], start["y"], batch) for _ in range(2)]
+    assert torch.equal(twice[0][0], twice[1][0])
+    assert oracle.gradients == 2
+    # The other oracle, of the same stream, has drawn once as well: the next batches are the same.
+    other.draw()
+    fresh, again = oracle.draw(), other.draw()
+    assert fresh is not None
+    assert again is not None
+    assert torch.equal(fresh[0], again[0])
+
+
+def test_without_a_batch_each_gradient_sees_a_fresh_one() -> None:
+    oracle = opened()
+    start = oracle.problem.initial()
+    first, second = (oracle.gradient(start["x"], start["y"])[0].clone() for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_a_problem_in_closed_form_needs_no_batch() -> None:
+    problem = build_problem(Task(problem="saddle", site=0, sites=2))
+    oracle = SiteOracle.open(RunConfig.parse({"problem": "saddle"}), problem, None, stream(0, 0, 1, 0))
+    start = problem.initial()
+    assert oracle.draw() is None
+    gx, gy = oracle.gradient(start["x"], start["y"])
+    assert gx.shape == start["x"].shape
+    assert gy is not None
+    assert oracle.gradients == 1
+
+
+def test_a_sampler_that_cannot_work_says_so() -> None:
+    train = load_site(RunConfig.parse({}).data(), 1, 3).train
+    negatives = train.batch(torch.flatten(torch.nonzero(train.targets() == 0)))
+    assert negatives[1].sum() == 0
+    config = RunConfig.parse({"sampler": "fixed-positives"})
+    problem = build_problem(Task(problem="auc", model="linear", shape=train.shape, prior=0.3))
+    from datasets import Samples
+
+    one_class = Samples(negatives[0], negatives[1], torch.arange(len(negatives[1])))
+    with pytest.raises(DataError, match="positive"):
+        SiteOracle.open(config, problem, one_class, stream(0, 0, 1, 0))

@@ -1,0 +1,69 @@
+"""The node-config: what a site's operator sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import ConfigError, SiteConfig
+
+
+def test_every_key_is_optional_and_has_dashes() -> None:
+    assert SiteConfig.parse({}) == SiteConfig()
+    node = SiteConfig.parse(
+        {
+            "site": "ward 3",
+            "data-dir": "/data",
+            "data-root": "/public",
+            "state-dir": "/state",
+            "label": "died",
+            "device": "cpu",
+            "partition-id": 2,
+            "num-partitions": 5,
+        }
+    )
+    assert (node.site, node.data_dir, node.data_root, node.state_dir) == ("ward 3", "/data", "/public", "/state")
+    assert (node.label, node.device, node.partition_id, node.num_partitions) == ("died", "cpu", 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, ""),  # the data has to say
+        ({"partition-id": 0}, "site-0"),
+        ({"partition-id": 3}, "site-3"),
+        ({"partition-id": 3, "site": "north"}, "north"),
+    ],
+)
+def test_the_name(values: dict[str, bool | int | float | str], name: str) -> None:
+    assert SiteConfig.parse(values).name == name
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"data_dir": "/x"}, "Did you mean 'data-dir'?"),
+        ({"patient": 1}, "unknown key 'patient'"),
+        ({"partition-id": "0"}, "partition-id = '0': "),
+        ({"partition-id": -2}, "partition-id = -2: "),
+        ({"num-partitions": -1}, "num-partitions = -1: "),
+        ({"site": 7}, "site = 7: "),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, bool | int | float | str], said: str) -> None:
+    with pytest.raises(ConfigError, match="in the node-config") as caught:
+        SiteConfig.parse(values)
+    [problem] = caught.value.problems
+    assert said in problem
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SiteConfig.parse({"data_dir": "/x", "site": 7, "partition-id": 1.5})
+    assert len(caught.value.problems) == 3
+
+
+def test_an_unknown_key_keeps_its_value_to_itself() -> None:
+    # The text reaches the coordinator; a path of the site has no business there.
+    with pytest.raises(ConfigError) as caught:
+        SiteConfig.parse({"data_dir": "/mnt/ward-7"})
+    assert "ward-7" not in str(caught.value)

@@ -1,0 +1,93 @@
+"""What the batches of each sampler hold."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from datasets import SAMPLERS, DataError, Sampler, make_sampler
+
+
+def sampler_of(name: str, labels: Tensor, size: int, positives: int = 1, seed: int = 0) -> Sampler:
+    return make_sampler(name, labels, size, positives, torch.Generator().manual_seed(seed))
+
+
+def labels_of(positives: int, negatives: int) -> Tensor:
+    return torch.tensor([1] * positives + [0] * negatives, dtype=torch.int64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 99))
+def test_uniform_visits_every_row_once_per_epoch(rows: int, size: int, seed: int) -> None:
+    sampler = sampler_of("uniform", labels_of(0, rows), size, seed=seed)
+    batches = [sampler.draw() for _ in range(3 * rows)]
+    assert all(batch.unique().numel() == len(batch) == min(size, rows) for batch in batches)
+    drawn = torch.cat(batches)
+    for start in range(0, len(drawn) - rows + 1, rows):
+        assert drawn[start : start + rows].unique().numel() == rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 20), st.integers(0, 40), st.integers(1, 12), st.data())
+def test_fixed_positives(positives: int, negatives: int, size: int, data: st.DataObject) -> None:
+    quota = data.draw(st.integers(1, size))
+    labels = labels_of(positives, negatives)
+    sampler = sampler_of("fixed-positives", labels, size, quota)
+    drawn = []
+    for _ in range(2 * positives):
+        batch = sampler.draw()
+        mine = batch[labels[batch] == 1]
+        drawn.append(mine)
+        assert len(mine) == min(quota, positives)
+        assert len(batch) - len(mine) == min(size - quota, negatives)
+        assert batch.unique().numel() == len(batch)
+    assert torch.cat(drawn)[:positives].unique().numel() == positives
+
+
+def test_a_draw_of_another_size_keeps_the_share() -> None:
+    labels = labels_of(50, 500)
+    sampler = sampler_of("fixed-positives", labels, 20, 5)
+    for size, quota in ((40, 10), (8, 2), (2, 1), (1, 1)):
+        batch = sampler.draw(size)
+        assert (len(batch), int(labels[batch].sum())) == (size, quota)
+    assert len(sampler_of("uniform", labels, 20).draw(7)) == 7
+    uniform = sampler_of("uniform", labels_of(0, 10), 4)
+    uniform.draw()
+    assert sorted(uniform.draw(100).tolist()) == list(range(10))  # in the middle of an epoch, too
+
+
+def test_epochs_and_seeds_differ_and_equal_seeds_do_not() -> None:
+    labels = labels_of(0, 1000)
+    first, same, other = (sampler_of("uniform", labels, 1000 - 1, seed=seed) for seed in (1, 1, 2))
+    a, b = first.draw(), first.draw()
+    assert not torch.equal(a, b)
+    assert torch.equal(a, same.draw())
+    assert not torch.equal(a, other.draw())
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_global_stream_is_left_alone(name: str) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    sampler_of(name, labels_of(5, 50), 8).draw()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "size", "positives", "says"),
+    [
+        ("uniforn", labels_of(1, 1), 1, 1, "did you mean 'uniform'"),
+        ("uniform", labels_of(0, 0), 1, 1, "no training rows"),
+        ("uniform", labels_of(1, 1), 0, 1, "at least 1"),
+        ("fixed-positives", labels_of(0, 9), 4, 1, "no positive training rows"),
+        ("fixed-positives", labels_of(3, 9), 4, 5, "from 1 to the batch size, 4"),
+        ("fixed-positives", labels_of(3, 9), 4, 0, "from 1 to the batch size, 4"),
+    ],
+)
+def test_what_cannot_be_drawn(name: str, labels: Tensor, size: int, positives: int, says: str) -> None:
+    with pytest.raises(DataError, match=says) as caught:
+        sampler_of(name, labels, size, positives)
+    assert says in caught.value.public

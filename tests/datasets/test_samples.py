@@ -1,0 +1,132 @@
+"""Batches, moments and standardisation."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from datasets import DataConfig, DataError, Samples, load_site, moments, standardisation
+
+
+def add(parts: list[tuple[list[float], list[float], list[float]]]) -> tuple[list[float], ...]:
+    return tuple(np.sum([part[i] for part in parts], axis=0).tolist() for i in range(3))
+
+
+def table_of(values: np.ndarray) -> Samples:
+    inputs = torch.from_numpy(values.astype(np.float32))
+    return Samples(inputs, torch.zeros(len(inputs), dtype=torch.int64), torch.arange(len(inputs)))
+
+
+def test_a_batch_holds_the_rows_asked_for() -> None:
+    inputs = torch.arange(20, dtype=torch.float32).reshape(10, 2)
+    labels = torch.arange(10)
+    samples = Samples(inputs, labels, torch.tensor([7, 3, 5]))
+    batch, targets = samples.batch(torch.tensor([2, 0]))
+    assert targets.tolist() == [5, 7]
+    assert torch.equal(batch, inputs[[5, 7]])
+    assert samples.targets().tolist() == [7, 3, 5]
+    assert (len(samples), samples.shape) == (3, (2,))
+
+
+def test_a_batch_never_writes_into_the_shared_tensors() -> None:
+    inputs = torch.tensor([[1.0, float("nan")], [3.0, 4.0]])
+    before = inputs.clone()
+    samples = Samples(inputs, torch.tensor([0, 1]), torch.arange(2))
+    samples.standardised(torch.tensor([2.0, 1.0]), torch.tensor([4.0, 1.0])).batch(torch.arange(2))
+    assert torch.equal(inputs.nan_to_num(-1), before.nan_to_num(-1))
+
+
+def test_a_missing_value_becomes_the_training_mean() -> None:
+    values = np.array([[1.0, 5.0], [np.nan, 7.0], [3.0, np.nan]])
+    samples = table_of(values)
+    shift, scale = standardisation(*moments(samples))
+    assert shift.tolist() == [2.0, 6.0]
+    batch, _ = samples.standardised(shift, scale).batch(torch.arange(3))
+    assert batch[1, 0] == 0
+    assert batch[2, 1] == 0
+    assert batch[0, 0] == -1
+
+
+@pytest.mark.parametrize("dataset", ["breast-cancer", "digits"])
+def test_moments_add_up_over_sites_and_standardise_the_union(dataset: str) -> None:
+    config = DataConfig(dataset=dataset)
+    sites = [load_site(config, site, 5).train for site in range(5)]
+    union = Samples(sites[0].inputs, sites[0].labels, torch.cat([site.rows for site in sites]))
+    summed = add([moments(site) for site in sites])
+    for ours, whole in zip(summed, moments(union), strict=True):
+        assert ours == pytest.approx(whole, rel=1e-12)
+    shift, scale = standardisation(*summed)
+    batch, _ = union.standardised(shift, scale).batch(torch.arange(len(union)))
+    values = batch.double().transpose(0, 1).reshape(union.shape[0], -1)
+    assert values.mean(1).abs().max() < 1e-3
+    assert (values.var(1, correction=0) - 1).abs().max() < 1e-3
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 10**6))
+def test_moments_of_images_are_those_of_their_floats(count: int, channels: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (count, channels, 3, 5), dtype=torch.uint8, generator=generator)
+    rows = torch.randperm(count, generator=generator)[: count // 2 + 1]
+    sums = moments(Samples(images, torch.zeros(count, dtype=torch.int64), rows))
+    floats = images[rows].double()
+    assert sums[0] == [len(rows) * 15.0] * channels
+    assert sums[1] == floats.sum((0, 2, 3)).tolist()
+    assert sums[2] == floats.square().sum((0, 2, 3)).tolist()
+
+
+def test_features_without_variance_or_values_are_left_alone() -> None:
+    values = np.array([[0.1, np.nan, 1e9], [0.1, np.nan, 1e9 + 4096], [0.1, np.nan, 1e9 - 4096]])
+    samples = table_of(values)
+    shift, scale = standardisation(*moments(samples))
+    assert scale[:2].tolist() == [1, 1]
+    assert shift[1] == 0
+    assert scale[2] > 1000
+    batch, _ = samples.standardised(shift, scale).batch(torch.arange(3))
+    assert batch[:, :2].abs().max() < 1e-6
+
+
+def test_an_empty_set_has_zero_moments() -> None:
+    empty = Samples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    assert moments(empty) == ([0] * 3, [0] * 3, [0] * 3)
+    assert len(empty.batch(torch.zeros(0, dtype=torch.int64))[1]) == 0
+
+
+def test_another_device_gets_only_the_rows_of_the_set() -> None:
+    images = torch.zeros(9, 3, 2, 2, dtype=torch.uint8)
+    samples = Samples(images, torch.arange(9), torch.tensor([4, 2])).standardised(torch.ones(3), torch.ones(3))
+    moved = samples.to("meta")
+    assert (moved.inputs.shape[0], len(moved), moved.shape) == (2, 2, (3, 2, 2))
+    assert moved.shift is not None
+    assert moved.shift.is_meta
+    assert samples.to("cpu").inputs.data_ptr() == images.data_ptr()
+
+
+def test_moving_keeps_batches() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    images = torch.randint(0, 256, (9, 3, 4, 4), dtype=torch.uint8)
+    samples = Samples(images, torch.arange(9), torch.tensor([4, 2, 8])).standardised(torch.rand(3), torch.rand(3) + 1)
+    moved = samples.to("cuda")
+    index = torch.tensor([2, 0])
+    for ours, theirs in zip(moved.batch(index), samples.batch(index), strict=True):
+        assert torch.allclose(ours.cpu(), theirs)
+    assert moments(moved) == moments(samples)
+
+
+def test_errors_keep_both_texts_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(DataError("row 3 is 'x'", "1 row is bad")))
+    assert (str(error), error.public) == ("row 3 is 'x'", "1 row is bad")
+    assert "x" not in DataError("x").public.split()
+
+
+def test_torchvision_is_imported_beside_any_torch() -> None:
+    code = "from datasets.vision import import_torchvision as i; assert i() is i(); i().transforms, i().models"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,274 @@
+"""Readers of the data sets known by name, on real files where there are some and on small made ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from datasets import DataConfig, DataError, load_site, load_test, loading, sources
+from datasets.vision import import_torchvision
+
+CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def idx(values: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes() + values.tobytes()
+
+
+def write_mnist(folder: Path, packed: bool, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    arrays = {}
+    for part, count in (("train", 40), ("t10k", 20)):
+        arrays[f"{part}-images-idx3"] = rng.integers(0, 256, (count, 28, 28), np.uint8)
+        arrays[f"{part}-labels-idx1"] = (np.arange(count) % 10).astype(np.uint8)
+    for name, values in arrays.items():
+        content = idx(values)
+        file = folder / f"{name}-ubyte{'.gz' if packed else ''}"
+        file.write_bytes(gzip.compress(content) if packed else content)
+    return arrays
+
+
+def write_tar(file: Path, shade: int = 0, size: int = 32, classes: list[str] = CIFAR_CLASSES) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w") as archive:
+        for part, count in (("test", 2), ("train", 3)):
+            for number, name in enumerate(classes):
+                for copy in range(count):
+                    stream = io.BytesIO()
+                    Image.new("RGB", (size, size), (20 * number, shade, 0)).save(stream, "JPEG", quality=95)
+                    member = tarfile.TarInfo(f"{part}/{name}/{copy:04}.jpg")
+                    member.size = stream.tell()
+                    stream.seek(0)
+                    archive.addfile(member, stream)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("dataset", "place"),
+    [
+        ("mnist", "mnist/MNIST/raw"),
+        ("mnist", "MNIST/raw"),
+        ("mnist", "."),
+        ("fashion-mnist", "fashion-mnist/FashionMNIST/raw"),
+    ],
+)
+def test_idx_files(tmp_path: Path, dataset: str, place: str, packed: bool) -> None:
+    root = tmp_path / "root"
+    arrays = write_mnist(root / place, packed)
+    config = DataConfig(dataset=dataset, data_root=str(root), binary=False, download=False)
+    test, train = load_test(config), load_site(config, 0, 1).train
+    assert test is not None
+    assert test.shape == (1, 28, 28)
+    assert np.array_equal(test.inputs[test.rows, 0].numpy(), arrays["t10k-images-idx3"])
+    assert np.array_equal(test.targets().numpy(), arrays["t10k-labels-idx1"])
+    assert np.array_equal(train.inputs[train.rows, 0].numpy(), arrays["train-images-idx3"][train.rows.numpy()])
+    assert sorted(path.name for path in (root / place).iterdir() if path.is_file()) == sorted(
+        f"{name}-ubyte{'.gz' if packed else ''}" for name in arrays
+    )  # nothing unpacked
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda content: content[:-1], lambda content: b"x" + content[1:], lambda content: b""]
+)
+def test_a_damaged_idx_file_is_named(tmp_path: Path, spoil: object) -> None:
+    root = tmp_path / "root"
+    write_mnist(root, packed=False)
+    file = root / "train-images-idx3-ubyte"
+    file.write_bytes(spoil(file.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        load_test(DataConfig(dataset="mnist", data_root=str(root), download=False))
+    assert str(file) in str(caught.value)
+    assert str(tmp_path) not in caught.value.public
+
+
+def test_what_is_not_found_says_where_it_was_sought(tmp_path: Path) -> None:
+    for dataset, sought in (
+        ("mnist", "MNIST/raw"),
+        ("cifar10", "cifar10_images.tar"),
+        ("cifar100", "cifar-100-python"),
+    ):
+        with pytest.raises(DataError, match=f"{dataset} was not found and download is false") as caught:
+            load_test(DataConfig(dataset=dataset, data_root=str(tmp_path), download=False))
+        assert str(tmp_path) in str(caught.value)
+        assert sought in str(caught.value)
+        assert str(tmp_path) not in caught.value.public
+
+
+def test_a_failed_download_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: object, **kwargs: object) -> None:
+        raise OSError("no route to host")
+
+    torchvision = import_torchvision()
+    monkeypatch.setattr(torchvision.datasets, "CIFAR100", offline)
+    with pytest.raises(DataError, match="no route to host") as caught:
+        load_test(DataConfig(dataset="cifar100", data_root=str(tmp_path)))
+    assert "could not be downloaded" in caught.value.public
+
+
+def test_a_download_goes_to_the_cache_folder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    class Part:
+        def __init__(self, root: Path, train: bool, download: bool) -> None:
+            assert (root, download) == (cache, True)
+            self.data = np.full((200, 32, 32, 3), int(train), np.uint8)
+            self.data[..., 2] = 9
+            self.targets = [i % 100 for i in range(200)]
+
+    monkeypatch.setattr(import_torchvision().datasets, "CIFAR100", Part)
+    loading._source.cache_clear()
+    test = load_test(DataConfig(dataset="cifar100", binary=False))
+    loading._source.cache_clear()  # another test may ask for the same configuration
+    loading._pool.cache_clear()
+    assert test is not None
+    assert (len(test.inputs), len(test), test.shape) == (400, 200, (3, 32, 32))
+    assert test.inputs[test.rows].amax((0, 2, 3)).tolist() == [0, 0, 9]
+
+
+@pytest.mark.parametrize("place", ["cifar10", "."])
+def test_a_tar_of_jpeg_files(tmp_path: Path, place: str) -> None:
+    write_tar(tmp_path / place / "cifar10_images.tar")
+    config = DataConfig(dataset="cifar10", data_root=str(tmp_path), binary=False, download=False)
+    test, train = load_test(config), load_site(config, 0, 1).train
+    assert test is not None
+    assert test.shape == (3, 32, 32)
+    assert test.targets().bincount().tolist() == [2] * 10
+    assert train.labels[torch.cat([train.rows, load_site(config, 0, 1).held_out.rows])].bincount().tolist() == [3] * 10
+    red = test.inputs[:, 0].float().mean((1, 2))
+    assert (red - 20 * test.labels).abs().max() < 4
+
+
+def decoded(root: Path) -> np.ndarray:
+    return sources.cifar("cifar10", "CIFAR10", 10, str(root), False).inputs.numpy()
+
+
+def test_the_tar_is_decoded_once_and_again_when_it_changes(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar = tmp_path / "cifar10_images.tar"
+    write_tar(tar)
+    first = decoded(tmp_path)
+    [file] = cache.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "_decode_tar", lambda tar: pytest.fail("decoded again"))
+        assert np.array_equal(decoded(tmp_path), first)
+    write_tar(tar, shade=200)
+    os.utime(tar, ns=(1, 1))
+    second = decoded(tmp_path)
+    assert second[:, 1].mean() > 150
+    file.write_bytes(file.read_bytes()[:1000])
+    assert np.array_equal(decoded(tmp_path), second)
+    assert [path.name for path in cache.iterdir()] == [file.name]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "cifar10_images.tar")
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("EDELWEISS_CACHE", str(tmp_path / "file"))
+    assert len(decoded(tmp_path)) == 50
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda tar: write_tar(tar, size=16), "airplane/0000.jpg.* cannot be read"),
+        (lambda tar: write_tar(tar, classes=CIFAR_CLASSES[:3]), "the classes airplane, automobile, bird;"),
+        (lambda tar: tar.write_bytes(b"not a tar" * 200), "cannot be read"),
+    ],
+)
+def test_another_tar_is_refused(tmp_path: Path, make: object, says: str) -> None:
+    make(tmp_path / "cifar10_images.tar")  # type: ignore[operator]
+    with pytest.raises(DataError, match=says) as caught:
+        decoded(tmp_path)
+    assert str(tmp_path) not in caught.value.public
+
+
+def write_hearts(folder: Path, header: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, hospital in enumerate(sources.HOSPITALS):
+        lines = [",".join([*sources.HEART_FEATURES, "target"])] if header else []
+        lines += [f"{row},{number},?,1.5,.7,1,2,3,4,5,6,7,8,{row % 3}" for row in range(12)]
+        (folder / f"{hospital}.data").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("place", ["heart_disease", "."])
+def test_heart_disease_files(tmp_path: Path, header: bool, place: str) -> None:
+    write_hearts(tmp_path / place, header)
+    config = DataConfig(dataset="heart-disease", data_root=str(tmp_path), partition="sites")
+    for number, hospital in enumerate(sources.HOSPITALS):
+        part = load_site(config, number, 4)
+        assert part.name == hospital
+        assert part.missing == len(part.train)
+        assert set(part.train.inputs[part.train.rows, 1].tolist()) == {number}
+        assert part.features == sources.HEART_FEATURES
+    assert part.train.labels.tolist() == [int(row % 3 > 0) for row in range(12)] * 4
+
+
+def test_heart_disease_that_is_missing_or_damaged(tmp_path: Path) -> None:
+    config = DataConfig(dataset="heart-disease", data_root=str(tmp_path))
+    with pytest.raises(DataError, match=r"cleveland\.data, hungarian\.data") as caught:
+        load_test(config)
+    assert str(tmp_path) not in caught.value.public
+    write_hearts(tmp_path, header=False)
+    file = tmp_path / "va.data"
+    file.write_text(file.read_text() + "1,2,3\nx,1,1,1,1,1,1,1,1,1,1,1,1,1\n")
+    with pytest.raises(DataError, match=r"line 13 .*line 14") as caught:
+        load_test(config)
+    assert caught.value.public == "heart-disease: va.data has 2 bad lines of 14"
+
+
+def test_real_hospitals(data_root: str) -> None:
+    config = DataConfig(dataset="heart-disease", data_root=data_root, partition="sites")
+    plain = DataConfig(dataset="heart-disease", data_root=data_root, partition="sites", test_share=0, holdout_share=0)
+    whole = [load_site(plain, site, 4) for site in range(4)]
+    assert [len(part.train) for part in whole] == [303, 294, 123, 200]
+    shares = [part.train.targets().double().mean().item() for part in whole]
+    assert shares == pytest.approx([0.46, 0.36, 0.93, 0.74], abs=0.01)
+    test = load_test(config)
+    assert test is not None
+    for site, part in enumerate(whole):  # the common test set has its share of every hospital
+        mine = np.isin(test.rows.numpy(), part.train.rows.numpy()).sum()
+        assert mine == pytest.approx(0.25 * len(part.train), abs=1)
+        assert not set(load_site(config, site, 4).train.rows.tolist()) & set(test.rows.tolist())
+    with pytest.raises(DataError, match="4, not 3"):
+        load_site(config, 0, 3)
+    assert len(load_site(DataConfig(dataset="heart-disease", data_root=data_root), 0, 6).train) > 50
+
+
+def test_real_mnist(data_root: str) -> None:
+    config = DataConfig(dataset="mnist", data_root=data_root, binary=False, holdout_share=0, download=False)
+    test, train = load_test(config), load_site(config, 0, 1).train
+    assert test is not None
+    assert (len(train), len(test), train.shape) == (60000, 10000, (1, 28, 28))
+    assert test.targets()[:5].tolist() == [7, 2, 1, 0, 4]  # well known
+    assert len(train.targets().unique()) == 10
+
+
+def test_real_cifar(data_root: str) -> None:
+    config = DataConfig(dataset="cifar10", data_root=data_root, binary=False, holdout_share=0, download=False)
+    test, train = load_test(config), load_site(config, 0, 1).train
+    assert test is not None
+    assert train.targets().bincount().tolist() == [5000] * 10
+    assert test.targets().bincount().tolist() == [1000] * 10
+    blue = train.inputs[:, 2].float().mean((1, 2))
+    assert blue[train.labels == 0].mean() > blue[train.labels == 6].mean() + 30  # sky behind planes, not frogs
+    for cached in (loading._source, loading._pool, loading._splits):
+        cached.cache_clear()  # 180 MB that no other test needs
+
+
+def test_heavy_libraries_are_imported_when_needed() -> None:
+    code = (
+        "import datasets, sys; "
+        "assert not {'sklearn', 'torchvision', 'pandas', 'PIL'} & {m.split('.')[0] for m in sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,96 @@
+"""Real Flower processes on this machine, for tests: a deployment of SuperLink and SuperNodes, and the simulation.
+
+    with deployment(folder, [{"site": "a", "data-dir": "..."}, {"site": "b", "data-dir": "..."}]) as federation:
+        outcome = federation.submit({"rounds": 2})
+        assert outcome.ok, outcome.log
+
+Ports are free ones of the loopback interface, every FLWR_HOME is inside `folder`, and every process ends with
+the block. A deployment is ready after about five seconds here, a simulated run takes about fifteen.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bin.run import (
+    REPO,
+    Outcome,
+    Scalar,
+    flower_environment,
+    free_port,
+    started,
+    submit,
+    superlink,
+    to_toml,
+    toml_value,
+)
+
+RUN_TIMEOUT = 240.0
+LOG_TAIL = 6000  # characters of each process's log that a failed run shows
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A running SuperLink with its SuperNodes."""
+
+    home: Path
+    environment: Mapping[str, str]
+
+    def submit(self, run_config: Mapping[str, Scalar], timeout: float = RUN_TIMEOUT) -> Outcome:
+        """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
+        outcome = submit(self.home, self.environment, run_config, timeout=timeout)
+        return outcome if outcome.ok else replace(outcome, log=outcome.log + process_logs(self.home))
+
+
+@contextmanager
+def deployment(folder: Path, node_configs: Sequence[Mapping[str, Scalar]]) -> Iterator[Federation]:
+    """Start a SuperLink and one SuperNode for each node-config."""
+    environment = flower_environment(folder)
+    fleet = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        # The SuperNodes start beside the SuperLink and try until it answers.
+        nodes = []
+        for number, node_config in enumerate(node_configs):
+            home = folder / f"supernode-{number}"  # of its own: a SuperNode unpacks the app below it
+            home.mkdir()
+            log = stack.enter_context((folder / f"supernode-{number}.log").open("w"))
+            command = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet]
+            command += ["--host", "127.0.0.1", "--port", str(free_port())]
+            command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
+            own = environment | {"FLWR_HOME": str(home)}
+            nodes.append(stack.enter_context(started(command, own, stdout=log, stderr=log)))
+        arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
+        stack.enter_context(superlink(folder, environment, *arguments))
+        yield Federation(folder, environment)
+        for node in nodes:  # all at once, while there is a SuperLink to say goodbye to: else each waits for it
+            node.terminate()
+
+
+def simulate(folder: Path, run_config: Mapping[str, Scalar], supernodes: int, timeout: float = RUN_TIMEOUT) -> Outcome:
+    """Run one job in Flower's simulation as `make run` does, through bin/run.py."""
+    settings = folder / "simulate.toml"
+    settings.write_text(to_toml(run_config), encoding="utf-8")
+    command = [sys.executable, str(REPO / "bin" / "run.py"), "--supernodes", str(supernodes)]
+    command += ["--run-config", str(settings)]
+    try:
+        run = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, env=os.environ
+        )
+    except subprocess.TimeoutExpired as expired:
+        return Outcome("timeout", f"not done after {timeout} s", str(expired.stdout))
+    status = "finished:completed" if run.returncode == 0 else "finished:failed"
+    return Outcome(status, "" if run.returncode == 0 else run.stdout.strip().splitlines()[-1], run.stdout)
+
+
+def process_logs(folder: Path) -> str:
+    """The end of every process's log, to show when something failed."""
+    return "".join(
+        f"\n--- {path.name} ---\n{path.read_text(errors='replace')[-LOG_TAIL:]}"
+        for path in sorted(folder.glob("*.log"))
+    )

@@ -1,0 +1,181 @@
+"""docker-compose.yml: it is valid, it is strict, and its own commands make a federation that trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from bin.run import REPO, Scalar, flower_environment, free_port, started, submit
+from tests.deployment.processes import RUN_TIMEOUT, process_logs
+
+COMPOSE = REPO / "docker-compose.yml"
+DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = DEPLOYMENT["services"]
+HOSPITALS = [name for name in SERVICES if name.startswith("hospital-")]
+START_TIMEOUT = 60.0
+
+
+def test_the_file_is_valid_compose() -> None:
+    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    check = subprocess.run(checker, capture_output=True, text=True)
+    assert check.returncode == 0, check.stdout + check.stderr
+    assert "version" not in DEPLOYMENT
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_can_do_more_than_it_must(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["user"] == "${EDELWEISS_USER:-1000:1000}"
+    assert "--insecure" not in service["command"]
+    assert name == "superlink" or "ports" not in service
+
+
+@pytest.mark.parametrize("name", HOSPITALS)
+def test_a_hospital_holds_its_own_key_and_only_reads_its_own_data(name: str) -> None:
+    assert SERVICES[name]["secrets"] == ["ca", name]
+    assert SERVICES[name]["volumes"] == [f"./data/{name}:/data:ro", f"{name}-state:/state"]
+    assert f'--node-config=site="{name}" data-dir="/data" state-dir="/state"' in SERVICES[name]["command"]
+
+
+def test_every_secret_is_one_that_make_certs_makes(certificates: Path) -> None:
+    for name, secret in DEPLOYMENT["secrets"].items():
+        made = certificates / Path(secret["file"]).name
+        assert secret["file"] == f"certificates/{made.name}"
+        assert made.is_file(), name
+        assert made.suffix == ".crt" or made.stat().st_mode & 0o077 == 0, f"others can read {made.name}"
+
+
+@pytest.mark.slow
+def test_the_services_train_together(tmp_path: Path, certificates: Path) -> None:
+    for seed, name in enumerate(HOSPITALS):
+        write_table(tmp_path / name / "data" / "data.csv", seed)
+    with ExitStack() as stack:
+        host = Host(tmp_path, certificates)
+        stack.enter_context(host.up("superlink"))
+        stack.enter_context(host.up("serverapp"))
+        for name in HOSPITALS:
+            host.flower("supernode", "register", f"/public/{name}.pub")
+        for name in HOSPITALS:
+            stack.enter_context(host.up(name))
+
+        home = host.folder("flower", "/etc/flower")
+        job: dict[str, Scalar] = {
+            "dataset": "site",
+            "problem": "auc",
+            "algorithm": "codasca",
+            "model": "mlp",
+            "rounds": 2,
+            "sites": 3,
+        }
+        outcome = submit(home, host.environment("flower"), job, timeout=RUN_TIMEOUT)
+
+    assert outcome.ok, f"{outcome.status}: {outcome.details}\n{outcome.log}{process_logs(tmp_path)}"
+    (metrics,) = host.folder("serverapp", "/results").glob("runs/*/metrics.jsonl")
+    last = json.loads(metrics.read_text(encoding="utf-8").splitlines()[-1])
+    assert sorted(last["sites"]) == HOSPITALS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What bin/make_certs.sh makes."""
+    if missing := [tool for tool in ("bash", "openssl", "ssh-keygen") if not shutil.which(tool)]:
+        pytest.skip(f"bin/make_certs.sh needs {', '.join(missing)}")
+    folder = tmp_path_factory.mktemp("certificates")
+    subprocess.run([str(REPO / "bin" / "make_certs.sh")], env=os.environ | {"OUT": str(folder)}, check=True)
+    return folder
+
+
+def write_table(path: Path, seed: int) -> None:
+    """Write 200 patients of two classes, a quarter of them positive."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(200) < 0.25).astype(int)
+    features = rng.normal(loc=labels[:, None], size=(200, 4))
+    path.parent.mkdir(parents=True)
+    pd.DataFrame(features, columns=["age", "pressure", "marker", "dose"]).assign(label=labels).to_csv(path, index=False)
+
+
+class Host:
+    """This machine in the place of the containers: their commands as processes, their paths as folders.
+
+    Each service has its own folders and, for every port that it listens on, its own free port.
+    """
+
+    def __init__(self, root: Path, certificates: Path) -> None:
+        self.root = root
+        self.certificates = certificates
+        self.ports = {(name, port): str(free_port()) for name in SERVICES for port in ("8000", "9092", "9094", "9099")}
+        client = REPO / "bin" / "superlink.toml"
+        self.folder("flower", "/etc/flower").joinpath("config.toml").write_text(
+            self.here("flower", client.read_text(encoding="utf-8"))
+        )
+
+    def folder(self, service: str, path: str) -> Path:
+        """Return where a container's folder is on this machine."""
+        folder = self.root / service / path.strip("/").replace("/", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def here(self, service: str, text: str) -> str:
+        """Replace addresses and paths of the container by those of this machine."""
+        text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+        text = re.sub(r"\bsuperlink:(8000|9092)\b", lambda m: "127.0.0.1:" + self.ports["superlink", m[1]], text)
+        text = re.sub(
+            r"(0\.0\.0\.0:|127\.0\.0\.1'?:|--port=)(8000|9092|9094|9099)\b",
+            lambda m: m[1].replace("0.0.0.0", "127.0.0.1") + self.ports[service, m[2]],
+            text,
+        )
+        text = text.replace("0.0.0.0", "127.0.0.1")
+        for name, secret in DEPLOYMENT["secrets"].items():
+            if name in SERVICES[service]["secrets"]:  # a path that the service does not mount stays, and fails
+                text = re.sub(rf"/run/secrets/{name}\b(?!-)", str(self.certificates / Path(secret["file"]).name), text)
+        text = text.replace("/public/", f"{self.certificates}/public/")
+        for volume in SERVICES[service].get("volumes", []):
+            path = volume.split(":")[1]
+            text = re.sub(rf'(?<=["=]){path}(?=["/]|$)', str(self.folder(service, path)), text)
+        return text
+
+    def environment(self, service: str) -> dict[str, str]:
+        """Return the image's environment with the service's own on top."""
+        own = {key: str(value) for key, value in SERVICES[service].get("environment", {}).items()}
+        return flower_environment(self.folder(service, own.pop("FLWR_HOME", "/tmp/flower"))) | own
+
+    @contextmanager
+    def up(self, service: str) -> Iterator[None]:
+        """Run a service until its own health check passes, and then through the block."""
+        command = [self.here(service, word) for word in SERVICES[service]["command"]]
+        environment = self.environment(service)
+        _, *check = (self.here(service, word) for word in SERVICES[service]["healthcheck"]["test"])
+        check[0] = sys.executable
+        with (
+            (self.root / f"{service}.log").open("w") as log,
+            started(command, environment, cwd=self.folder(service, "/results"), stdout=log, stderr=log) as process,
+        ):
+            deadline = time.monotonic() + START_TIMEOUT
+            while subprocess.run(check, env=environment, capture_output=True).returncode != 0:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"{service} is not healthy: {' '.join(command)}{process_logs(self.root)}")
+                time.sleep(0.2)
+            yield
+
+    def flower(self, *arguments: str) -> None:
+        """Run the coordinator's command line: `docker compose run --rm flower ...`."""
+        command = [*SERVICES["flower"]["entrypoint"], *(self.here("flower", word) for word in arguments)]
+        run = subprocess.run(command, env=self.environment("flower"), capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout + run.stderr + process_logs(self.root)

@@ -1,0 +1,336 @@
+"""One flat vector for a whole network: views, gradients, buffers and state dicts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close  # the two layouts of images round differently
+
+from models import FlatNetwork, ModelError, build
+
+CASES = [("mlp", (30,)), ("cnn-mnist", (1, 28, 28)), ("resnet18", (1, 16, 16))]
+cases = pytest.mark.parametrize(("name", "shape"), CASES)
+
+
+def batch(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.randn(4, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def bound(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[FlatNetwork, Tensor]:
+    network = FlatNetwork(build(name, shape, 2).to(dtype))
+    x = network.vector()
+    network.bind(x)
+    return network, x
+
+
+class Tied(nn.Module):
+    """An autoencoder whose decoder is the encoder's weight, with a frozen scale and two kinds of buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(5, 5, bias=False)
+        self.norm = nn.BatchNorm1d(5)
+        self.scale = nn.Parameter(torch.tensor([3.0]), requires_grad=False)
+        self.decoder = nn.Linear(5, 5)
+        self.decoder.weight = self.encoder.weight
+        self.register_buffer("passing", torch.ones(4), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.decoder(self.norm(self.encoder(inputs))) * self.scale
+        return outputs
+
+
+@cases
+def test_the_vector_is_the_parameters_in_order(name: str, shape: tuple[int, ...]) -> None:
+    module = build(name, shape)
+    expected = torch.cat([p.detach().flatten() for p in module.parameters()])
+    network = FlatNetwork(module)
+    assert network.size == len(expected)
+    assert torch.equal(network.vector(), expected)
+
+
+@cases
+def test_the_gradient_is_the_parameters_gradients_in_order(name: str, shape: tuple[int, ...]) -> None:
+    plain = build(name, shape, 2).double()
+    plain(batch(shape).double()).square().mean().backward()
+    expected = torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None])
+    network, _ = bound(name, shape, torch.float64)
+    (gradient,) = network.gradient(network.forward(batch(shape).double()).square().mean())
+    assert_close(gradient, expected, rtol=1e-9, atol=1e-9)
+    assert gradient.abs().sum() > 0
+
+
+@cases
+def test_steps_on_the_vector_are_steps_of_sgd(name: str, shape: tuple[int, ...]) -> None:
+    plain = build(name, shape, 2).double()
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.05)
+    network, x = bound(name, shape, torch.float64)
+    for step in range(3):
+        sgd.zero_grad()
+        outputs = plain(batch(shape, step).double())
+        outputs.square().mean().backward()
+        sgd.step()
+        flat_outputs = network.forward(batch(shape, step).double())
+        assert_close(flat_outputs, outputs, rtol=1e-9, atol=1e-9)
+        x.sub_(network.gradient(flat_outputs.square().mean())[0], alpha=0.05)
+    assert_close(x, torch.cat([p.detach().flatten() for p in plain.parameters()]), rtol=1e-9, atol=1e-9)
+
+
+def test_binding_copies_nothing_and_follows_the_vector() -> None:
+    network, x = bound("mlp", (30,))
+    inputs = batch((30,))
+    first = network.forward(inputs)
+    other = torch.zeros(network.size + 2)  # two scalars of a problem follow
+    network.bind(other)
+    assert not network.forward(inputs).any()
+    other[network.size - 2 : network.size] = torch.tensor([5.0, 6.0])  # the bias of the head
+    assert network.forward(inputs).tolist() == [[5.0, 6.0]] * 4
+    assert len(network.vector()) == network.size
+    x_before = x.clone()
+    other.fill_(1.0)
+    assert torch.equal(x, x_before)
+    network.bind(x)
+    assert torch.equal(network.forward(inputs), first)
+
+
+def test_a_vector_that_requires_a_gradient_can_be_bound() -> None:
+    network, x = bound("mlp", (30,))
+    network.bind(x.requires_grad_())
+    (gradient,) = network.gradient(network.forward(batch((30,))).sum())
+    assert not gradient.requires_grad
+    assert not network.vector().requires_grad
+    assert not any(t.requires_grad for t in network.state_dict(x).values())
+
+
+@pytest.mark.parametrize("module", [nn.Linear(3, 1, bias=False), build("mlp", (3,))], ids=["one", "several"])
+def test_vectors_and_gradients_have_memory_of_their_own(module: nn.Module) -> None:
+    network = FlatNetwork(module)
+    first, second = (network.gradient(network.forward(batch((3,), seed)).square().sum())[0] for seed in (0, 1))
+    vector = network.vector()
+    kept = second.clone(), vector.clone(), network.vector()
+    first.fill_(-1.0)
+    assert torch.equal(second, kept[0])
+    assert not torch.equal(second, first)
+    kept[2].fill_(-1.0)
+    assert torch.equal(network.vector(), kept[1])
+
+
+def test_extra_gradients_follow_and_unused_ones_are_zero() -> None:
+    network, _ = bound("mlp", (30,))
+    a, unused = torch.tensor(2.0, requires_grad=True), torch.ones(3, requires_grad=True)
+    outputs = network.forward(batch((30,)))
+    gradient, by_a, by_unused = network.gradient((a * outputs).sum(), (a, unused))
+    assert torch.equal(by_a, outputs.detach().sum())
+    assert by_unused.tolist() == [0.0] * 3
+    assert len(gradient) == network.size
+    (nothing,) = network.gradient((a * a).sum())
+    assert not nothing.any()
+    assert len(nothing) == network.size
+
+
+def test_a_shared_parameter_counts_once_and_a_frozen_one_not() -> None:
+    plain = Tied()
+    network = FlatNetwork(Tied())
+    assert network.size == 25 + 5 + 5 + 5
+    assert list(network.spans) == ["encoder.weight", "norm.weight", "norm.bias", "decoder.bias"]
+    assert network.buffer_size == 10  # neither the counter nor the buffer that state dicts leave out
+    state = network.state_dict(network.vector(), network.buffers())
+    plain.load_state_dict(state, strict=True)
+    x, buffers = network.flatten(plain.state_dict())
+    assert torch.equal(x, network.vector())
+    assert torch.equal(buffers, network.buffers())
+    network.bind(x)
+    plain(batch((5,))).square().sum().backward()
+    (gradient,) = network.gradient(network.forward(batch((5,))).square().sum())
+    assert plain.encoder.weight.grad is not None
+    assert torch.equal(gradient[:25], plain.encoder.weight.grad.flatten())
+
+
+@cases
+def test_spans_cut_the_vector_into_the_parameters(name: str, shape: tuple[int, ...]) -> None:
+    network, x = bound(name, shape)
+    torch.arange(network.size, out=x)
+    cuts = {name: x[span] for name, span in network.spans.items()}
+    assert torch.equal(torch.cat(list(cuts.values())), x)
+    for key, parameter in network.module.named_parameters():
+        assert torch.equal(cuts[key], parameter.detach().flatten())
+
+
+def test_binding_keeps_the_vector_alive() -> None:
+    network = FlatNetwork(build("mlp", (30,)))
+    x = network.vector()
+    address, alive = x.data_ptr(), weakref.ref(x)
+    network.bind(x)
+    del x
+    gc.collect()
+    assert alive() is not None
+    assert next(network.module.parameters()).data_ptr() == address
+    network.bind(network.vector())
+    gc.collect()
+    assert alive() is None, "the old vector must go when another is bound"
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+def test_buffers_round_trip_and_evaluation_follows_them(name: str) -> None:
+    shape = (1, 16, 16)
+    network, _ = bound(name, shape)
+    start = network.buffers()
+    assert len(start) == network.buffer_size > 0
+    network.train(True)
+    with torch.no_grad():
+        network.forward(batch(shape))
+    moved = network.buffers()
+    assert not torch.equal(moved, start), "a training pass moves the running statistics"
+    network.train(False)
+    with torch.no_grad():
+        after = network.forward(batch(shape, 1))
+        network.load_buffers(start)
+        assert torch.equal(network.buffers(), start)
+        assert not torch.equal(network.forward(batch(shape, 1)), after)
+        network.load_buffers(moved)
+        assert torch.equal(network.forward(batch(shape, 1)), after)
+        assert torch.equal(network.buffers(), moved), "evaluation leaves them alone"
+        kept = moved.clone()
+        network.load_buffers(torch.zeros_like(moved))
+    assert torch.equal(moved, kept), "what buffers() returned is a copy"
+
+
+def test_a_network_without_buffers_has_an_empty_vector_of_them() -> None:
+    network, _ = bound("mlp", (30,))
+    assert network.buffer_size == 0
+    assert network.buffers().shape == (0,)
+    network.load_buffers(network.buffers())
+    assert network.flatten(network.module.state_dict())[1].shape == (0,)
+
+
+@cases
+def test_a_state_dict_makes_the_same_network(name: str, shape: tuple[int, ...]) -> None:
+    network, x = bound(name, shape)
+    with torch.no_grad():
+        for seed in range(3):
+            network.forward(batch(shape, seed))  # moves batch-norm statistics and counters
+    x.mul_(1.1)
+    state = network.state_dict(x)
+    assert list(state) == list(network.module.state_dict())
+    assert all(t.is_contiguous() and not t.requires_grad for t in state.values())
+    fresh = build(name, shape, 2, seed=9)
+    fresh.load_state_dict(state, strict=True)
+    counters = [key for key in state if key.endswith("num_batches_tracked")]
+    assert bool(counters) == (name == "resnet18")
+    assert all(state[key] == 3 for key in counters)
+    fresh.eval()
+    network.train(False)
+    with torch.no_grad():
+        assert_close(fresh(batch(shape)), network.forward(batch(shape)))
+
+    again, buffers = network.flatten(fresh.state_dict())
+    assert torch.equal(again, x)
+    assert torch.equal(buffers, network.buffers())
+    frozen = {key: value.clone() for key, value in state.items()}
+    x.zero_()
+    network.load_buffers(torch.zeros_like(buffers))
+    assert all(torch.equal(state[key], frozen[key]) for key in state), "a state dict is made of copies"
+    assert again.any()
+
+
+def test_a_state_dict_takes_the_vectors_it_is_given() -> None:
+    network, bound_x = bound("resnet18", (1, 16, 16))
+    before = bound_x.clone(), network.buffers()
+    x, statistics = torch.rand(network.size + 2), torch.rand(network.buffer_size)
+    again, buffers = network.flatten(network.state_dict(x, statistics))
+    assert torch.equal(again, x[: network.size])
+    assert torch.equal(buffers, statistics)
+    assert torch.equal(network.vector(), before[0]), "neither direction changes the network"
+    assert torch.equal(network.buffers(), before[1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 9), st.integers(1, 4), st.integers(0, 3))
+def test_any_vector_survives_the_state_dict(seed: int, d: int, hidden: int, outputs: int, more: int) -> None:
+    network = FlatNetwork(build("mlp", (d,), outputs, hidden=hidden))
+    x = torch.randn(network.size + more, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(network.flatten(network.state_dict(x))[0], x[: network.size])
+
+
+def test_the_mode_is_switched_only_when_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _ = bound("resnet18", (1, 16, 16))
+    modes: list[bool] = []
+    switch = network.module.train
+
+    def recorded(mode: bool = True) -> nn.Module:
+        modes.append(mode)
+        return switch(mode)
+
+    monkeypatch.setattr(network.module, "train", recorded)
+    for mode in (True, True, False, False, True):
+        network.train(mode)
+    assert modes == [False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_all_vectors_are_of_the_modules_dtype(dtype: torch.dtype) -> None:
+    network = FlatNetwork(build("resnet18", (1, 16, 16)).to(dtype))
+    assert network.vector().dtype == network.buffers().dtype == dtype
+    for other in (torch.float32, torch.float64):
+        x, buffers = network.flatten(build("resnet18", (1, 16, 16)).to(other).state_dict())
+        assert x.dtype == buffers.dtype == dtype
+
+
+def test_flatten_names_everything_that_is_wrong_at_once() -> None:
+    network, _ = bound("resnet18", (1, 16, 16))
+    state = network.module.state_dict()
+    del state["bn1.running_mean"], state["bn1.num_batches_tracked"]
+    state["fc.weight"] = state["fc.weight"].T
+    state["head"] = torch.zeros(1)
+    with pytest.raises(ModelError) as caught:
+        network.flatten(state)
+    for said in (
+        "ResNet",
+        "missing 'bn1.running_mean'",
+        "missing 'bn1.num_batches_tracked'",
+        "unexpected 'head'",
+        "'fc.weight' has shape (512, 2), not (2, 512)",
+    ):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x: x[1:], "(30,)"),
+        (lambda x: x.double(), "torch.float64"),
+        (lambda x: x.view(1, -1), "(1, 31)"),
+        (lambda x: x.to("meta"), "meta"),
+    ],
+)
+def test_a_vector_that_does_not_fit_is_refused_and_the_old_one_stays(wrong: object, said: str) -> None:
+    network = FlatNetwork(build("linear", (30,)))
+    x = network.vector()
+    assert callable(wrong)
+    with pytest.raises(ModelError, match="at least 31 entries") as caught:
+        network.bind(wrong(x))
+    assert said in str(caught.value)
+    assert torch.equal(network.vector(), x)
+
+
+def test_wrong_lengths_are_refused() -> None:
+    network, x = bound("resnet18", (1, 16, 16))
+    with pytest.raises(ModelError, match="9600"):
+        network.load_buffers(torch.ones(1))  # would be spread over all entries
+    with pytest.raises(ModelError, match="9600"):
+        network.state_dict(x, torch.ones(9601))
+    with pytest.raises(ModelError, match=str(network.size)):
+        network.state_dict(x[1:])
+
+
+def test_a_module_that_no_vector_can_hold_is_refused() -> None:
+    with pytest.raises(ModelError, match="no trainable parameters"):
+        FlatNetwork(nn.ReLU())
+    with pytest.raises(ModelError, match=r"mixes torch.float32 on cpu and torch.float64 on cpu"):
+        FlatNetwork(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double()))

@@ -1,0 +1,174 @@
+"""The networks by name: published sizes, shapes, seeds and errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from models import MODELS, FlatNetwork, ModelError, build
+
+VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
+CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")
+DEEP = ("resnet18", "resnet50", "densenet121")
+DISTINCT = tuple(name for name in MODELS if name != "resnet50")  # built as resnet18 is, in twice the time
+
+
+def size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "outputs", "published"),
+    [
+        ("linear", VECTOR, 1, 31),
+        ("mlp", VECTOR, 1, 30 * 64 + 64 + 64 * 64 + 64 + 64 + 1),
+        ("lenet5", GREY, 10, 61_706),  # the count usually given for LeNet-5 with a full second convolution
+        ("lenet5", (1, 32, 32), 10, 61_706),  # the frame is the padding
+        ("cnn-mnist", GREY, 1, 426_571),
+        ("cnn-mnist", GREY, 10, 431_080),  # Caffe's LeNet
+        ("cnn-cifar", GREY, 10, 1_663_370),  # McMahan et al. 2017, section 3
+        ("resnet18", COLOUR, 10, 11_173_962),  # the usual form for CIFAR-10
+        ("resnet18", (3, 224, 224), 1000, 11_689_512),  # torchvision's pages
+        ("resnet50", (3, 224, 224), 1000, 25_557_032),
+        ("densenet121", (3, 224, 224), 1000, 7_978_856),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(
+    name: str, shape: tuple[int, ...], outputs: int, published: int
+) -> None:
+    assert size(build(name, shape, outputs)) == published
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, shape) for name in ("linear", "mlp") for shape in (VECTOR, GREY, COLOUR)]
+    + [(name, shape) for name in CNNS + DEEP for shape in (GREY, COLOUR)]
+    + [("lenet5", (2, 12, 17)), ("cnn-mnist", (2, 16, 23)), ("cnn-cifar", (2, 4, 7))]
+    + [(name, (1, 65, 69)) for name in DEEP],
+)
+def test_forward_maps_a_batch_to_outputs(name: str, shape: tuple[int, ...]) -> None:
+    with torch.no_grad():
+        scores = build(name, shape, 3)(torch.rand(2, *shape))
+    assert scores.shape == (2, 3)
+    assert scores.isfinite().all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(CNNS), st.integers(1, 3), st.integers(1, 70), st.integers(1, 70))
+def test_every_image_is_taken_or_refused_when_the_network_is_built(name: str, c: int, h: int, w: int) -> None:
+    try:
+        module = build(name, (c, h, w))
+    except ModelError:
+        assert min(h, w) < 16
+    else:
+        with torch.no_grad():
+            assert module(torch.rand(2, c, h, w)).shape == (2, 1)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_one_smallest_image_is_a_training_batch(name: str) -> None:
+    module = build(name, (1, 16, 16)).train()
+    with torch.no_grad():
+        assert module(torch.rand(1, 1, 16, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_head_is_the_end_of_the_vector(name: str) -> None:
+    """The head is linear and applied last: twice the tail of the vector is twice the output."""
+    module = build(name, COLOUR, 2)
+    head = list(module.modules())[-1]
+    assert isinstance(head, nn.Linear)
+    network = FlatNetwork(module)
+    network.train(False)
+    x = network.vector()
+    network.bind(x)
+    inputs = torch.rand(2, *COLOUR)
+    with torch.no_grad():
+        before = network.forward(inputs)
+        x[-(head.weight.numel() + head.bias.numel()) :] *= 2
+        torch.testing.assert_close(network.forward(inputs), 2 * before)
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_pooling_before_relu_is_the_same_function(name: str) -> None:
+    body = build(name, COLOUR).get_submodule("body")
+    assert isinstance(body, nn.Sequential)
+    layers = list(body)
+    order = [0, 2, 1, 3, 5, 4, *range(6, len(layers))]  # convolution, ReLU, pooling, as the papers print it
+    swapped = nn.Sequential(*[layers[i] for i in order])
+    assert [type(layer) for layer in list(swapped)[:3]] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
+    inputs = torch.randn(2, *COLOUR)
+    assert torch.equal(body(inputs), swapped(inputs))
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_the_initialisation_is_a_function_of_the_seed_alone(name: str) -> None:
+    torch.manual_seed(1)
+    first = build(name, COLOUR, seed=7).state_dict()
+    torch.manual_seed(2)
+    second = build(name, COLOUR, seed=7).state_dict()
+    other = build(name, COLOUR, seed=8).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    weights = [key for key in first if key.endswith("weight") and first[key].ndim > 1]
+    assert not any(torch.equal(first[key], other[key]) for key in weights)
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_the_global_random_state_is_left_alone(name: str) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    build(name, COLOUR, seed=7)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.initial_seed() == 3
+
+
+def test_no_other_generator_is_reseeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with GPUs, torch.manual_seed reseeds each of them."""
+    reseeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", reseeded.append)
+    build("linear", VECTOR, seed=7)
+    assert not reseeded
+
+
+def test_hidden_is_the_width_of_mlp_only() -> None:
+    assert size(build("mlp", VECTOR, hidden=5)) == 30 * 5 + 5 + 5 * 5 + 5 + 5 + 1
+    assert size(build("cnn-mnist", GREY, hidden=5)) == 426_571
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_network_is_a_trainable_float32_module(name: str) -> None:
+    module = build(name, COLOUR)
+    assert module.training
+    assert all(p.dtype == torch.float32 and p.requires_grad for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("resnet81", COLOUR, ["unknown model 'resnet81'", "did you mean 'resnet18'?"]),
+        ("cnn_mnist", GREY, ["did you mean 'cnn-mnist'?"]),
+        ("xyz", GREY, ["unknown model 'xyz'", *MODELS]),
+        ("lenet5", VECTOR, ["'lenet5'", "(30,)", "(channels, height, width)", "12"]),
+        ("lenet5", (1, 28, 11), ["(1, 28, 11)", "at least 12"]),
+        ("cnn-mnist", (1, 15, 28), ["'cnn-mnist'", "(1, 15, 28)", "at least 16"]),
+        ("cnn-cifar", (28, 28), ["(28, 28)", "at least 4"]),
+        ("cnn-cifar", (1, 3, 28), ["at least 4"]),
+        *((name, VECTOR, [repr(name), "(30,)", "(channels, height, width)"]) for name in DEEP),
+        *((name, (3, 15, 40), [repr(name), "(3, 15, 40)", "at least 16"]) for name in DEEP),
+        *((name, (), [repr(name), "()", "(features,)"]) for name in MODELS),
+        *((name, (1, 0, 28), [repr(name), "(1, 0, 28)", "at least 1"]) for name in MODELS),
+    ],
+)
+def test_an_error_names_model_shape_and_need(name: str, shape: tuple[int, ...], said: list[str]) -> None:
+    with pytest.raises(ModelError) as caught:
+        build(name, shape)
+    assert [part for part in said if part not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("wrong", [{"outputs": 0}, {"hidden": 0}])
+def test_widths_are_at_least_one(wrong: dict[str, int]) -> None:
+    with pytest.raises(ModelError, match="at least 1"):
+        build("mlp", VECTOR, **wrong)

@@ -1,0 +1,251 @@
+"""Ranking metrics at a site, and how the sites' aggregates are pooled."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import nn
+
+from models import FlatNetwork
+from problems.bce import Bce
+from problems.metrics import BINS, LIMIT, histogram, pool, ranking
+from tests.problems.example import WITH_DATA, batch, build, name_of, point, samples
+
+Site = tuple[np.ndarray, np.ndarray]
+
+
+def drawn(seed: int, positives: int, negatives: int, gap: float = 1.0, scale: float = 1.5) -> Site:
+    """Return labels and logits of a site."""
+    random = np.random.default_rng(seed)
+    labels = np.repeat([1, 0], [positives, negatives])
+    return labels, random.normal(0, scale, positives + negatives) + gap * labels
+
+
+def report(site: Site, loss: float = 0.0) -> dict[str, Any]:
+    """Return what a site reports."""
+    labels, scores = site
+    return {
+        "loss": loss,
+        **ranking(labels, scores),
+        "n": len(labels),
+        "positives": int(labels.sum()),
+        "positive-scores": histogram(scores[labels == 1]),
+        "negative-scores": histogram(scores[labels == 0]),
+    }
+
+
+def pairwise_auroc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Count how often a positive is above a negative; a tie is half."""
+    wins = [np.sign(p - n) / 2 + 0.5 for p in scores[labels == 1] for n in scores[labels == 0]]
+    return float(np.mean(wins))
+
+
+@pytest.mark.parametrize(("positives", "negatives"), [(5, 40), (1, 3), (30, 1)])
+def test_ranking_is_scikit_learns_and_counts_pairs(positives: int, negatives: int) -> None:
+    labels, scores = drawn(positives, positives, negatives)
+    scores = np.round(scores, 1)  # with ties
+    result = ranking(labels, scores)
+    assert result["auroc"] == pytest.approx(roc_auc_score(labels, scores))
+    assert result["auroc"] == pytest.approx(pairwise_auroc(labels, scores))
+    assert result["auprc"] == pytest.approx(average_precision_score(labels, scores))
+    assert ranking(labels, np.exp(scores)) == pytest.approx(result), "any monotone score"
+
+
+def test_a_weight_is_a_number_of_equal_samples() -> None:
+    labels, scores = drawn(0, 6, 20)
+    weights = np.random.default_rng(1).integers(0, 4, len(labels))
+    repeated = ranking(np.repeat(labels, weights), np.repeat(scores, weights))
+    assert ranking(labels, scores, weights) == pytest.approx(repeated)
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights"), [([1, 1], None), ([0, 0], None), ([], None), ([1, 0], [1, 0]), ([1, 0], [0, 0])]
+)
+def test_without_both_classes_nothing_is_defined(labels: list[int], weights: list[int] | None) -> None:
+    result = ranking(np.array(labels), np.zeros(len(labels)), None if weights is None else np.array(weights))
+    assert math.isnan(result["auroc"])
+    assert math.isnan(result["auprc"])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scores_of_a_diverged_model_rank_nothing(bad: float) -> None:
+    assert math.isnan(ranking(np.array([0, 1, 1]), np.array([0.0, bad, 1.0]))["auroc"])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=40))
+def test_a_histogram_counts_every_score_once_and_keeps_their_order(scores: list[float]) -> None:
+    counts = histogram(np.array(scores, dtype=np.float64))
+    assert len(counts) == BINS
+    assert sum(counts) == len(scores)
+    assert all(isinstance(count, int) for count in counts)  # as a message can carry them
+    numbers = sorted(np.clip([s for s in scores if not math.isnan(s)], -LIMIT, LIMIT))
+    places = [histogram(np.array([number])).index(1) for number in numbers]
+    assert places == sorted(places)
+    for number, place in zip(numbers, places, strict=True):
+        width = 2 * LIMIT / BINS
+        assert -LIMIT + place * width - 1e-6 <= number <= -LIMIT + (place + 1) * width + 1e-6
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60)), min_size=1, max_size=6),
+    gap=st.floats(-1, 3),
+)
+def test_pooled_ranking_is_that_of_all_scores_together(seed: int, sizes: list[tuple[int, int]], gap: float) -> None:
+    """Off by no more than the pairs that fell into one bin, each of which counts half instead of 0 or 1."""
+    sites = [drawn(seed + k, p, n, gap) for k, (p, n) in enumerate(sizes)]
+    labels, scores = (np.concatenate(parts) for parts in zip(*sites, strict=True))
+    pooled = pool([report(site) for site in sites])
+    if not len(labels):
+        assert pooled == {}
+        return
+    assert pooled["n"] == len(labels)
+    assert pooled["positives"] == labels.sum()
+    if not 0 < labels.sum() < len(labels):
+        assert math.isnan(pooled["auroc"])
+        assert math.isnan(pooled["auprc"])
+        return
+    positive, negative = (np.array(histogram(scores[labels == label])) for label in (1, 0))
+    tied = (positive * negative).sum() / (positive.sum() * negative.sum())
+    assert abs(pooled["auroc"] - pairwise_auroc(labels, scores)) <= tied / 2 + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pooling_is_close_on_many_scores(seed: int) -> None:
+    sites = [drawn(10 * seed + k, 20 * k, 300 - 40 * k, 1.0, 1.0 + 0.3 * k) for k in range(6)]  # site 0: no positives
+    labels, scores = (np.concatenate(parts) for parts in zip(*sites, strict=True))
+    pooled, exact = pool([report(site) for site in sites]), ranking(labels, scores)
+    assert pooled["auroc"] == pytest.approx(exact["auroc"], abs=1e-3)
+    assert pooled["auprc"] == pytest.approx(exact["auprc"], abs=5e-3)
+
+
+def test_pooled_ranking_is_not_the_mean_of_the_sites_own() -> None:
+    """Two sites that each rank perfectly, on different levels: half of the pairs across them are in the wrong order."""
+    low = np.array([1, 1, 0, 0]), np.array([-3.0, -3.1, -4.0, -4.1])
+    high = np.array([1, 1, 0, 0]), np.array([4.0, 4.1, 3.0, 3.1])
+    assert report(low)["auroc"] == report(high)["auroc"] == 1
+    assert pool([report(low), report(high)])["auroc"] == pytest.approx(0.75)
+
+
+def test_losses_are_weighted_by_samples_and_counts_add_up() -> None:
+    sites = [report(drawn(1, 2, 8), loss=1.0), report(drawn(2, 10, 20), loss=5.0)]
+    pooled = pool(sites)
+    assert pooled["loss"] == pytest.approx((10 * 1 + 30 * 5) / 40)
+    assert pooled["n"] == 40
+    assert pooled["positives"] == 12
+    assert all(isinstance(value, float) for value in pooled.values())
+
+
+def test_problems_without_samples_are_averaged_plainly() -> None:
+    pooled = pool([{"distance-x": 1.0, "distance-y": 0.0}, {"distance-x": 4.0, "distance-y": 1.0}])
+    assert pooled == {"distance-x": 2.5, "distance-y": 0.5}
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("nothing", [{}, report(drawn(0, 0, 0), loss=math.nan)], ids=["no-answer", "no-samples"])
+def test_a_site_without_samples_has_no_part(nothing: dict[str, Any], place: int) -> None:
+    sites = [report(drawn(1, 2, 8), loss=1.0), report(drawn(2, 10, 20), loss=5.0)]
+    expected = pool(sites)
+    sites.insert(place, nothing)
+    assert pool(sites) == expected
+    assert pool([nothing]) == {}
+    assert pool([]) == {}
+
+
+def test_a_site_with_one_class_still_counts() -> None:
+    both, positives = drawn(1, 5, 30), drawn(2, 20, 0, gap=-3.0)
+    pooled = pool([report(both), report(positives)])
+    labels, scores = (np.concatenate(parts) for parts in zip(both, positives, strict=True))
+    assert math.isnan(report(positives)["auroc"])
+    assert pooled["auroc"] == pytest.approx(ranking(labels, scores)["auroc"], abs=0.02)
+    assert abs(pooled["auroc"] - report(both)["auroc"]) > 0.1
+
+
+# ---------------------------------------------------------------------- what a network problem reports
+
+
+@pytest.mark.parametrize("variant", WITH_DATA, ids=name_of)
+def test_a_network_problem_reports_what_pooling_needs(variant: dict[str, Any]) -> None:
+    problem = build(variant, "mlp")
+    x, y = point(problem, 1)
+    data = samples(*batch(2, 30, 50))
+    logits, labels = problem.logits(x, data).numpy(), data.targets().numpy()
+    metrics = problem.metrics(x, y, data)
+    assert metrics["n"] == 80
+    assert metrics["positives"] == 30
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(labels, logits))
+    assert metrics["auprc"] == pytest.approx(average_precision_score(labels, logits))
+    assert metrics["positive-scores"] == histogram(logits[labels == 1])
+    assert metrics["negative-scores"] == histogram(logits[labels == 0])
+    assert pool([metrics])["auroc"] == pytest.approx(float(str(metrics["auroc"])), abs=0.02)
+
+
+def test_evaluation_in_several_batches_is_that_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = build(WITH_DATA[0], "mlp")
+    x, y = point(problem, 1)
+    data = samples(*batch(2, 30, 50))
+    whole = problem.metrics(x, y, data)
+    monkeypatch.setattr("problems.network.EVALUATION_BATCH", 7)
+    parts = problem.metrics(x, y, data)
+    assert parts["loss"] == pytest.approx(whole["loss"])
+    assert parts["positive-scores"] == whole["positive-scores"]
+
+
+@pytest.mark.parametrize("variant", WITH_DATA, ids=name_of)
+def test_evaluation_of_no_samples_and_of_one_class(variant: dict[str, Any]) -> None:
+    problem = build(variant)
+    x, y = point(problem, 1)
+    nothing = problem.metrics(x, y, samples(*batch(0, 0, 0)))
+    assert nothing["n"] == 0
+    one = problem.metrics(x, y, samples(*batch(0, 0, 4)))
+    assert math.isfinite(float(str(one["loss"])))
+    assert math.isnan(float(str(one["auroc"])))
+    assert pool([nothing, one])["loss"] == pytest.approx(float(str(one["loss"])))
+
+
+def with_batch_norm() -> Bce:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Bce(FlatNetwork(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()), 0.3)
+
+
+def test_batch_norm_statistics_change_in_training_and_not_in_evaluation() -> None:
+    problem = with_batch_norm()
+    x = problem.initial()["x"]
+    data = batch(0, 10, 20)
+    start = problem.buffers()
+    assert start.tolist() == [0, 0, 0, 1, 1, 1]
+    before = problem.metrics(x, None, samples(*data))
+    assert torch.equal(problem.buffers(), start)
+    problem.gradient(x, None, data)
+    trained = problem.buffers()
+    assert not torch.equal(trained, start)
+    after = problem.metrics(x, None, samples(*data))
+    assert torch.equal(problem.buffers(), trained)
+    assert after["loss"] != before["loss"], "evaluation uses the statistics"
+    problem.load_buffers(start)
+    assert problem.metrics(x, None, samples(*data)) == before
+    problem.gradient(x, None, data)
+    assert torch.equal(problem.buffers(), trained), "training goes on from what was loaded"
+
+
+def test_an_evaluation_between_two_gradients_changes_neither() -> None:
+    quiet, evaluated = with_batch_norm(), with_batch_norm()
+    x, data = quiet.initial()["x"], batch(0, 10, 20)
+    for _ in range(3):
+        evaluated.metrics(x, None, samples(*batch(9, 3, 3)))
+        assert torch.equal(evaluated.gradient(x, None, data)[0], quiet.gradient(x, None, data)[0])
+    assert torch.equal(evaluated.buffers(), quiet.buffers())
+
+
+def test_problems_without_batch_norm_have_no_statistics() -> None:
+    assert build(WITH_DATA[0]).buffers().numel() == 0

@@ -1,0 +1,202 @@
+"""The algorithms as their pseudo-code is printed: loops over stages, rounds, clients and steps, in float64.
+
+Nothing here is shared with the product. Every function returns the server's model after each round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from tests.reference.games import Game, Vector
+
+Point = tuple[Vector, Vector]
+
+
+@dataclass
+class Stage:
+    """Rounds (numbered from 1 over the whole run) that share a step size and a number of local steps."""
+
+    rounds: list[int]
+    shrink: float
+    steps: int
+
+
+def plan(
+    rounds: int, steps: int, iterations: int = 0, decay: float = 3, growth: float = 1, steps_growth: float = 1
+) -> list[Stage]:
+    """Cut a run into stages: T_s = T_1 growth^(s-1), q_s = q_1 steps_growth^(s-1), η_s = η_1 / decay^(s-1)."""
+    stages: list[Stage] = []
+    done = 0
+    while done < rounds:
+        s = len(stages) + 1
+        steps_now = math.floor(Fraction(str(steps_growth)) ** (s - 1) * steps + Fraction(1, 2))
+        iterations_now = Fraction(str(growth)) ** (s - 1) * iterations
+        length = math.ceil(iterations_now / steps_now) if iterations else rounds
+        length = min(length, rounds - done)
+        stages.append(Stage([done + 1 + i for i in range(length)], 1 / decay ** (s - 1), steps_now))
+        done += length
+    return stages
+
+
+def everyone(game: Game, round: int, participants: Sequence[Collection[int]] | None) -> list[int]:
+    """Return who takes part in a round, in order."""
+    return sorted(range(game.clients) if participants is None else participants[round - 1])
+
+
+def weighted(values: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Return Σ w v / Σ w."""
+    total = np.zeros_like(values[0])
+    for value, weight in zip(values, weights, strict=True):
+        total = total + weight * value
+    return np.asarray(total / sum(weights))
+
+
+def fedavg(
+    game: Game,
+    x: Vector,
+    stages: list[Stage],
+    eta: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+) -> list[Vector]:
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            answers = []
+            for k in chosen:
+                xk = x.copy()
+                for t in range(stage.steps):
+                    xk = xk - eta * stage.shrink * game.gradients(k, xk, np.zeros(0), r, t)[0]
+                answers.append(xk)
+            x = weighted(answers, [weights[k] for k in chosen])
+            history.append(x)
+    return history
+
+
+def local_sgda(
+    game: Game,
+    x: Vector,
+    y: Vector,
+    stages: list[Stage],
+    eta_x: float,
+    eta_y: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+) -> list[Point]:
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            answers_x, answers_y = [], []
+            for k in chosen:
+                xk, yk = x.copy(), y.copy()
+                for t in range(stage.steps):
+                    by_x, by_y = game.gradients(k, xk, yk, r, t)
+                    xk = xk - eta_x * stage.shrink * by_x
+                    yk = game.feasible(yk + eta_y * stage.shrink * by_y)
+                answers_x.append(xk)
+                answers_y.append(yk)
+            x = weighted(answers_x, [weights[k] for k in chosen])
+            y = weighted(answers_y, [weights[k] for k in chosen])
+            history.append((x, y))
+    return history
+
+
+def coda_plus(
+    game: Game,
+    x: Vector,
+    y: Vector,
+    stages: list[Stage],
+    eta: float,
+    gamma: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+) -> list[Point]:
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        step_size = eta * stage.shrink
+        anchor = x.copy()
+        iterates: list[list[Point]] = [[] for _ in range(game.clients)]
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            answers_x, answers_y = [], []
+            for k in chosen:
+                xk, yk = x.copy(), y.copy()
+                for t in range(stage.steps):
+                    by_x, by_y = game.gradients(k, xk, yk, r, t)
+                    xk = xk - step_size * (by_x + gamma * (xk - anchor))
+                    yk = game.feasible(yk + step_size * by_y)
+                    iterates[k].append((xk, yk))
+                answers_x.append(xk)
+                answers_y.append(yk)
+            if r == stage.rounds[-1]:  # the average over iterations at each client, then over clients
+                answers_x = [np.mean([point[0] for point in iterates[k]], axis=0) for k in chosen]
+                answers_y = [np.mean([point[1] for point in iterates[k]], axis=0) for k in chosen]
+            x = weighted(answers_x, [weights[k] for k in chosen])
+            y = weighted(answers_y, [weights[k] for k in chosen])
+            history.append((x, y))
+    return history
+
+
+def codasca(
+    game: Game,
+    x: Vector,
+    y: Vector,
+    stages: list[Stage],
+    eta_local: float,
+    eta_global: float,
+    gamma: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+    lost: Collection[tuple[int, int]] = (),
+) -> list[Point]:
+    """CODASCA; with ``participants`` the server adds up changes of control variates instead of averaging them.
+
+    ``lost`` holds (round, client): there the client starts without its memory.
+    """
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        eta = eta_local * stage.shrink
+        anchor = x.copy()
+        c_x, c_y = np.zeros_like(x), np.zeros_like(y)
+        own_x = [np.zeros_like(x) for _ in range(game.clients)]
+        own_y = [np.zeros_like(y) for _ in range(game.clients)]
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            answers_x, answers_y, changes_x, changes_y = [], [], [], []
+            for k in chosen:
+                if (r, k) in lost:
+                    own_x[k], own_y[k] = np.zeros_like(x), np.zeros_like(y)
+                xk, yk = x.copy(), y.copy()
+                for t in range(stage.steps):
+                    by_x, by_y = game.gradients(k, xk, yk, r, t)
+                    xk = xk - eta * (by_x + gamma * (xk - anchor) - own_x[k] + c_x)
+                    yk = game.feasible(yk + eta * (by_y - own_y[k] + c_y))
+                next_x = own_x[k] - c_x + (x - xk) / (stage.steps * eta)
+                next_y = own_y[k] - c_y + (yk - y) / (stage.steps * eta)
+                changes_x.append(next_x - own_x[k])
+                changes_y.append(next_y - own_y[k])
+                own_x[k], own_y[k] = next_x, next_y
+                answers_x.append(xk)
+                answers_y.append(yk)
+            share = [weights[k] for k in chosen]
+            if participants is None:
+                c_x, c_y = weighted(own_x, weights), weighted(own_y, weights)
+            else:
+                for change_x, change_y, weight in zip(changes_x, changes_y, share, strict=True):
+                    c_x = c_x + weight * change_x / sum(weights)
+                    c_y = c_y + weight * change_y / sum(weights)
+            x = x + eta_global * (weighted(answers_x, share) - x)
+            y = y + eta_global * (weighted(answers_y, share) - y)
+            history.append((x, y))
+    return history

@@ -1,0 +1,44 @@
+"""The losses as they are written down, sample by sample, on a linear network: x holds weights, bias, then a and b."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tests.reference.games import Vector
+
+
+def value(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels: Vector) -> float:
+    """Return f(x, y; batch)."""
+    name, p = variant["problem"], variant["prior"]
+    features = inputs.shape[1]
+    total = 0.0
+    for row, label in zip(inputs, labels, strict=True):
+        logit = float(row @ x[:features] + x[features])
+        if name == "bce":
+            probability = 1 / (1 + math.exp(-logit))
+            total -= math.log(probability) if label else math.log(1 - probability)
+            continue
+        h = logit if variant["score"] == "identity" else 1 / (1 + math.exp(-logit))
+        a, b, alpha = x[features + 1], x[features + 2], y[0]
+        positive, negative = (1.0, 0.0) if label else (0.0, 1.0)
+        total += (1 - p) * (h - a) ** 2 * positive + p * (h - b) ** 2 * negative
+        gap = p * h * negative - (1 - p) * h * positive
+        if name == "auc":
+            total += 2 * (1 + alpha) * gap - p * (1 - p) * alpha**2
+        else:
+            total += 2 * alpha * (p * (1 - p) * variant["margin"] + gap) - p * (1 - p) * alpha**2
+    return float(total / len(labels))
+
+
+def finite_differences(function: Any, at: Vector, step: float = 1e-5) -> Vector:
+    """Return the gradient of a function of a vector, by central differences."""
+    gradient = np.zeros_like(at)
+    for i in range(len(at)):
+        forward, backward = at.copy(), at.copy()
+        forward[i] += step
+        backward[i] -= step
+        gradient[i] = (function(forward) - function(backward)) / (2 * step)
+    return gradient

@@ -1,0 +1,181 @@
+"""Whole runs for tests: hospitals with folders of their own in the local engine, and algorithms that misbehave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from client_app.fingerprint import fingerprint
+from config import RunConfig
+from config.run import Value
+from server_app.console import Progress
+from server_app.coordinator import Result, coordinate
+from server_app.local import LocalGrid, unused_run_id
+from strategies import Oracle, Site, Turn
+from strategies.hyper import choice, hyper
+from strategies.local_sgda import LocalSGDA
+
+if TYPE_CHECKING:
+    from problems import Arrays
+
+FEATURES = 4
+NAP = 600.0  # seconds that a site hangs
+
+
+class SiteGrid(LocalGrid):
+    """The local engine with a node-config for each site, as in a deployment; notes every answer."""
+
+    def __init__(self, config: RunConfig, node_configs: Sequence[Mapping[str, Value]] = ()) -> None:
+        super().__init__(config, unused_run_id())
+        self.node_configs = node_configs
+        self.answers: list[Message] = []
+
+    def __enter__(self) -> SiteGrid:
+        super().__enter__()
+        for context, own in zip(self.contexts, self.node_configs, strict=False):
+            context.node_config = {"state-dir": f"{self.folder}/state", **own}
+        return self
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Note what the coordinator gets."""
+        answers = list(super().pull_messages(message_ids))
+        self.answers += answers
+        return answers
+
+    def ask(self, kind: str, site: int, content: RecordDict | None = None) -> Message:
+        """Send one message and return its answer."""
+        content = content or RecordDict({"config": ConfigRecord({"app": fingerprint()})})
+        [answer] = self.send_and_receive([Message(content, site + 1, kind)])
+        return answer
+
+
+def run_at(config: RunConfig, node_configs: Sequence[Mapping[str, Value]], quiet: bool = True) -> Result:
+    """Run a job at hospitals with their own node-configs."""
+    torch.set_num_threads(1)
+    with SiteGrid(config, node_configs) as grid:
+        return coordinate(config, grid, Progress(quiet))
+
+
+def table(rows: int, seed: int, positives: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels that a linear model can tell apart; a quarter is positive unless said otherwise."""
+    rng = np.random.default_rng(seed)
+    labels = (np.arange(rows) < (rows // 4 if positives is None else positives)).astype(int)
+    features = rng.normal(size=(rows, FEATURES)) + 1.5 * labels[:, None]
+    return features, labels
+
+
+def write_table(folder: Path, features: np.ndarray, labels: Iterable[object], names: Sequence[str] = ()) -> Path:
+    """Write data.csv and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = names or [f"marker_{column}" for column in range(features.shape[1])]
+    lines = [",".join([*names, "label"])]
+    lines += [",".join([*map(str, row), str(label)]) for row, label in zip(features.tolist(), labels, strict=True)]
+    (folder / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def hospitals(folder: Path, rows: Sequence[int] = (60, 40, 80)) -> list[dict[str, Value]]:
+    """Write a good table for each hospital; returns their node-configs."""
+    names = ["north", "south", "west", "east"]
+    return [
+        {"site": names[i], "data-dir": str(write_table(folder / f"private-{names[i]}", *table(n, seed=i)))}
+        for i, n in enumerate(rows)
+    ]
+
+
+def site_job(folder: Path, **keys: Value) -> RunConfig:
+    """A short run over three hospitals' own tables."""
+    job: dict[str, Value] = {
+        "dataset": "site",
+        "model": "linear",
+        "sites": 3,
+        "rounds": 2,
+        "local-steps": 3,
+        "workers": 1,
+        "thin-share": 0.0,
+        "device": "cpu",
+        "runs-dir": str(folder / "runs"),
+    }
+    return RunConfig.parse(job | {key.replace("_", "-"): value for key, value in keys.items()})
+
+
+def saddle_job(folder: Path, **keys: Value) -> dict[str, Value]:
+    """A run that takes no time: the saddle problem."""
+    job: dict[str, Value] = {
+        "problem": "saddle",
+        "algorithm": "local-sgda",
+        "dimension": 5,
+        "sites": 4,
+        "rounds": 4,
+        "local-steps": 2,
+        "workers": 1,
+        "device": "cpu",
+        "runs-dir": str(folder / "runs"),
+        "local-sgda.lr": 0.02,
+        "local-sgda.lr-dual": 0.02,
+    }
+    return job | {key.replace("_", "-"): value for key, value in keys.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sabotage(LocalSGDA):
+    """Local SGDA, but for one site in one round, or from that round on."""
+
+    name = "sabotage"
+
+    harm: str = choice("none", "what happens", "none", "nan", "inf", "raise", "kill", "hang")
+    victim: int = hyper(2, "index of the site", low=0)
+    when: int = hyper(2, "round", low=1)
+    again: int = hyper(0, "1: in every later round, too", low=0)
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Mark the message to the victim; a site does not know its own number."""
+        due = turn.round == self.when or (self.again and turn.round > self.when)
+        return state | {"marked": torch.ones(1)} if due and site.index == self.victim else state
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Do it."""
+        reply, memory = super().local_update(sent, memory, oracle, turn)
+        if "marked" not in sent:
+            return reply, memory
+        match self.harm:
+            case "nan":
+                reply["x"][0] = torch.nan
+            case "inf":
+                reply["y"][-1] = -torch.inf
+            case "raise":
+                raise RuntimeError("patient 4711 in /secret/folder")
+            case "kill":
+                os.kill(os.getpid(), 9)
+            case "hang":
+                time.sleep(NAP)
+        return reply, memory
+
+
+def sabotage(folder: Path, harm: str, **keys: Value) -> dict[str, Value]:
+    """A saddle run that one site disturbs in round 2; needs the algorithm to be registered."""
+    own: dict[str, Value] = {"harm": harm, "lr": 0.02, "lr-dual": 0.02}
+    own |= {key: keys.pop(key) for key in ("victim", "when", "again") if key in keys}
+    return saddle_job(folder, algorithm="sabotage", **keys) | {f"sabotage.{key}": v for key, v in own.items()}
+
+
+def job(folder: Path, **keys: Value) -> dict[str, Value]:
+    """Describe a short run over real patients: three sites, a small network."""
+    base: dict[str, Value] = {
+        "sites": 3,
+        "rounds": 3,
+        "hidden": 8,
+        "local-steps": 3,
+        "workers": 1,
+        "device": "cpu",
+        "runs-dir": str(folder / "runs"),
+    }
+    return base | {key.replace("_", "-"): value for key, value in keys.items()}

@@ -1,0 +1,313 @@
+"""What a user gets wrong, end to end: one clear message, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from config import ConfigError
+from config.run import Value
+from server_app import simulate
+from server_app.__main__ import main
+from strategies import RunError
+from tests.server_app.sites import hospitals, run_at, saddle_job, site_job, table, write_table
+
+ROOT = Path(__file__).resolve().parents[2]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run ``python -m server_app`` in this process; returns exit code, stdout, stderr."""
+
+    def run(*overrides: str, runs: bool = True) -> tuple[int, str, str]:
+        arguments = ["--run-config", f'runs-dir="{tmp_path}/runs" workers=1 rounds=1 sites=3'] if runs else []
+        for text in overrides:
+            arguments += ["--run-config", text]
+        code = main(arguments)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        return code, captured.out, captured.err
+
+    return run
+
+
+# ---------------------------------------------------------------------- exit codes
+
+
+def test_the_command_itself_ends_with_2_for_a_bad_configuration() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "server_app", "--run-config", 'algorithm="codsaca" rounds=0'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("2 problems in the run-config:\n")
+    assert "Did you mean 'codasca'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_good_run_ends_with_0_and_says_where_the_results_are(command: Command, tmp_path: Path) -> None:
+    code, out, err = command('problem="saddle"')
+    assert (code, err) == (0, "")
+    [folder] = (tmp_path / "runs").iterdir()
+    assert str(folder) in out
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('algorithm="codsaca"', "Did you mean 'codasca'?"),
+        ("codasca.lrr=1", "Did you mean 'codasca.lr'?"),
+        ("fraction=2.0", "fraction = 2.0: must be"),
+        ('algorithm="fedavg"', "cannot solve problem = 'auc'"),
+        ("rounds 3", "'rounds 3' is no key=value pair"),
+        ("nowhere.toml", "No such file or directory: 'nowhere.toml'"),
+    ],
+)
+def test_a_bad_configuration_ends_with_2_and_makes_no_folder(
+    command: Command, tmp_path: Path, override: str, said: str
+) -> None:
+    code, out, err = command(override)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_file_of_overrides_ends_with_2(command: Command, tmp_path: Path) -> None:
+    code, _, err = command(str(tmp_path / "nowhere.toml"), runs=False)
+    assert code == 2
+    assert "nowhere.toml" in err
+
+
+def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
+    code, _, err = command('device="cuda:99"')
+    assert code == 2
+    assert "cuda:99" in err
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('dataset="heart-disease" data-root="DATA/nowhere"', "not found under data_root"),
+        ('dataset="site"', "data-dir is missing"),
+        ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
+        ('positive-classes="7"', "classes [7]"),
+        ('problem="saddle" saddle-file="DATA/nowhere.npz"', "nowhere.npz"),
+        ('runs-dir="DATA/a-file"', "a-file"),
+    ],
+)
+def test_a_run_that_cannot_go_on_ends_with_1(command: Command, tmp_path: Path, override: str, said: str) -> None:
+    (tmp_path / "a-file").write_text("", encoding="utf-8")
+    code, _, err = command(override.replace("DATA", str(tmp_path)))
+    assert code == 1
+    assert err.startswith("error: ")
+    assert said in err
+
+
+def test_data_that_is_damaged_says_which_file_and_what_to_do(
+    command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "heart_disease").mkdir()
+    for name in ("cleveland", "hungarian", "switzerland", "va"):
+        (tmp_path / "heart_disease" / f"{name}.data").write_text("63,1,oops\n", encoding="utf-8")
+    code, _, err = command(f'dataset="heart-disease" data-root="{tmp_path}" sites=4 partition="sites"')
+    assert code == 1
+    assert "cleveland.data has 1 bad lines of 1" in err
+    assert "download the file again" in caplog.text
+
+
+def test_simulate_raises_what_the_command_prints(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'rounds'") as caught:
+        simulate({"round": 1, "codasca": {"lr": -1}})
+    assert len(caught.value.problems) == 2
+    with pytest.raises(RunError, match="data-dir is missing"):
+        simulate({"dataset": "site", "sites": 2, "workers": 1, "runs-dir": str(tmp_path / "runs")})
+
+
+def test_real_data_from_a_folder(tmp_path: Path) -> None:
+    import os
+
+    root = os.environ.get("EDELWEISS_DATA")
+    if not root:
+        pytest.skip("EDELWEISS_DATA is not set: it names the folder with the real data sets")
+    job: dict[str, Value] = {
+        "dataset": "heart-disease",
+        "data-root": root,
+        "partition": "sites",
+        "thin-share": 0.0,
+        "sites": 4,
+        "rounds": 2,
+        "workers": 1,
+        "runs-dir": str(tmp_path),
+    }
+    result = simulate(job)
+    assert list(result.metrics[-1]["sites"]) == ["cleveland", "hungarian", "switzerland", "va"]
+
+
+# ---------------------------------------------------------------------- hospitals whose data do not go together
+
+
+def test_three_hospitals_with_tables_of_their_own(tmp_path: Path) -> None:
+    result = run_at(site_job(tmp_path, rounds=10, local_steps=10), hospitals(tmp_path))
+    last = result.metrics[-1]
+    assert list(last["sites"]) == ["north", "south", "west"]  # as their operators call them
+    assert "central" not in last  # nobody has everybody's data
+    assert last["auroc"] == last["pooled"]["auroc"] > 0.8
+    assert last["pooled"]["n"] == sum(site["n"] for site in last["sites"].values())
+
+
+@pytest.mark.parametrize("mistake", ["features", "names", "label", "value", "rows", "labels"])
+def test_one_bad_table_stops_the_run_before_training(
+    tmp_path: Path, mistake: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = hospitals(tmp_path)
+    features, labels = table(40, seed=9)
+    folder = tmp_path / "private-south"
+    file = folder / "data.csv"
+    match mistake:
+        case "features":
+            write_table(folder, features[:, :3], labels)
+        case "names":
+            write_table(folder, features, labels, names=["w", "x", "y", "z"])
+        case "label":
+            file.write_text(file.read_text().replace("label", "outcome"))
+        case "value":
+            file.write_text(file.read_text().replace(f"{table(40, seed=1)[0][2, 0]}", "patient-4711"))
+        case "rows":
+            file.write_text(file.read_text().splitlines()[0] + "\n")
+        case "labels":
+            write_table(folder, features, [*labels[:-1], 4711])
+    said = {
+        "features": r"the sites' inputs differ: .*north has 4.*south has 3.*Every site needs the same features",
+        "names": r"feature columns have different names \(fingerprints .*south: [0-9a-f]{8}",
+        "label": r"no label column 'label' among 5 columns",
+        "value": r"column 'marker_0' has 1 values that are not numbers",
+        "rows": r"data.csv has no rows",
+        "labels": r"label 'label' has 3 different values",
+    }[mistake]
+    with pytest.raises(RunError, match=said) as caught:
+        run_at(site_job(tmp_path), nodes)
+    # What reached the coordinator holds no path and no value; the site's own log has both.
+    assert not [secret for secret in ("private-south", str(tmp_path), "4711") if secret in str(caught.value)]
+    if mistake not in ("features", "names"):
+        assert "private-south" in caplog.text
+    if mistake in ("value", "labels"):
+        assert "4711" in caplog.text
+    [run] = (tmp_path / "runs").iterdir()
+    assert [path.name for path in run.iterdir()] == ["config.toml"]
+
+
+def test_every_bad_site_is_named_at_once(tmp_path: Path) -> None:
+    nodes = hospitals(tmp_path)
+    for name in ("north", "west"):
+        (tmp_path / f"private-{name}" / "data.csv").unlink()
+    with pytest.raises(RunError, match="1 of 3 sites gave a usable answer") as caught:
+        run_at(site_job(tmp_path), nodes)
+    assert str(caught.value).count("the data folder holds none of") == 2
+
+
+@pytest.mark.parametrize("order", [[3, 1, 0, 2], [2, 3, 1, 0]])
+def test_columns_in_another_order_are_the_same_data(tmp_path: Path, order: list[int]) -> None:
+    names = [f"marker_{column}" for column in range(4)]
+    nodes = hospitals(tmp_path)
+    expected = run_at(site_job(tmp_path), nodes)
+    features, labels = table(40, seed=1)
+    shuffled = write_table(tmp_path / "shuffled", features[:, order], labels, names=[names[i] for i in order])
+    nodes[1]["data-dir"] = str(shuffled)
+    result = run_at(site_job(tmp_path), nodes)
+    assert np.array_equal(result.arrays["x"], expected.arrays["x"])
+
+
+@pytest.mark.usefixtures("curves")
+@pytest.mark.parametrize("positives", [0, 40])
+def test_a_site_with_one_class_trains_with_a_warning_and_no_auroc(
+    tmp_path: Path, positives: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = hospitals(tmp_path)
+    write_table(tmp_path / "private-south", *table(40, seed=1, positives=positives))
+    result = run_at(site_job(tmp_path), nodes, quiet=False)
+    out = capsys.readouterr().out
+    only = "positive" if positives else "negative"
+    assert f"warning: site 'south' has only {only} training samples" in out
+    for record in result.metrics:
+        assert math.isnan(record["sites"]["south"]["auroc"])
+        assert math.isnan(record["sites"]["south"]["auprc"])
+        assert 0 <= record["auroc"] <= 1  # pooled over all sites it is defined
+    for line in (result.folder / "metrics.jsonl").read_text().splitlines():
+        assert json.loads(line)["sites"]["south"]["auroc"] is None
+
+
+def test_one_class_at_all_sites_stops_the_run(tmp_path: Path) -> None:
+    nodes = hospitals(tmp_path)
+    for name in ("north", "south", "west"):
+        write_table(tmp_path / f"private-{name}", *table(40, seed=1, positives=0))
+    with pytest.raises(RunError, match="all 96 training samples of all sites are negative"):
+        run_at(site_job(tmp_path), nodes)
+
+
+def test_missing_values_are_imputed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = hospitals(tmp_path)
+    features, labels = table(40, seed=1)
+    features[:, 0] = np.nan
+    write_table(tmp_path / "private-south", features, labels)
+    result = run_at(site_job(tmp_path, holdout_share=0.0), nodes, quiet=False)
+    assert "site 'south': 40 missing values, imputed by the mean over all sites" in capsys.readouterr().out
+    assert np.isfinite(result.arrays["x"]).all()
+
+
+def test_two_sites_of_one_name_are_told_apart_by_nobody(tmp_path: Path) -> None:
+    nodes = hospitals(tmp_path)
+    nodes[2]["site"] = "north"
+    with pytest.raises(RunError, match=r"two sites have the same name \(north\): set another site="):
+        run_at(site_job(tmp_path), nodes)
+
+
+def test_the_order_of_the_sites_is_that_of_their_names(tmp_path: Path) -> None:
+    # Node numbers change from run to run; the model must not.
+    nodes = hospitals(tmp_path)
+    expected = run_at(site_job(tmp_path), nodes)
+    result = run_at(site_job(tmp_path), nodes[::-1])
+    assert list(result.metrics[-1]["sites"]) == list(expected.metrics[-1]["sites"])
+    assert np.array_equal(result.arrays["x"], expected.arrays["x"])
+
+
+# ---------------------------------------------------------------------- another number of sites than the run is for
+
+
+@pytest.mark.parametrize(("connected", "said"), [(2, "2 of sites = 3 are connected"), (5, "5 sites are connected")])
+def test_the_number_of_sites_must_be_the_runs(
+    tmp_path: Path, connected: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from server_app.local import LocalGrid
+
+    monkeypatch.setattr(LocalGrid, "get_node_ids", lambda grid: range(1, connected + 1))
+    job = saddle_job(tmp_path, sites=3, wait_timeout=0.2)
+    with pytest.raises(RunError, match=said) as caught:
+        simulate(job)
+    assert f"set sites={connected}" in str(caught.value)
+    assert "num-supernodes=3" in str(caught.value)
+
+
+def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server_app.coordinator.fingerprint", lambda: "0123456789ab")
+    with pytest.raises(RunError, match="the coordinator 0123456789ab: install the same release on both") as caught:
+        simulate(saddle_job(tmp_path))
+    assert "site 'site-0' refused: this site runs version" in str(caught.value)
+
+
+def test_a_sampler_that_a_site_cannot_use_is_refused_before_training(tmp_path: Path) -> None:
+    """Site 4 of the default split has no positive training sample."""
+    with pytest.raises(RunError, match=r"fixed-positives.*site-4"):
+        simulate({"sampler": "fixed-positives", "workers": 1, "runs-dir": str(tmp_path)})

@@ -1,0 +1,179 @@
+"""One job, four ways to run it: the same numbers.
+
+They are equal to the last bit on one machine. Every site computes with the same instructions in one thread; a site's
+random stream follows from seed, site and round; replies are summed in the order of the sites, whoever comes first;
+and vectors travel as the bytes that they are. Another processor may choose other instructions: there, allclose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from config.run import Value
+from server_app import simulate
+from tests.deployment import processes
+from tests.server_app.sites import saddle_job
+
+SITES = 3
+
+
+@pytest.fixture(scope="module")
+def saddle_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Coefficients made outside of the app, so that a run can be checked from outside."""
+    file = tmp_path_factory.mktemp("saddle") / "saddle.npz"
+    rng = np.random.default_rng(5)
+    np.savez(file, t=rng.uniform(0.5, 2, SITES), b=rng.normal(size=(SITES, 6)))
+    return file
+
+
+def auc_job(folder: Path, name: str, **keys: Value) -> dict[str, Value]:
+    """Codasca on real patients."""
+    job: dict[str, Value] = {
+        "algorithm": "codasca",
+        "dataset": "breast-cancer",
+        "model": "mlp",
+        "sites": SITES,
+        "rounds": 2,  # in the second, every site uses what it remembers of the first
+        "local-steps": 5,
+        "device": "cpu",
+        "runs-dir": str(folder),
+        "run-name": name,
+        "wait-timeout": 60.0,
+        "round-timeout": 120.0,
+    }
+    return job | {key.replace("_", "-"): value for key, value in keys.items()}
+
+
+def left_by(folder: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """The model and the metrics, but for times, from a run folder."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    numbers = [{k: v for k, v in line.items() if not k.startswith("seconds")} for line in lines]
+    return load_file(folder / "model.safetensors"), numbers
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    """Compare two run folders."""
+    (model, numbers), (other_model, other_numbers) = left_by(one), left_by(other)
+    assert sorted(model) == sorted(other_model)
+    for name, tensor in model.items():
+        np.testing.assert_allclose(tensor, other_model[name], rtol=1e-6, atol=1e-6)  # what is promised
+        assert np.array_equal(tensor, other_model[name])  # what holds
+    assert numbers == other_numbers
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job in the local engine, in this process."""
+    folder = tmp_path_factory.mktemp("engines")
+    return simulate(auc_job(folder, "local-1", workers=1)).folder
+
+
+@pytest.fixture
+def nothing_runs_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check that every process that a test started, and every one that those started, has ended."""
+    mark = f"EDELWEISS_TEST={uuid.uuid4().hex}"
+    monkeypatch.setenv(*mark.split("="))
+    yield
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of all processes that have this in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            if mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+def test_two_workers(reference: Path) -> None:
+    simulate(auc_job(reference.parent, "local-2", workers=2))
+    assert_same_bits(reference, reference.parent / "local-2")
+
+
+@pytest.mark.usefixtures("nothing_runs_on")
+def test_the_flower_simulation(reference: Path, tmp_path: Path) -> None:
+    outcome = processes.simulate(tmp_path, auc_job(reference.parent, "simulation"), SITES)
+    assert outcome.ok, outcome.log
+    assert_same_bits(reference, reference.parent / "simulation")
+
+
+@pytest.mark.usefixtures("nothing_runs_on")
+def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> None:
+    outcome = processes.simulate(tmp_path, auc_job(reference.parent, "inside", engine="local", workers=2), SITES)
+    assert outcome.ok, outcome.log
+    assert_same_bits(reference, reference.parent / "inside")
+
+
+@pytest.mark.usefixtures("nothing_runs_on")
+def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
+    nodes: list[dict[str, Value]] = [{"partition-id": k, "num-partitions": SITES} for k in (2, 0, 1)]
+    for k, node in enumerate(nodes):
+        node["state-dir"] = str(tmp_path / f"state-{k}")
+    with processes.deployment(tmp_path, nodes) as federation:
+        outcome = federation.submit(auc_job(reference.parent, "deployment"))
+        assert outcome.ok, outcome.log
+    assert_same_bits(reference, reference.parent / "deployment")
+    # A site forgets a run at its end.
+    assert [path for k in range(SITES) for path in (tmp_path / f"state-{k}").rglob("*.safetensors")] == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_saddle_problem_as_numpy_has_it(tmp_path: Path, saddle_file: Path, workers: int) -> None:
+    keys: dict[str, Value] = {"sites": SITES, "saddle_file": str(saddle_file), "rounds": 30, "workers": workers}
+    result = simulate(saddle_job(tmp_path, **keys))
+    with np.load(saddle_file) as loaded:
+        t, b = loaded["t"], loaded["b"]
+    x, y = np.random.default_rng([0, 0]).standard_normal((2, b.shape[1]))
+    y_star = b.mean(0) * 10 / (10 + t.mean() ** 2)
+    x_star = t.mean() * y_star / 10
+    for record in result.metrics:
+        ends = []
+        for k in range(SITES):
+            xk, yk = x, y
+            for _ in range(2):
+                gx, gy = 10 * xk - t[k] * yk, b[k] - yk - t[k] * xk
+                xk, yk = xk - 0.02 * gx, yk + 0.02 * gy
+            ends.append((xk, yk))
+        x, y = np.mean(ends, axis=0)
+        assert record["distance-x"] == pytest.approx(((x - x_star) ** 2).sum(), rel=1e-4)
+        assert record["distance-y"] == pytest.approx(((y - y_star) ** 2).sum(), rel=1e-4)
+    np.testing.assert_allclose(result.arrays["x"], x, atol=1e-6)
+    np.testing.assert_allclose(result.arrays["y"], y, atol=1e-6)
+
+
+def test_answers_that_come_in_another_order_give_the_same_bits(
+    tmp_path: Path, saddle_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one first, held back until all are there: the sum must not notice."""
+    from server_app.local import LocalGrid
+
+    def job(name: str) -> dict[str, Value]:
+        return saddle_job(tmp_path, sites=SITES, saddle_file=str(saddle_file), rounds=10, run_name=name)
+
+    expected = simulate(job("in-order"))
+    pull = LocalGrid.pull_messages
+
+    def all_reversed(grid: LocalGrid, identifiers: Any) -> list[Any]:
+        answers = []
+        while len(answers) < len(identifiers):
+            answers += pull(grid, identifiers)
+        return answers[::-1]
+
+    monkeypatch.setattr(LocalGrid, "pull_messages", all_reversed)
+    result = simulate(job("reversed"))
+    assert all(np.array_equal(result.arrays[name], vector) for name, vector in expected.arrays.items())

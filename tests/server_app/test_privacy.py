@@ -1,0 +1,105 @@
+"""What leaves a hospital: vectors of the model, counts, sums and histograms; nothing that grows with its patients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from config.run import Value
+from problems.metrics import BINS
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from tests.server_app.sites import FEATURES, SiteGrid, site_job, table, write_table
+
+ALLOWED = {
+    "query": {
+        "facts": {
+            *("name", "partition-id", "examples", "positives", "held-out", "missing", "shape", "columns"),
+            *("count", "total", "squares"),
+        }
+    },
+    "train": {
+        "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean"},
+        "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
+        "cost": {"gradients", "seconds"},
+    },
+    "evaluate": {"metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"}},
+}
+
+
+def answers(folder: Path, rows: Sequence[int], **keys: Value) -> list[Message]:
+    """All answers of a run at hospitals with so many patients."""
+    nodes: list[dict[str, Value]] = [
+        {"site": f"s{k}", "data-dir": str(write_table(folder / f"{n}-{k}", *table(n, seed=k)))}
+        for k, n in enumerate(rows)
+    ]
+    config = site_job(folder, sites=len(rows), **keys)
+    with SiteGrid(config, nodes) as grid:
+        coordinate(config, grid, Progress(quiet=True))
+        return grid.answers
+
+
+def form(message: Message) -> dict[str, dict[str, Any]]:
+    """What a message is made of, without the numbers themselves."""
+    shape: dict[str, dict[str, Any]] = {}
+    for name, record in message.content.items():
+        shape[name] = {}
+        for key, value in record.items():
+            if name == "arrays":
+                shape[name][key] = tuple(value.shape)
+            else:
+                shape[name][key] = len(value) if isinstance(value, list) else type(value).__name__
+    return shape
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "codasca", "model": "mlp"},
+        {"algorithm": "coda-plus", "fraction": 0.5},
+        {"algorithm": "local-sgda", "problem": "auc-margin", "sampler": "fixed-positives"},
+        {"algorithm": "fedavg", "problem": "bce", "standardise": False},
+    ],
+    ids=lambda keys: keys["algorithm"],
+)
+def test_answers_hold_what_is_allowed_and_do_not_grow_with_the_patients(tmp_path: Path, keys: dict[str, Value]) -> None:
+    few, many = answers(tmp_path, (40, 60, 20), **keys), answers(tmp_path, (240, 120, 360), **keys)
+    assert {message.metadata.message_type for message in few} == set(ALLOWED)
+    for message in few:
+        allowed = ALLOWED[message.metadata.message_type]
+        assert message.content.keys() <= allowed.keys()
+        for name, record in message.content.items():
+            assert record.keys() <= allowed[name]
+    # Seen from outside, a hospital with many patients looks like one with few.
+    assert [form(message) for message in few] == [form(message) for message in many]
+    lists = {
+        len(value)
+        for message in many
+        for name, record in message.content.items()
+        if name != "arrays"
+        for value in record.values()
+        if isinstance(value, list)
+    }
+    assert lists <= {0, 1, FEATURES, BINS}
+
+
+def test_no_answer_holds_a_value_of_a_patient(tmp_path: Path) -> None:
+    messages = answers(tmp_path, (40, 60, 20), algorithm="codasca")
+    values = np.concatenate([table(n, seed=k)[0].ravel() for k, n in enumerate((40, 60, 20))]).astype(np.float32)
+    told: list[float] = []
+    for message in messages:
+        for name, record in message.content.items():
+            for value in record.values():
+                if name == "arrays":
+                    told += value.numpy().ravel().tolist()
+                elif isinstance(value, float):
+                    told.append(value)
+                elif isinstance(value, list):
+                    told += [number for number in value if isinstance(number, float)]
+    assert told
+    assert not np.isin(np.array(told, np.float32), values).any()

@@ -1,0 +1,71 @@
+"""Runs an algorithm in the real local engine, in this process, and keeps the model of every round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+
+from client_app.fingerprint import fingerprint
+from config import RunConfig, flatten
+from problems import build_problem
+from server_app.local import LocalGrid, unused_run_id
+from strategies import Exchange, Site, pack, unpack
+
+Model = dict[str, np.ndarray]
+
+
+class Watched(LocalGrid):
+    """The local engine; it notes which sites training messages went to."""
+
+    def __init__(self, config: RunConfig, run_id: int) -> None:
+        super().__init__(config, run_id)
+        self.asked: list[list[int]] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        if messages[0].metadata.message_type == "train":
+            self.asked.append([message.metadata.dst_node_id - 1 for message in messages])
+        return super().push_messages(messages)
+
+
+def run_saddle(keys: dict[str, Any], weights: list[float] | None = None) -> tuple[Model, list[Model], list[list[int]]]:
+    """Run on the saddle problem.
+
+    Returns
+    -------
+    tuple
+        The model that the run returns; the model after each round (of the last round, again what it returns); the
+        sites that were asked in each round.
+    """
+    config = RunConfig.parse(flatten({"problem": "saddle", "workers": 1, "device": "cpu", **keys}))
+    rounds: list[Model] = []
+
+    def note(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round:
+            rounds.append(read(arrays))
+        return None
+
+    facts = ConfigRecord({"app": fingerprint(), "shape": [], "prior": 0.5, "shift": [], "scale": []})
+    start = build_problem(config.task("cpu", (), 0.5, -1, config.sites)).initial()
+    grid = Watched(config, unused_run_id())
+    with grid:
+        sites = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(config.sites)]
+        result = config.strategy().start(
+            grid,
+            pack(start),
+            config.rounds,
+            train_config=facts,
+            evaluate_config=facts,
+            evaluate_fn=note,
+            exchange=Exchange(grid, 60.0, sites),
+            evaluate_every=0,
+        )
+    return read(result.arrays), rounds, grid.asked
+
+
+def read(arrays: ArrayRecord) -> Model:
+    """Return copies of the vectors of a record."""
+    return {name: vector.numpy().copy() for name, vector in unpack(arrays).items()}

@@ -1,0 +1,124 @@
+"""Drives the two halves of an algorithm over some rounds, with oracles whose batches are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_app.oracle import SiteOracle
+from problems.saddle import Saddle
+from strategies import FederatedStrategy, Oracle, Reply, Site, pack, unpack
+from tests.reference.games import RegressionGame
+
+Arrays = dict[str, Tensor]
+Batch = tuple[Tensor, Tensor]
+WATCHED = 10  # rounds in which `drive` looks whether a half writes to what it was given
+
+OpenOracle = Callable[[int, int], Oracle]
+"""(site, round) → the oracle of that site in that round."""
+
+
+class RegressionOracle:
+    """One client of a `RegressionGame` in one round: its loss in torch, its gradients by autograd.
+
+    Attributes
+    ----------
+    points : list of (x, y)
+        Where gradients were asked for.
+    """
+
+    def __init__(self, game: RegressionGame, site: int, server_round: int) -> None:
+        self.game, self.site, self.round, self.step = game, site, server_round, 0
+        self.points: list[tuple[Tensor, Tensor | None]] = []
+
+    def draw(self, size: int | None = None) -> Batch:
+        rows = self.game.rows(self.site, self.round, self.step)
+        self.step += 1
+        data = np.column_stack([self.game.features[self.site][rows], self.game.couplings[self.site][rows]])
+        return torch.from_numpy(data), torch.from_numpy(self.game.targets[self.site][rows])
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
+        self.points.append((x.clone(), None if y is None else y.clone()))
+        data, targets = batch if batch is not None else self.draw()
+        features, couplings = data[:, : self.game.primal], data[:, self.game.primal :]
+        x = x.clone().requires_grad_()
+        residuals = features @ x - targets
+        if y is None:
+            return torch.autograd.grad((residuals.square() / 2).mean(), x)[0], None
+        y = y.clone().requires_grad_()
+        value = (residuals.square() / 2 + couplings @ y * residuals).mean() - y.square().sum() / 2
+        gx, gy = torch.autograd.grad(value, (x, y))
+        return gx, gy
+
+    def project(self, y: Tensor) -> Tensor:
+        return y.clamp(min=0) if self.game.clip else y
+
+
+def saddle_oracles(slopes: np.ndarray, offsets: np.ndarray) -> OpenOracle:
+    """Return the product's own oracles of the saddle problem, in float64."""
+    problems = [Saddle(slopes, offsets, site, dtype=torch.float64) for site in range(len(slopes))]
+    return lambda site, server_round: SiteOracle(problems[site], None, None)
+
+
+def regression_oracles(game: RegressionGame) -> OpenOracle:
+    """Return oracles of a game whose batches depend on site, round and step."""
+    return lambda site, server_round: RegressionOracle(game, site, server_round)
+
+
+def drive(
+    strategy: FederatedStrategy,
+    start: Arrays,
+    oracles: OpenOracle,
+    rounds: int,
+    sites: int,
+    *,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+    silent: Collection[tuple[int, int]] = (),
+    lost: Collection[tuple[int, int]] = (),
+    wire: bool = False,
+) -> list[Arrays]:
+    """Return the server's state after each round.
+
+    Parameters
+    ----------
+    weights : sequence of float, optional
+        Of the sites in averages.
+    participants : sequence of collections of int, optional
+        Who is asked in each round; default: everybody.
+    silent, lost : collection of (round, site)
+        Whose message never arrives; whose memory is gone when it does.
+    wire : bool
+        Whether all vectors are packed and unpacked between the halves, and in the memory.
+    """
+    everybody = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(sites)]
+    memories: dict[int, Arrays] = {k: {} for k in range(sites)}
+    total = sum(site.weight for site in everybody)
+    through = (lambda arrays: unpack(pack(arrays))) if wire else dict
+    state = strategy.initial_state(start)
+    history = []
+    for r in range(1, rounds + 1):
+        turn = strategy.stages.turn(r, rounds)  # what a client knows; the server also knows the weights
+        server_turn = replace(turn, total_weight=total)
+        asked = range(sites) if participants is None else sorted(participants[r - 1])
+
+        replies = []
+        for k in asked:
+            if (r, k) in silent:
+                continue
+            sent = through(strategy.broadcast(state, server_turn, everybody[k]))
+            memory = {} if (r, k) in lost else through(memories[k])
+            before = [(vector, vector.clone()) for vector in (*sent.values(), *memory.values())] if r <= WATCHED else []
+            reply, memories[k] = strategy.local_update(sent, memory, oracles(k, r), turn)
+            assert all(torch.equal(now, then) for now, then in before), "a client half wrote to what it was given"
+            replies.append(Reply(everybody[k], through(reply)))
+        before = [(vector, vector.clone()) for vector in state.values()] if r <= WATCHED else []
+        new = strategy.aggregate(state, iter(replies), server_turn)  # replies can be read once, as in a run
+        assert all(torch.equal(now, then) for now, then in before), "the server half wrote to the state it was given"
+        state = new
+        history.append(dict(state))
+    return history

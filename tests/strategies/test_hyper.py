@@ -1,0 +1,107 @@
+"""Hyper-parameters: ranges, and one message with all that is wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, dataclass, fields
+from typing import Any
+
+import pytest
+
+from strategies import ALGORITHMS, FederatedStrategy, StrategyError, own_fields
+from strategies.coda_plus import CodaPlus
+from strategies.codasca import Codasca
+from strategies.fedavg import FedAvg
+from strategies.hyper import check_fields, choice, hyper
+from strategies.local_sgda import LocalSGDA
+
+FIELDS = [(a, f) for a in ALGORITHMS.values() for f in fields(a) if f.init]
+
+
+@dataclass
+class Example:
+    count: int = hyper(3, "n: how many", low=1, high=9)
+    rate_of: float = hyper(0.5, "η: how fast", above=0.0, high=1.0)
+    kind: str = choice("a", "which", "a", "b")
+
+
+@pytest.mark.parametrize(
+    "good", [{}, {"count": 1}, {"count": 9}, {"rate_of": 1.0}, {"rate_of": 1}, {"rate_of": 1e-300}, {"kind": "b"}]
+)
+def test_values_in_range(good: dict[str, Any]) -> None:
+    assert check_fields(Example(**good)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("count", 0, ">= 1 and <= 9"),
+        ("count", 10, ">= 1 and <= 9"),
+        ("count", 2.0, "an integer"),
+        ("count", True, "an integer"),
+        ("count", "3", "an integer"),
+        ("count", None, "an integer"),
+        ("rate_of", 0.0, "> 0 and <= 1"),
+        ("rate_of", 1.0000001, "> 0 and <= 1"),
+        ("rate_of", math.nan, "a finite number"),
+        ("rate_of", math.inf, "a finite number"),
+        ("rate_of", False, "a finite number"),
+        ("kind", "c", "'a', 'b'"),
+        ("kind", 1, "'a', 'b'"),
+    ],
+)
+def test_values_out_of_range_are_named_with_what_is_allowed(key: str, value: object, allowed: str) -> None:
+    (text,) = check_fields(Example(**{key: value}), prefix="table.")  # type: ignore[arg-type]
+    assert text.startswith(f"table.{key.replace('_', '-')} = {value!r}: ")
+    assert allowed in text
+
+
+def test_everything_wrong_is_listed_at_once() -> None:
+    with pytest.raises(StrategyError) as error:
+        Codasca(lr=-1.0, gamma=math.nan, local_steps=0, weighting="none", fraction=2.0)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 5
+    for key in ("lr", "gamma", "local-steps", "weighting", "fraction"):
+        assert sum(line.startswith(f"{key} = ") for line in lines) == 1
+
+
+@pytest.mark.parametrize(("algorithm", "field"), FIELDS, ids=lambda v: getattr(v, "name", str(v)))
+def test_every_hyper_parameter_is_checked_and_documented(algorithm: type[FederatedStrategy], field: Any) -> None:
+    assert field.metadata["doc"]
+    build: Any = algorithm
+    for wrong in (math.nan, "nonsense", None):
+        with pytest.raises(StrategyError, match=rf"^{field.name.replace('_', '-')} = "):
+            build(**{field.name: wrong})
+    if isinstance(field.default, float | int):
+        low, above, high = (field.metadata[key] for key in ("low", "above", "high"))
+        assert max(low, above) <= field.default <= high
+        assert max(low, above) >= 0, "nothing here can be negative"
+        with pytest.raises(StrategyError, match=f"{field.name.replace('_', '-')} = -1"):
+            build(**{field.name: -1})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
+def test_own_fields_are_what_only_this_algorithm_has(algorithm: type[FederatedStrategy]) -> None:
+    own, shared = own_fields(algorithm), {f.name.replace("_", "-") for f in fields(FederatedStrategy)}
+    assert own
+    assert not set(own) & shared
+    assert "lr" in own
+    built = algorithm()
+    assert all(getattr(built, key.replace("-", "_")) == default for key, default in own.items())
+
+
+def test_own_fields_by_algorithm() -> None:
+    assert set(own_fields(LocalSGDA)) == {"lr", "lr-dual"}
+    assert set(own_fields(CodaPlus)) == {"lr", "gamma"}
+    assert set(own_fields(Codasca)) == {"lr", "server-lr", "gamma"}
+
+
+def test_an_algorithm_is_a_value() -> None:
+    assert FedAvg(lr=0.2) == FedAvg(lr=0.2) != FedAvg(lr=0.3)
+    with pytest.raises(FrozenInstanceError):
+        FedAvg().lr = 1.0  # type: ignore[misc]
+
+
+def test_a_strategy_that_has_not_started_says_so() -> None:
+    with pytest.raises(StrategyError, match="no run in progress"):
+        _ = FedAvg().run

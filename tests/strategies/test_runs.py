@@ -1,0 +1,158 @@
+"""Whole runs in the local engine: what `output` returns, who takes part, and every algorithm on every problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from config import ConfigError, RunConfig
+from problems import PROBLEMS
+from problems.saddle import Saddle, saddle_coefficients
+from server_app import simulate
+from strategies import ALGORITHMS
+from tests.reference import algorithms as reference
+from tests.reference.games import SaddleGame
+from tests.strategies.engine import Model, run_saddle
+
+SITES, ROUNDS = 3, 5
+LOCAL_SGDA = {"algorithm": "local-sgda", "sites": SITES, "dimension": 4, "local-steps": 2}
+STAGES = {"stage-iterations": 4, "stage-decay": 2.0}  # of two rounds each: 1-2, 3-4, 5
+CASES: list[dict[str, Any]] = [
+    LOCAL_SGDA,
+    LOCAL_SGDA | STAGES,
+    LOCAL_SGDA | {"algorithm": "codasca", "codasca.lr": 0.05} | STAGES,
+]
+
+
+def iterates(keys: dict[str, Any], rounds: int = ROUNDS) -> list[Model]:
+    """Return the model after each round; the last is that of ``output = "last"``."""
+    final, path, _ = run_saddle(keys | {"rounds": rounds})
+    assert len(path) == rounds
+    assert all(np.array_equal(final[name], path[-1][name]) for name in ("x", "y"))
+    return path
+
+
+@pytest.mark.parametrize("keys", CASES, ids=["one-stage", "stages", "codasca"])
+def test_a_shorter_run_is_the_beginning_of_a_longer_one(keys: dict[str, Any]) -> None:
+    long, short = iterates(keys), iterates(keys, ROUNDS - 2)
+    for one, other in zip(long, short, strict=False):
+        np.testing.assert_array_equal(one["x"], other["x"])
+        np.testing.assert_array_equal(one["y"], other["y"])
+    assert not np.array_equal(long[-1]["x"], short[-1]["x"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "rounds", "first"), [(CASES[0], 5, 1), (CASES[1], 4, 3), (CASES[2], 4, 3), (CASES[1], 5, 5)]
+)
+def test_average_is_the_mean_of_the_last_stages_iterates(keys: dict[str, Any], rounds: int, first: int) -> None:
+    stage = iterates(keys, rounds)[first - 1 :]
+    average, _, _ = run_saddle(keys | {"rounds": rounds, "output": "average"})
+    for name in ("x", "y"):
+        np.testing.assert_allclose(average[name], np.mean([model[name] for model in stage], axis=0), rtol=1e-5)
+    assert (len(stage) == 1) == np.array_equal(average["x"], stage[-1]["x"])
+
+
+def test_random_returns_the_model_of_one_round_which_the_seed_chooses() -> None:
+    drawn = []
+    for seed in range(8):
+        keys = LOCAL_SGDA | {"seed": seed}
+        path = iterates(keys)
+        chosen, _, _ = run_saddle(keys | {"rounds": ROUNDS, "output": "random"})
+        equal = [r for r, model in enumerate(path, 1) if all(np.array_equal(model[n], chosen[n]) for n in ("x", "y"))]
+        assert len(equal) == 1, "exactly one round has this model"
+        drawn += equal
+    again, _, _ = run_saddle(keys | {"rounds": ROUNDS, "output": "random"})
+    assert all(np.array_equal(again[name], chosen[name]) for name in ("x", "y"))
+    assert len(set(drawn)) >= 3, "uniform over five rounds: eight draws hit two or fewer in one case of 150"
+
+
+def test_sites_take_part_at_random_in_equal_numbers_and_the_seed_decides() -> None:
+    keys = LOCAL_SGDA | {"sites": 6, "fraction": 0.5, "rounds": 8}
+    asked = run_saddle(keys | {"seed": 1})[2]
+    assert all(len(set(sites)) == 3 and sites == sorted(sites) for sites in asked)
+    assert set().union(*asked) == set(range(6)), "nobody is left out for ever"
+    assert len({tuple(sites) for sites in asked}) > 1
+    assert run_saddle(keys | {"seed": 1})[2] == asked
+    assert run_saddle(keys | {"seed": 2})[2] != asked
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 4.0, 2.0, 0.5]], ids=["uniform", "weighted"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_codasca_in_the_engine_follows_the_reference(fraction: float, weights: list[float] | None) -> None:
+    """Through messages, files and memories on disk, in float32: 7 rounds, three stages."""
+    keys = {"algorithm": "codasca", "sites": 4, "dimension": 5, "heterogeneity": 3.0, "rounds": 7, "seed": 3}
+    hyper = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "fraction": fraction}
+    own = {"codasca.lr": 0.03, "codasca.server-lr": 0.8, "codasca.gamma": 0.5}
+    _, path, asked = run_saddle({**keys, **hyper, **own}, weights)
+    slopes, offsets = saddle_coefficients(4, 5, 3.0, 3)
+    start = Saddle(slopes, offsets, seed=3).initial()
+    expected = reference.codasca(
+        SaddleGame(slopes, offsets),
+        start["x"].double().numpy(),
+        start["y"].double().numpy(),
+        reference.plan(7, 3, 9, decay=2),
+        0.03,
+        0.8,
+        0.5,
+        weights,
+        participants=None if fraction == 1 else asked,
+    )
+    assert len(asked[0]) == 4 * fraction
+    for model, (x, y) in zip(path, expected, strict=True):
+        np.testing.assert_allclose(model["x"], x, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(model["y"], y, rtol=0, atol=1e-5)
+
+
+# ---------------------------------------------------------------------- the registry
+
+CLAIMED = [(a, p) for a in ALGORITHMS for p in PROBLEMS if PROBLEMS[p].kind in ALGORITHMS[a].solves]
+REFUSED = [(a, p) for a in ALGORITHMS for p in PROBLEMS if PROBLEMS[p].kind not in ALGORITHMS[a].solves]
+
+
+def test_the_registry_is_indexed_by_the_names_that_the_classes_bear() -> None:
+    assert all(algorithm.name == name for name, algorithm in ALGORITHMS.items())
+    assert all(problem.name == name for name, problem in PROBLEMS.items())
+    assert {a for a, _ in CLAIMED} == set(ALGORITHMS), "every algorithm has a problem"
+    assert {p for _, p in CLAIMED} == set(PROBLEMS), "every problem has an algorithm"
+
+
+@pytest.mark.parametrize(("algorithm", "problem"), CLAIMED)
+def test_every_algorithm_runs_on_every_problem_that_it_claims(algorithm: str, problem: str, tmp_path: Path) -> None:
+    result = simulate(
+        {
+            "algorithm": algorithm,
+            "problem": problem,
+            "dataset": "breast-cancer",
+            "rounds": 1,
+            "sites": 3,
+            "hidden": 4,
+            "local-steps": 3,
+            "workers": 1,
+            "device": "cpu",
+            "runs-dir": str(tmp_path),
+        }
+    )
+    assert set(result.arrays) == ({"x", "y"} if PROBLEMS[problem].kind == "minimax" else {"x"})
+    assert all(np.isfinite(vector).all() and vector.dtype == np.float32 for vector in result.arrays.values())
+    (record,) = result.metrics
+    assert record["gradients"] == 3 * 3
+    assert record["bytes-up"] > 0
+    headline = [record[name] for name in ("loss", "auroc", "auprc", "distance-x", "distance-y") if name in record]
+    assert headline
+    assert np.isfinite(headline).all()
+
+
+@pytest.mark.parametrize(("algorithm", "problem"), REFUSED)
+def test_every_algorithm_refuses_every_other_problem_before_anything_starts(
+    algorithm: str, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{algorithm}.*cannot solve.*{problem}") as refusal:
+        simulate({"algorithm": algorithm, "problem": problem, "runs-dir": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
+    # What the message advises works.
+    able = [a for a, p in CLAIMED if p == problem]
+    assert all(a in str(refusal.value) for a in able)
+    assert all(RunConfig.parse({"algorithm": a, "problem": problem}).problem == problem for a in able)

@@ -1,0 +1,98 @@
+"""Stages: what must hold for every length, decay and growth."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from strategies import Stages, Turn
+from strategies.codasca import Codasca
+from strategies.fedavg import FedAvg
+from tests.reference.algorithms import plan
+
+GROWTHS = st.sampled_from([1.0, 1.1, 1.2, 1.5, 2.0, 3.0])
+
+
+def turns(stages: Stages, rounds: int) -> list[Turn]:
+    return [stages.turn(r, rounds) for r in range(1, rounds + 1)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    rounds=st.integers(1, 40),
+    steps=st.integers(1, 12),
+    iterations=st.integers(0, 120),
+    decay=st.sampled_from([1.0, 2.0, 3.0, 4.5]),
+    growth=GROWTHS,
+    steps_growth=GROWTHS,
+)
+def test_stages(rounds: int, steps: int, iterations: int, decay: float, growth: float, steps_growth: float) -> None:
+    path = turns(Stages(steps, iterations, decay, growth, steps_growth), rounds)
+    assert [turn.round for turn in path] == list(range(1, rounds + 1))
+    # Stages follow each other without a gap; first and last mark their ends; the last round ends one.
+    assert path[0].stage == 1
+    assert path[0].first
+    assert path[-1].last
+    for turn, following in pairwise(path):
+        assert following.stage - turn.stage in (0, 1)
+        assert following.first == turn.last == (following.stage > turn.stage)
+        assert following.iteration == turn.iteration + turn.local_steps
+        assert following.round_in_stage == (1 if following.first else turn.round_in_stage + 1)
+    assert path[0].iteration == 0
+    if not iterations:
+        assert {turn.stage for turn in path} == {1}
+    for stage in range(1, path[-1].stage + 1):
+        members = [turn for turn in path if turn.stage == stage]
+        assert all(turn.rate == pytest.approx(1 / decay ** (stage - 1)) for turn in members)
+        assert len({turn.local_steps for turn in members}) == 1
+        q = members[0].local_steps
+        assert abs(q - steps * steps_growth ** (stage - 1)) <= 0.5 + 1e-9
+        if iterations:  # as many rounds as give at least T_s steps, and not one more, unless the run ends first
+            wanted = Fraction(str(growth)) ** (stage - 1) * iterations
+            assert q * (len(members) - 1) < wanted
+            assert q * len(members) >= wanted or members[-1].round == rounds
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    rounds=st.integers(1, 40),
+    steps=st.integers(1, 12),
+    iterations=st.integers(0, 120),
+    growth=GROWTHS,
+    steps_growth=GROWTHS,
+)
+def test_the_plan_of_the_reference_is_the_same(
+    rounds: int, steps: int, iterations: int, growth: float, steps_growth: float
+) -> None:
+    path = turns(Stages(steps, iterations, 3.0, growth, steps_growth), rounds)
+    expected = [
+        (r, number, stage.steps, r == stage.rounds[0], r == stage.rounds[-1])
+        for number, stage in enumerate(plan(rounds, steps, iterations, 3, growth, steps_growth), 1)
+        for r in stage.rounds
+    ]
+    assert [(t.round, t.stage, t.local_steps, t.first, t.last) for t in path] == expected
+
+
+def test_a_stage_is_not_longer_because_of_rounding() -> None:
+    assert 50 * 1.1 > 55, "this is why"
+    path = turns(Stages(1, 50, 1.0, 1.1), 200)
+    assert sum(turn.stage == 2 for turn in path) == 55
+
+
+def test_the_length_of_the_run_changes_only_where_its_last_stage_ends() -> None:
+    stages = Stages(5, 20, 3.0, 1.5)
+    for short, long in zip(turns(stages, 9), turns(stages, 30), strict=False):
+        assert (short.stage, short.rate, short.first) == (long.stage, long.rate, long.first)
+        assert short.last == (long.last or short.round == 9)
+
+
+def test_an_algorithms_fields_are_its_stages() -> None:
+    strategy = Codasca(local_steps=7, stage_iterations=21, stage_decay=2.0, stage_growth=1.5, stage_steps_growth=1.25)
+    assert strategy.stages == Stages(7, 21, 2.0, 1.5, 1.25)
+    assert FedAvg().stages.turn(10**6, 10**6).stage == 1
+    assert math.isclose(strategy.stages.turn(4, 10).rate, 1 / 2)
