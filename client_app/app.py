@@ -72,13 +72,15 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
 def describe(message: Message, site: OpenSite) -> RecordDict:
     """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
 
-    The answer's ``facts`` hold name, partition-id, examples, positives, held-out, missing (counts), shape, columns (a
-    hash of their names), and count, total, squares (one number per feature or channel).
+    The answer's ``facts`` hold name, partition-id, examples, positives (of a task of two classes), held-out, missing,
+    classes (counts), shape, columns (a hash of their names), and count, total, squares (one number per feature or
+    channel).
     """
     facts: dict[str, object] = {"name": site.node.name, "partition-id": site.node.partition_id}
     data = site.data()
     if data is not None:
         from datasets import moments
+        from problems import PROBLEMS
 
         count, total, squares = moments(data.train) if site.run.standardise else ([], [], [])
         if data.missing:
@@ -87,7 +89,7 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
         facts |= {
             "name": site.node.site or data.name,
             "examples": len(data.train),
-            "positives": int(data.train.targets().sum()),
+            "classes": data.classes,
             "held-out": len(data.held_out),
             "missing": data.missing,
             "shape": list(data.train.shape),
@@ -97,6 +99,8 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
             "total": total,
             "squares": squares,
         }
+        if not PROBLEMS[site.run.problem].multiclass:
+            facts["positives"] = int(data.train.targets().sum())
     return RecordDict({"facts": ConfigRecord(facts)})  # type: ignore[arg-type]
 
 
@@ -119,7 +123,7 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     started = time.perf_counter()
     order = Order.of(message)
     strategy, problem = site.run.strategy(), site.problem(order)
-    turn = strategy.stages.turn(order.round, site.run.rounds, order.phase)
+    turn = strategy.turn(order.round, site.run.rounds, order.phase, site.run.sites)
     sent = unpack(message.content.array_records["arrays"], problem.device)
     store = site.memory(order.name)
     memory = store.load(problem.device)
@@ -137,7 +141,8 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     if (statistics := problem.buffers()).numel():
         (reply if site.run.bn == "average" else memory)["buffers"] = statistics
 
-    cost = MetricRecord({"gradients": oracle.gradients, "seconds": time.perf_counter() - started})
+    spent = time.perf_counter() - started
+    cost = MetricRecord({"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent})
     content = RecordDict({"arrays": pack(reply), "metrics": metrics, "cost": cost})
     if bad := not_finite(reply | memory):  # the coordinator leaves such an answer out; remembered, it would spoil all
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))

@@ -33,16 +33,30 @@ class SiteOracle:
         The site's training samples, on the problem's device; None for a problem without data.
     sampler : Sampler or None
         Draws positions in the samples.
+    generator : torch.Generator
+        This site's random stream of this round.
+    batch_size : int
+        Of a draw that names no size.
 
     Attributes
     ----------
     gradients : int
-        How many gradients were evaluated.
+        How many gradients were evaluated: one at each call of `gradient`, whatever the size of the batch.
+    differentiated : int
+        Samples that they were taken over; 0 where a problem has none.
     """
 
-    def __init__(self, problem: Problem, samples: Samples | None, sampler: Sampler | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        samples: Samples | None,
+        sampler: Sampler | None,
+        generator: torch.Generator,
+        batch_size: int = 1,
+    ) -> None:
         self.problem, self.samples, self.sampler = problem, samples, sampler
-        self.gradients = 0
+        self.generator, self.batch_size = generator, batch_size
+        self.gradients = self.differentiated = 0
 
     @classmethod
     def open(
@@ -55,22 +69,22 @@ class SiteOracle:
         DataError
             When the sampler cannot work on these labels.
         """
-        if samples is None:
-            return cls(problem, None, None)
-        labels = samples.targets().cpu()
-        sampler = make_sampler(config.sampler, labels, config.batch_size, config.positives_per_batch, generator)
-        return cls(problem, samples, sampler)
+        size, sampler = config.batch_size, None
+        if samples is not None:
+            labels = samples.targets().cpu()
+            sampler = make_sampler(config.sampler, labels, size, config.positives_per_batch, generator)
+        return cls(problem, samples, sampler, generator, size)
 
     def draw(self, size: int | None = None) -> Batch | None:
-        """Return a fresh mini-batch; None for a problem without data."""
-        if self.samples is None or self.sampler is None:
-            return None
-        return self.samples.batch(self.sampler.draw(size).to(self.problem.device, non_blocking=True))
+        """Return a fresh mini-batch; None for a problem that needs none."""
+        return self.problem.draw(self.samples, self.sampler, self.generator, size or self.batch_size)
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
         """Return (gx, gy) at any point, on the given batch or on a fresh one."""
+        batch = batch if batch is not None else self.draw()
         self.gradients += 1
-        return self.problem.gradient(x, y, batch if batch is not None else self.draw())
+        self.differentiated += len(batch[1]) if batch is not None else 0
+        return self.problem.gradient(x, y, batch)
 
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""

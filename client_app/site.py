@@ -65,8 +65,9 @@ class Order:
         Where the run stands, and whether to evaluate what was received.
     site, name : int, str
         This site's place and name.
-    shape, prior, shift, scale
-        Of one input; the share of positives; the standardisation, per feature or channel (empty for none).
+    shape, classes, prior, shift, scale
+        Of one input; how many labels there are; the share of positives; the standardisation, per feature or channel
+        (empty for none).
     """
 
     round: int
@@ -75,6 +76,7 @@ class Order:
     site: int
     name: str
     shape: tuple[int, ...]
+    classes: int
     prior: float
     shift: tuple[float, ...]
     scale: tuple[float, ...]
@@ -157,7 +159,8 @@ class OpenSite:
 
     def problem(self, order: Order) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        return cached_problem(self.run.task(self.device, order.shape, order.prior, order.site, self.run.sites))
+        task = self.run.task(self.device, order.shape, order.classes, order.prior, order.site, self.run.sites)
+        return cached_problem(task)
 
     def memory(self, name: str) -> Memory:
         """Return the site's memory."""

@@ -14,7 +14,7 @@ from config.errors import ConfigError, explain, unknown
 from datasets import DATASETS, PARTITIONS, SAMPLERS, DataConfig
 from models import MODELS
 from problems import PROBLEMS, Task
-from strategies import ALGORITHMS, FederatedStrategy, own_fields
+from strategies import ALGORITHMS, FederatedStrategy, StrategyError, can_solve, own_fields
 from strategies.hyper import problems_of
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class RunConfig(BaseModel):
     wait_timeout: Seconds = 60.0
     round_timeout: Seconds = 3600.0
     min_replies: Natural = 0
+    loss_bound: Annotated[float, Field(gt=0)] = 1e6
     on_bad_update: Literal["skip", "stop"] = "skip"
 
     # How it is computed.
@@ -183,17 +184,23 @@ class RunConfig(BaseModel):
             problems += config._contradictions()
         if config is None or problems:
             raise ConfigError("run-config", problems)
-        return config.model_copy(update={"hyper": hyper})
+        config = config.model_copy(update={"hyper": hyper})
+        try:
+            config.strategy()
+        except StrategyError as error:
+            raise ConfigError("run-config", str(error).splitlines()) from None
+        return config
 
     def _contradictions(self) -> list[str]:
         """Return what is wrong between keys that are right by themselves."""
         found = []
         algorithm, problem = ALGORITHMS[self.algorithm], PROBLEMS[self.problem]
-        if problem.kind not in algorithm.solves:
-            able = sorted(name for name, other in ALGORITHMS.items() if problem.kind in other.solves)
-            fit = sorted(name for name, other in PROBLEMS.items() if other.kind in algorithm.solves)
+        if not can_solve(algorithm, problem):
+            able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
+            fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
+            lacks = "".join(f" without {need}" for need in sorted(algorithm.needs - problem.offers))
             found.append(
-                f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind}: "
+                f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind}{lacks}: "
                 f"take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
             )
         if self.min_replies > self.sites:
@@ -246,6 +253,7 @@ class RunConfig(BaseModel):
 
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:
         """Describe the data; a site may say where its own lies and what its label column is called."""
+        multiclass = PROBLEMS[self.problem].multiclass
         return DataConfig(
             dataset=self.dataset,
             data_root=data_root or self.data_root,
@@ -255,15 +263,16 @@ class RunConfig(BaseModel):
             positive_classes=parse_classes(self.positive_classes),
             negative_classes=parse_classes(self.negative_classes),
             thin_class=self.thin_class,
-            # Thinning makes public data rare. A hospital's own patients are never left out.
-            thin_share=0.0 if self.dataset == "site" else self.thin_share,
+            binary=not multiclass,
+            # Thinning makes one of two classes of public data rare. A hospital's own patients are never left out.
+            thin_share=0.0 if self.dataset == "site" or multiclass else self.thin_share,
             test_share=self.test_share,
             holdout_share=self.holdout_share,
             label=label or self.label,
             seed=self.seed,
         )
 
-    def task(self, device: str, shape: tuple[int, ...], prior: float, site: int, sites: int) -> Task:
+    def task(self, device: str, shape: tuple[int, ...], classes: int, prior: float, site: int, sites: int) -> Task:
         """Describe the problem, given the facts that the sites reported."""
         return Task(
             problem=self.problem,
@@ -272,6 +281,7 @@ class RunConfig(BaseModel):
             model=self.model,
             hidden=self.hidden,
             shape=shape,
+            classes=classes,
             prior=self.prior or prior,
             amp=self.amp,
             score=self.score,

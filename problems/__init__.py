@@ -32,6 +32,8 @@ class Task:
         A name in ``models.MODELS`` and the width of ``mlp``.
     shape : tuple of int
         Of one input: (features,) or (channels, height, width).
+    classes : int
+        C, the network's outputs where the problem is ``multiclass``.
     prior : float
         p, the share of positives over all sites, in (0, 1).
     amp, score, margin
@@ -50,6 +52,7 @@ class Task:
     model: str = "mlp"
     hidden: int = 64
     shape: tuple[int, ...] = ()
+    classes: int = 2
     prior: float = 0.5
     amp: str = ""
     score: str = "sigmoid"
@@ -78,7 +81,8 @@ def build_problem(task: Task) -> Problem:
         return problem(t, b, task.site, task.seed, task.device, task.dtype)
     from models import FlatNetwork, build
 
-    module = build(task.model, task.shape, 1, hidden=task.hidden, seed=task.seed)
+    outputs = task.classes if problem.multiclass else 1
+    module = build(task.model, task.shape, outputs, hidden=task.hidden, seed=task.seed)
     network = FlatNetwork(module.to(task.device, task.dtype))
     if issubclass(problem, AucMargin):
         return problem(network, task.prior, task.amp, task.score, task.margin)

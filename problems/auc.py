@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from models import FlatNetwork
+    from problems.base import Batch
 
 
 def weighted_squares(h: Tensor, positive: Tensor, prior: float, scalars: Tensor) -> Tensor:
@@ -45,6 +46,7 @@ class Auc(NetworkProblem):
     kind = "minimax"
     extra = 2
     dual = 1
+    offers = frozenset({"closed-form-dual"})
 
     def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "", score: str = "sigmoid") -> None:
         super().__init__(network, prior, amp)
@@ -55,6 +57,16 @@ class Auc(NetworkProblem):
         h, p = self.score(logits), self.prior
         terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + y) * score_gap(h, labels, p)
         return terms.mean() - p * (1 - p) * y.square().sum()
+
+    @torch.no_grad()
+    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        """Return sums of scores and counts: the best α is E[h|-] - E[h|+]."""
+        assert batch is not None, "a network learns from batches"
+        self.network.bind(x)
+        self.network.train(False)  # as a prediction: batch norm's statistics stay as they are
+        h, positive = self.score(self.outputs(batch[0])), self.truth(batch[1])
+        sums = torch.stack([h @ (1 - positive), -(h @ positive)])
+        return sums[:, None], torch.stack([(1 - positive).sum(), positive.sum()])
 
 
 class AucMargin(Auc):
@@ -89,6 +101,11 @@ class AucMargin(Auc):
         h, p = self.score(logits), self.prior
         gap = p * (1 - p) * self.margin + score_gap(h, labels, p)
         return (weighted_squares(h, labels, p, scalars) + 2 * y * gap).mean() - p * (1 - p) * y.square().sum()
+
+    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        """Return sums of scores and counts: the best α is m + E[h|-] - E[h|+], clipped at zero."""
+        sums, counts = super().dual_terms(x, batch)
+        return sums + self.margin * torch.stack([counts[0], counts[1] * 0])[:, None], counts
 
     def project(self, y: Tensor) -> Tensor:
         """Clip α at zero."""

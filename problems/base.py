@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from datasets import Samples
+    from datasets import Sampler, Samples
 
 Arrays = dict[str, Tensor]
 """Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
@@ -36,6 +36,10 @@ class Problem(ABC):
         ``"minimisation"`` (no y), ``"minimax"``, or a word of its own that some algorithm lists in ``solves``.
     needs_data : bool
         False for problems given in closed form: they are run without a data set and without a model.
+    multiclass : bool
+        Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
+    offers : frozenset of str
+        What it can do beyond gradients, for algorithms that need it: ``"closed-form-dual"`` (see `dual_terms`).
     device : torch.device
         Where x, y and the batches live.
     """
@@ -43,6 +47,8 @@ class Problem(ABC):
     name: ClassVar[str]
     kind: ClassVar[str]
     needs_data: ClassVar[bool] = True
+    multiclass: ClassVar[bool] = False
+    offers: ClassVar[frozenset[str]] = frozenset()
     device: torch.device
 
     @abstractmethod
@@ -51,6 +57,26 @@ class Problem(ABC):
 
         A pure function of the seed that the problem was built with.
         """
+
+    def draw(
+        self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
+    ) -> Batch | None:
+        """Return a fresh mini-batch; a problem with inner samples, or without data, has its own way.
+
+        Parameters
+        ----------
+        samples : Samples or None
+            The site's training samples, on the problem's device.
+        sampler : Sampler or None
+            Draws positions in the samples, with ``generator``.
+        generator : torch.Generator
+            The random stream of this site in this round, on the CPU.
+        size : int
+            Samples in the batch; outer samples, where there are inner ones.
+        """
+        if samples is None or sampler is None:
+            return None
+        return samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
 
     @abstractmethod
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
@@ -76,6 +102,26 @@ class Problem(ABC):
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set (here: all of R^p)."""
         return y
+
+    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        """Return what a site contributes to the y that maximises the mean objective at x.
+
+        The maximiser is Σ_j (numerators summed over sites)_j / (denominators summed over sites)_j; for AUC that is
+        E[h|-] - E[h|+], from the sums of scores and the counts of both classes.
+
+        Parameters
+        ----------
+        x : Tensor
+            Primal variable, shape (d,).
+        batch : Batch or None
+            A large batch.
+
+        Returns
+        -------
+        tuple[Tensor, Tensor]
+            Numerators, shape (j, p), and denominators, shape (j,).
+        """
+        raise ProblemError(f"problem {self.name!r} does not give its best y in closed form")
 
     @abstractmethod
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:

@@ -1,4 +1,4 @@
-"""Ranking metrics at a site, and how the sites' aggregates are pooled without moving a single score.
+"""Metrics at a site, and how the sites' aggregates are pooled without moving a single score.
 
 AUROC and average precision are scikit-learn's. A site reports its own, exactly. For the pooled ones it adds
 two histograms of its logits, one per class, on a fixed grid: the coordinator adds the histograms of all sites
@@ -11,9 +11,12 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import Tensor
 
     from problems.base import Metrics
 
@@ -59,11 +62,36 @@ def histogram(scores: np.ndarray) -> list[int]:
     return np.bincount(bins, minlength=BINS).tolist()  # type: ignore[no-any-return]
 
 
+def correct_by_class(labels: Tensor, logits: Tensor) -> Metrics:
+    """Accuracy, that of the worst class, and the counts per class that pooling needs.
+
+    Parameters
+    ----------
+    labels : Tensor
+        Shape (n,), classes 0 to C-1.
+    logits : Tensor
+        Shape (n, C).
+    """
+    classes = logits.shape[1]
+    right = torch.bincount(labels[logits.argmax(1) == labels], minlength=classes).tolist()
+    total = torch.bincount(labels, minlength=classes).tolist()
+    return {**accuracy(right, total), "class-correct": right, "class-counts": total}
+
+
+def accuracy(right: Sequence[int], total: Sequence[int]) -> dict[str, float]:
+    """Share of right answers, over all samples and in the worst class; NaN without samples."""
+    if not sum(total):
+        return {"accuracy": math.nan, "worst-class": math.nan}
+    worst = min(r / t for r, t in zip(right, total, strict=True) if t)
+    return {"accuracy": sum(right) / sum(total), "worst-class": worst}
+
+
 def pool(sites: Sequence[Metrics]) -> dict[str, float]:
     """Pool the evaluations of several sites into one.
 
-    AUROC and average precision come from the summed histograms (resolution: 1/32 of a logit); counts add up; every
-    other number is averaged with the sites' sample counts ``n`` as weights (1 where a problem reports none).
+    AUROC and average precision come from the summed histograms (resolution: 1/32 of a logit), accuracies from the
+    summed counts per class; counts add up; every other number is averaged with the sites' sample counts ``n`` as
+    weights (1 where a problem reports none).
 
     Parameters
     ----------
@@ -89,4 +117,7 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
         negative = np.sum([site["negative-scores"] for site in sites], axis=0)
         grid = np.arange(BINS)
         pooled |= ranking(np.repeat([1, 0], BINS), np.concatenate([grid, grid]), np.concatenate([positive, negative]))
+    if "class-counts" in sites[0]:
+        right, total = (np.sum([site[name] for site in sites], axis=0) for name in ("class-correct", "class-counts"))
+        pooled |= accuracy(right.tolist(), total.tolist())
     return pooled

@@ -1,4 +1,4 @@
-"""Problems over a network's score: what AUC and cross-entropy share."""
+"""Problems over a network's outputs: what AUC, cross-entropy and their relatives share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from problems.base import Problem
-from problems.metrics import histogram, ranking
+from problems.metrics import correct_by_class, histogram, ranking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ def channels_last(inputs: Tensor) -> Tensor:
 
 
 class NetworkProblem(Problem):
-    """A loss of the scores of one network with one output.
+    """A loss of a network's outputs: one score per sample, or one per class (``multiclass``).
 
     x holds the network's parameters, then ``extra`` scalars of the problem; y holds ``dual`` scalars. A subclass
     writes the loss; gradients are PyTorch's.
@@ -35,7 +35,7 @@ class NetworkProblem(Problem):
     Parameters
     ----------
     network : FlatNetwork
-        The model, on its device, with one output per sample.
+        The model, on its device, with one output, or one per class.
     prior : float
         p, the share of positives over all sites, in (0, 1).
     amp : str
@@ -59,9 +59,9 @@ class NetworkProblem(Problem):
         Parameters
         ----------
         logits : Tensor
-            Raw outputs of the network, shape (n,).
+            Raw outputs of the network, shape (n,), or (n, C).
         labels : Tensor
-            1 for positive, 0 for negative, shape (n,), of the logits' dtype.
+            Shape (n,): 1 for positive and 0 for negative, of the logits' dtype, or classes 0 to C-1, int64.
         scalars : Tensor
             The last ``extra`` entries of x.
         y : Tensor
@@ -82,37 +82,49 @@ class NetworkProblem(Problem):
         network = self.network
         network.bind(x)
         network.train(True)
-        inputs, labels = batch
-        with self._autocast:
-            logits = network.forward(channels_last(inputs)).squeeze(1)
-        logits = logits.to(self.dtype)
         if not self.extra and not self.dual:
-            loss = self.loss(logits, labels.to(self.dtype), x, x)
-            return network.gradient(loss)[0], None
+            return network.gradient(self.value(batch, x, x))[0], None
         scalars = x[network.size :].detach().requires_grad_()
         y = y.detach().requires_grad_() if y is not None else x[:0]
-        loss = self.loss(logits, labels.to(self.dtype), scalars, y)
+        loss = self.value(batch, scalars, y)
+        if not self.extra:  # nothing to put behind the network's own
+            gx, gy = network.gradient(loss, (y,))
+            return gx, gy
         gx, g_scalars, gy = network.gradient(loss, (scalars, y))
         return torch.cat([gx, g_scalars]), gy
 
+    def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the objective at the bound parameters, with a graph that leads to them; see `loss`."""
+        inputs, labels = batch
+        return self.loss(self.outputs(inputs), self.truth(labels), scalars, y)
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return the network's raw outputs, shape (n,), or (n, C)."""
+        with self._autocast:
+            outputs = self.network.forward(channels_last(inputs))
+        return (outputs if self.multiclass else outputs.squeeze(1)).to(self.dtype)
+
+    def truth(self, labels: Tensor) -> Tensor:
+        """Return labels as `loss` wants them."""
+        return labels if self.multiclass else labels.to(self.dtype)
+
     @torch.no_grad()
     def logits(self, x: Tensor, data: Samples) -> Tensor:
-        """Return the network's raw outputs on all samples, shape (n,), in evaluation mode."""
+        """Return the network's raw outputs on all samples, shape (n,), or (n, C), in evaluation mode."""
         self.network.bind(x)
         self.network.train(False)
-        outputs = []
-        for rows in torch.split(torch.arange(len(data), device=self.device), EVALUATION_BATCH):
-            with self._autocast:
-                inputs = channels_last(data.batch(rows)[0].to(self.dtype))
-                outputs.append(self.network.forward(inputs).squeeze(1))
-        return torch.cat(outputs).to(self.dtype) if outputs else x[:0]
+        blocks = torch.split(torch.arange(len(data), device=self.device), EVALUATION_BATCH)
+        outputs = [self.outputs(data.batch(rows)[0].to(self.dtype)) for rows in blocks]
+        return torch.cat(outputs) if outputs else x[:0]
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
-        """Return loss, AUROC, average precision, counts, and the two histograms that pooling needs."""
+        """Return the loss, counts, and AUROC and average precision, or accuracy; and the counts that pooling needs."""
         assert data is not None, "a network is evaluated on samples"
-        logits, labels = self.logits(x, data), data.targets().to(self.dtype)
-        loss = self.loss(logits, labels, x[self.network.size :], y if y is not None else x[:0])
+        logits, labels = self.logits(x, data), data.targets()
+        loss = self.loss(logits, self.truth(labels), x[self.network.size :], y if y is not None else x[:0])
+        if self.multiclass:
+            return {"loss": loss.item(), "n": len(labels), **correct_by_class(labels, logits)}
         scores, truth = logits.double().cpu().numpy(), labels.cpu().numpy()
         return {
             "loss": loss.item(),

@@ -45,6 +45,7 @@ class Saddle(Problem):
     name = "saddle"
     kind = "minimax"
     needs_data = False
+    offers = frozenset({"closed-form-dual"})
 
     def __init__(
         self,
@@ -75,6 +76,10 @@ class Saddle(Problem):
         """Return the exact gradients: τx - t_k y and b_k - y - t_k x."""
         assert y is not None, "the saddle problem has a dual variable"
         return TAU * x - self.t * y, self.b - y - self.t * x
+
+    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        """Return b_k - t_k x: the best y is its mean over the sites."""
+        return (self.b - self.t * x)[None], torch.ones_like(self.b[:1])
 
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Return ‖x-x*‖² and ‖y-y*‖²."""

@@ -12,7 +12,15 @@ from rich.text import Text
 if TYPE_CHECKING:
     from server_app.report import Record
 
-NAMES = {"auroc": "AUROC", "auprc": "AUPRC", "loss": "loss", "distance-x": "‖x-x*‖²", "distance-y": "‖y-y*‖²"}
+NAMES = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "accuracy": "accuracy",
+    "worst-class": "worst class",
+    "loss": "loss",
+    "distance-x": "‖x-x*‖²",
+    "distance-y": "‖y-y*‖²",
+}
 
 
 def shown(value: float | None) -> str:
@@ -52,23 +60,29 @@ class Progress:
         metrics = "  ".join(f"{NAMES[name]} {shown(record[name])}" for name in NAMES if name in record)
         moved = volume(record["bytes-down"] + record["bytes-up"])
         width = len(str(rounds))
-        self.say(f"round {record['round']:>{width}}/{rounds}  {metrics}  {record['seconds']:.2f} s  {moved}")
+        work = f"{record['gradients']:.0f} gradients"
+        self.say(f"round {record['round']:>{width}}/{rounds}  {metrics}  {record['seconds']:.2f} s  {moved}  {work}")
 
-    def sites(self, record: Record, sizes: dict[str, dict[str, Any]]) -> None:
-        """Print the last table: how the final model does at each site, pooled, and on the common test set."""
+    def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]]) -> None:
+        """Print the last table: how the final model does at each site, pooled, and on the common test set.
+
+        ``gradients`` is what a site evaluated in the whole run.
+        """
+        record = records[-1]
         per_site = record.get("sites", {})
         names = [name for name in NAMES if any(name in site for site in per_site.values())]
         table = Table(title="the final model, on samples that no site trained on", title_justify="left")
         table.add_column("site")
-        for heading in ("train", "positive", "held out", *(NAMES[name] for name in names)):
+        for heading in ("train", "positive", "held out", "gradients", *(NAMES[name] for name in names)):
             table.add_column(heading, justify="right")
         for site, metrics in per_site.items():
             size = sizes.get(site, {})
             counts = [str(size.get(key, "-")) for key in ("examples", "positives", "held-out")]
-            table.add_row(site, *counts, *(shown(metrics.get(name)) for name in names))
+            gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
+            table.add_row(site, *counts, gradients, *(shown(metrics.get(name)) for name in names))
         for kind, label in (("pooled", "all sites, pooled"), ("central", "common test set")):
             if kind in record:
                 table.add_section()
                 count = str(int(record[kind]["n"])) if "n" in record[kind] else "-"
-                table.add_row(label, "", "", count, *(shown(record[kind].get(name)) for name in names))
+                table.add_row(label, "", "", count, "", *(shown(record[kind].get(name)) for name in names))
         self.console.print(table)

@@ -93,6 +93,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             evaluate_fn=central_evaluation(config, problem, common, report),
             exchange=exchange,
             evaluate_every=config.evaluate_every,
+            loss_bound=config.loss_bound,
             observer=report,
         )
     except Exception:
@@ -101,7 +102,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     finally:
         report.close()
     sizes = {site.name: facts[site.node_id] for site in exchange.sites}
-    progress.sites(report.records[-1], sizes)
+    progress.sites(report.records, sizes)
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
     arrays = {name: vector.numpy().copy() for name, vector in unpack(result.arrays).items()}
     return Result(report.records, arrays, report.folder)
@@ -165,8 +166,9 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
     RunError
         Listing all that does not go together.
     """
-    common: Facts = {"app": fingerprint(), "shape": [], "prior": 0.5, "shift": [], "scale": []}
-    if not PROBLEMS[config.problem].needs_data:
+    common: Facts = {"app": fingerprint(), "shape": [], "classes": 2, "prior": 0.5, "shift": [], "scale": []}
+    problem = PROBLEMS[config.problem]
+    if not problem.needs_data:
         return common
     by_name = {site.name: facts[site.node_id] for site in sites}
     shapes = {name: tuple(fact["shape"]) for name, fact in by_name.items()}
@@ -178,11 +180,11 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
         listed = ", ".join(f"{name}: {fact['columns']}" for name, fact in by_name.items())
         wrong.append(f"the sites' feature columns have different names (fingerprints {listed}): rename them")
     examples = sum(fact["examples"] for fact in by_name.values())
-    positives = sum(fact["positives"] for fact in by_name.values())
-    if not 0 < positives < examples:
+    positives = sum(fact.get("positives", 0) for fact in by_name.values())
+    if not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"
         wrong.append(f"all {examples} training samples of all sites are {only}: a ranking needs both classes")
-    none = [name for name, fact in by_name.items() if not fact["positives"]]
+    none = [name for name, fact in by_name.items() if not fact.get("positives", 1)]
     if config.sampler == "fixed-positives" and none:
         wrong.append(
             f'sampler = "fixed-positives" needs positives at every site, and {", ".join(none)} have none among the '
@@ -191,7 +193,7 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
     if wrong:
         raise RunError("\n".join(wrong))
     for name, fact in by_name.items():
-        if fact["positives"] in (0, fact["examples"]):
+        if fact.get("positives") in (0, fact["examples"]):
             only = "positive" if fact["positives"] else "negative"
             progress.warn(
                 f"site {name!r} has only {only} training samples: it still helps to train, but AUROC is not defined on "
@@ -200,7 +202,11 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
         if fact["missing"]:
             filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
             progress.say(f"site {name!r}: {fact['missing']} missing values, imputed by {filled}")
-    common |= {"shape": list(next(iter(shapes.values()))), "prior": positives / examples}
+    # A site knows only the labels it has: the largest number of classes is everybody's.
+    common["classes"] = max(fact["classes"] for fact in by_name.values())
+    common["shape"] = list(next(iter(shapes.values())))
+    if not problem.multiclass:
+        common["prior"] = positives / examples
     if config.standardise:
         sums = ([sum(column) for column in zip(*(f[key] for f in by_name.values()), strict=True)] for key in MOMENTS)
         shift, scale = standardisation(*sums)
@@ -214,7 +220,8 @@ MOMENTS = ("count", "total", "squares")
 def build(config: RunConfig, common: Facts) -> Problem:
     """Build the coordinator's own copy of the problem: those of an earlier run in this process hold its last model."""
     device = resolve_device(config.device)
-    return build_problem(config.task(device, tuple(common["shape"]), common["prior"], -1, config.sites))
+    facts = (tuple(common["shape"]), common["classes"], common["prior"])
+    return build_problem(config.task(device, *facts, -1, config.sites))
 
 
 def describe(config: RunConfig, common: Facts, start: dict[str, Any]) -> str:
@@ -222,7 +229,9 @@ def describe(config: RunConfig, common: Facts, start: dict[str, Any]) -> str:
     parameters = f"{len(start['x']):,} parameters"
     if not PROBLEMS[config.problem].needs_data:
         return parameters
-    return f"{config.dataset}, {common['prior']:.1%} positive, {config.model} with {parameters}"
+    multiclass = PROBLEMS[config.problem].multiclass
+    labels = f"{common['classes']} classes" if multiclass else f"{common['prior']:.1%} positive"
+    return f"{config.dataset}, {labels}, {config.model} with {parameters}"
 
 
 def central_evaluation(config: RunConfig, problem: Problem, common: Facts, report: Report) -> Any:

@@ -76,6 +76,7 @@ def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str,
     """Serve messages until told to stop, or until the coordinator is gone; the body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the coordinator ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `_start_workers` until here
     for other in inherited:  # or the coordinator's end would stay open after its death
         other.close()
     keep_freed_memory()
@@ -274,7 +275,12 @@ class LocalGrid(Grid):
             # A name of its own, also for a replacement: nobody writes to another's segments.
             arguments = (theirs, inherited, self.folder, f"worker-{next(self._names)}", self.contexts)
             child = self._processes.Process(target=work, args=arguments, daemon=True)
-            child.start()
+            # A Ctrl-C between the fork and the worker's first line would end it with a traceback; it waits till then.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                child.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             self._children[ours] = child
             self._at_worker[ours] = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
 
-HEADLINE = ("loss", "auroc", "auprc", "distance-x", "distance-y")
+HEADLINE = ("loss", "auroc", "auprc", "accuracy", "worst-class", "distance-x", "distance-y")
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
@@ -73,10 +73,10 @@ class Report:
 
     # ------------------------------------------------------------------ as a run goes
 
-    def trained(self, server_round: int, cost: dict[str, float]) -> None:
+    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
         """Open the line of a round; the one before it is as complete as it will get."""
         self.flush()
-        self.records.append({"round": server_round, **cost})
+        self.records.append({"round": server_round, **cost, "site-gradients": work})
         self._open = True
 
     def central(self, model: Arrays, metrics: Metrics, seconds: float) -> None:
@@ -152,7 +152,9 @@ def state_dict(problem: Problem, model: Arrays) -> tuple[dict[str, Tensor], dict
     state = {name: tensor.cpu() for name, tensor in problem.network.state_dict(x, buffers).items()}
     own = model["x"][problem.network.size :].tolist()
     scalars = dict(zip(("a", "b"), own, strict=True)) if own else {}
-    return state, scalars | ({"alpha": model["y"].item()} if "y" in model else {})
+    if "y" not in model:
+        return state, scalars
+    return state, scalars | ({"alpha": model["y"].item()} if own else {"y": model["y"].tolist()})
 
 
 def draw(records: list[Record], path: Path) -> None:

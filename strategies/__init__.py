@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strategies.average import Reply, Site, average
 from strategies.base import FederatedStrategy, Observer, Oracle
@@ -15,6 +15,9 @@ from strategies.hyper import StrategyError
 from strategies.local_sgda import LocalSGDA
 from strategies.schedule import Stages, Turn
 from strategies.wire import not_finite, pack, size, unpack
+
+if TYPE_CHECKING:
+    from problems import Problem
 
 __all__ = [
     "ALGORITHMS",
@@ -29,6 +32,7 @@ __all__ = [
     "StrategyError",
     "Turn",
     "average",
+    "can_solve",
     "not_finite",
     "own_fields",
     "pack",
@@ -39,6 +43,11 @@ __all__ = [
 ALGORITHMS: dict[str, type[FederatedStrategy]] = {
     algorithm.name: algorithm for algorithm in (FedAvg, LocalSGDA, CodaPlus, Codasca)
 }
+
+
+def can_solve(algorithm: type[FederatedStrategy], problem: type[Problem]) -> bool:
+    """Return whether an algorithm is for problems of this kind, and this one offers what it needs."""
+    return problem.kind in algorithm.solves and algorithm.needs <= problem.offers
 
 
 def own_fields(algorithm: type[FederatedStrategy]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
+DIVERGING = ("loss", "distance-x", "distance-y")  # metrics that grow without bound when a run diverges
 MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
 
 
@@ -56,8 +57,19 @@ class Oracle(Protocol):
 class Observer(Protocol):
     """Whoever wants to know how a run goes: the server app's report."""
 
-    def trained(self, server_round: int, cost: dict[str, float]) -> None:
-        """Note that a round ended, and its cost: gradients, bytes-down, bytes-up, seconds, seconds-waiting."""
+    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
+        """Note that a round ended, and its cost.
+
+        Parameters
+        ----------
+        server_round : int
+            1 to R.
+        cost : dict
+            gradients and samples (see `client_app.oracle.SiteOracle`) of all sites together, bytes-down, bytes-up,
+            seconds, seconds-waiting; and what the algorithm measures.
+        work : dict
+            Gradients of each site that took part, by its name.
+        """
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Note how the model that a round ended with does at these sites."""
@@ -71,6 +83,11 @@ class _Run:
     rounds: int
     state: Arrays
     phase: str
+    work: dict[str, float] = field(default_factory=dict)
+
+    def model(self) -> Arrays:
+        """Return the model within the server's state."""
+        return {name: self.state[name] for name in MODEL if name in self.state}
 
 
 class _Output:
@@ -102,6 +119,10 @@ class FederatedStrategy(Strategy):
     name: ClassVar[str]
     solves: ClassVar[frozenset[str]]
     """Kinds of problems (``Problem.kind``) that this algorithm is for."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it asks of a problem beyond gradients (``Problem.offers``)."""
+    partial: ClassVar[bool] = True
+    """Whether it can do with a share of the sites in a round (``fraction`` below 1)."""
 
     local_steps: int = hyper(10, "q: local steps between two synchronisations", low=1)
     fraction: float = hyper(1.0, "share of the sites that take part in a round", above=0.0, high=1.0)
@@ -121,6 +142,10 @@ class FederatedStrategy(Strategy):
     def phases(self) -> tuple[str, ...]:
         """Exchanges per round, in order, no name twice; each calls broadcast, local_update and aggregate."""
         return ("train",)
+
+    def plays(self, turn: Turn) -> bool:
+        """Return whether this phase takes place in this round; the first phase always does."""
+        return True
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one)."""
@@ -159,6 +184,18 @@ class FederatedStrategy(Strategy):
         """Return the model that a site evaluates and uses; by default the one that it was sent."""
         return sent
 
+    def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Return what this site is sent for the last evaluation; by default the run's model."""
+        return model
+
+    def measures(self, state: Arrays) -> dict[str, float]:
+        """Return numbers about the server's state that belong into a round's line; by default none."""
+        return {}
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong between hyper-parameters that are right by themselves, a line each."""
+        return []
+
     # ------------------------------------------------------------------ checks, shared by all
 
     def __post_init__(self) -> None:
@@ -169,8 +206,23 @@ class FederatedStrategy(Strategy):
         StrategyError
             Naming each key, its value and what is allowed.
         """
-        if wrong := check_fields(self):
+        wrong = check_fields(self)
+        if not wrong and self.fraction < 1 and not self.partial:
+            wrong.append(f"fraction = {self.fraction}: {self.name} needs all sites in every round, so it must be 1")
+        if wrong := wrong or self.contradictions():
             raise StrategyError("\n".join(wrong))
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Return the run-config key of a field: ``"local-steps"``, ``"codasca.server-lr"``."""
+        own = name not in {f.name for f in fields(FederatedStrategy)}
+        return (f"{cls.name}." if own else "") + name.replace("_", "-")
+
+    @property
+    def step_sizes(self) -> str:
+        """The step sizes as a user writes them: what to lower when a run diverges."""
+        names = [f.name for f in fields(self) if f.name.split("_")[0] == "lr" or f.name.endswith("_lr")]
+        return " or ".join(f"{self.key(name)} = {getattr(self, name):g}" for name in names)
 
     @property
     def stages(self) -> Stages:
@@ -197,6 +249,7 @@ class FederatedStrategy(Strategy):
         *,
         exchange: Exchange | None = None,
         evaluate_every: int = 1,
+        loss_bound: float = math.inf,
         observer: Observer | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
@@ -220,6 +273,8 @@ class FederatedStrategy(Strategy):
             within ``timeout``.
         evaluate_every : int
             Sites evaluate what they receive every so many rounds; 0: only the final model.
+        loss_bound : float
+            A site's loss (or distance to the optimum) above it, or NaN, is divergence and ends the run.
         observer : Observer, optional
             Told about every round.
 
@@ -236,6 +291,7 @@ class FederatedStrategy(Strategy):
         exchange = exchange or Exchange(
             grid, timeout, [Site(i, str(node), node) for i, node in enumerate(sorted(grid.get_node_ids()))]
         )
+        exchange.advice = f"Lower {self.step_sizes}"
         result, arrays = Result(), initial_arrays
         start = unpack(initial_arrays)
         buffers = {"buffers": start.pop("buffers")} if "buffers" in start else {}
@@ -251,17 +307,20 @@ class FederatedStrategy(Strategy):
         for r in range(1, num_rounds + 1):
             started, before = time.monotonic(), exchange.cost()
             evaluated: list[tuple[Site, Metrics]] = []
-            gradients = 0.0
+            run.work = {}
+            samples = 0.0
             try:
                 for run.phase in self.phases:
                     first = run.phase == self.phases[0]
+                    if not (first or self.plays(self._turn(r))):
+                        continue
                     wanted = first and r > 1 and evaluate_every > 0 and (r - 1) % evaluate_every == 0
                     config = ConfigRecord({**(train_config or {}), "evaluate": wanted})
                     messages = self.configure_train(r, arrays, config, grid)
                     replies = _noting(exchange(messages), exchange.by_node, evaluated)
-                    model, metrics = self.aggregate_train(r, replies)
-                    gradients += float(str(metrics["gradients"]))
-                arrays = model if model is not None else arrays
+                    samples += float(str(self.aggregate_train(r, replies)[1]["samples"]))
+                    self._require_convergence(evaluated, loss_bound)
+                arrays = pack(run.model())
             except RunError as error:
                 raise RunError(f"round {r} of {num_rounds}: {error}") from None
             finally:
@@ -270,7 +329,9 @@ class FederatedStrategy(Strategy):
             output.update(unpack(arrays), self._turn(r))
             if observer:
                 cost = {name: total - before[name] for name, total in exchange.cost().items()}
-                observer.trained(r, cost | {"gradients": gradients, "seconds": time.monotonic() - started})
+                cost |= {"gradients": sum(run.work.values()), "samples": samples}
+                cost |= self.measures(run.state) | {"seconds": time.monotonic() - started}
+                observer.trained(r, cost, run.work)
             if r == num_rounds:
                 arrays = pack(output.model)
             evaluate_here(r)
@@ -285,11 +346,27 @@ class FederatedStrategy(Strategy):
         result.evaluate_metrics_clientapp[num_rounds] = pooled or MetricRecord()
         if observer:
             observer.evaluated(num_rounds, final)
+        self._require_convergence(final, loss_bound)
         return result
+
+    def _require_convergence(self, evaluated: list[tuple[Site, Metrics]], bound: float) -> None:
+        """Raise RunError when a site's evaluation says that the run diverges."""
+        for site, metrics in evaluated:
+            for name in DIVERGING:
+                value = metrics.get(name)
+                if isinstance(value, float) and not value <= bound:
+                    raise RunError(
+                        f"the run diverges: at site {site.name!r} the {name} of the model it received is {value:g} "
+                        f"(loss-bound = {bound:g}). Lower {self.step_sizes}"
+                    )
+
+    def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
+        """Return where a run of so many rounds and sites stands; both sides know all of this."""
+        return replace(self.stages.turn(server_round, rounds, phase), sites=sites)
 
     def _turn(self, server_round: int) -> Turn:
         run = self.run
-        turn = self.stages.turn(server_round, run.rounds, run.phase)
+        turn = self.turn(server_round, run.rounds, run.phase, len(run.sites))
         return replace(turn, total_weight=sum(site.weight for site in run.sites))
 
     @property
@@ -328,42 +405,39 @@ class FederatedStrategy(Strategy):
         return [sites[i] for i in sorted(drawn)]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
-        """Fold the answers into the server's state; returns the model after the last phase of a round."""
+        """Fold the answers of a phase into the server's state."""
         run, turn = self.run, self._turn(server_round)
         sites = {site.node_id: site for site in run.sites}
-        gradients = 0.0
+        samples = 0.0
         mean_buffers = Mean()  # batch-norm statistics are averaged with every algorithm, and are no part of x
 
         def opened() -> Iterator[Reply]:
-            nonlocal gradients
+            nonlocal samples
             for message in replies:
-                gradients += float(str(message.content.metric_records["cost"]["gradients"]))
-                reply = Reply(sites[message.metadata.src_node_id], unpack(message.content.array_records["arrays"]))
+                site, cost = sites[message.metadata.src_node_id], message.content.metric_records["cost"]
+                samples += float(str(cost["samples"]))
+                run.work[site.name] = run.work.get(site.name, 0.0) + float(str(cost["gradients"]))
+                reply = Reply(site, unpack(message.content.array_records["arrays"]))
                 if "buffers" in reply.arrays:
                     mean_buffers.add({"buffers": reply.arrays.pop("buffers")}, reply.site.weight)
                 yield reply
 
         state = self.aggregate(run.state, opened(), turn)
         run.state = state | mean_buffers.value()
-        model = {name: run.state[name] for name in MODEL if name in run.state}
-        return (
-            pack(model) if run.phase == self.phases[-1] else None,
-            MetricRecord({"gradients": gradients}),
-        )
+        return None, MetricRecord({"samples": samples})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training."""
-        turn = self._turn(server_round)
-        return [
-            Message(
-                RecordDict({"arrays": arrays, "config": _turn_config(config, turn, site)}),
-                site.node_id,
-                "evaluate",
-            )
-            for site in self.run.sites
-        ]
+        turn, model = self._turn(server_round), unpack(arrays)
+        messages = []
+        for site in self.run.sites:
+            sent = self.final(self.run.state, model, turn, site)
+            packed = arrays if sent is model else pack(sent)
+            content = RecordDict({"arrays": packed, "config": _turn_config(config, turn, site)})
+            messages.append(Message(content, site.node_id, "evaluate"))
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Pool the sites' evaluations."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from strategies.average import Site
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
-ADVICE = "If this repeats, lower the learning rate or look at that site's data"
 
 
 class RunError(RuntimeError):
@@ -45,6 +44,8 @@ class Exchange:
         ``"skip"`` leaves an update with a NaN or an infinity out; ``"stop"`` ends the run there.
     warn : Callable[[str], None]
         Told about every answer that is left out.
+    advice : str
+        What to do about an update that is not finite.
 
     Attributes
     ----------
@@ -60,6 +61,7 @@ class Exchange:
     min_replies: int = 0
     on_bad_update: str = "skip"
     warn: Callable[[str], None] = print
+    advice: str = "Lower the step size"
     bytes_down: int = 0
     bytes_up: int = 0
     waiting: float = 0.0
@@ -102,12 +104,15 @@ class Exchange:
                 if not (bad := not_finite(arrays)):
                     yield answer
                     continue
-                failure = f"site {site.name!r} sent NaN or infinity in {', '.join(map(repr, bad))}. {ADVICE}"
+                failure = f"site {site.name!r} sent NaN or infinity in {', '.join(map(repr, bad))}. "
+                failure += f"{self.advice}, or look at that site's data"
                 if self.on_bad_update == "stop":
                     raise RunError(f'{failure} (stopped because on-bad-update = "stop")')
                 skipped += 1
             failures.append(str(failure))
             self.warn(f"{failure} [left out]")
+        if 2 * skipped > len(messages):  # not one broken site, then
+            raise RunError("the run diverges:\n  " + "\n  ".join(failures))
         usable = len(messages) - len(failures)
         if not usable or usable + (0 if wanted else skipped) < required:
             advice = f" (min-replies={max(1, usable)} would go on without the others)" if min_replies is None else ""

@@ -28,6 +28,8 @@ class Turn:
         Local steps before this round of one phase, at a site that took part in all.
     round_in_stage : int
         1 in the first round of a stage.
+    sites : int
+        K, all sites of the run.
     total_weight : float
         Of all K sites, whether they take part or not; known to the server only.
     """
@@ -41,6 +43,7 @@ class Turn:
     local_steps: int
     iteration: int
     round_in_stage: int
+    sites: int = 0
     total_weight: float = 0.0
 
 

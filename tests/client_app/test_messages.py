@@ -56,6 +56,7 @@ def turn(model: Arrays, **facts: Value) -> RecordDict:
     config: dict[str, object] = {
         "app": fingerprint(),
         "shape": [FEATURES],
+        "classes": 2,
         "prior": 0.3,
         "shift": [],
         "scale": [],

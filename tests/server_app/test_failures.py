@@ -124,7 +124,7 @@ def test_a_run_stops_at_a_bad_update_if_told_to(tmp_path: Path, harm: str) -> No
     with pytest.raises(RunError, match="round 2 of 4: site 'site-2' sent NaN or infinity") as caught:
         simulate(sabotage(tmp_path, harm, on_bad_update="stop", min_replies=1))
     assert 'on-bad-update = "stop"' in str(caught.value)
-    assert "lower the learning rate" in str(caught.value)
+    assert "Lower sabotage.lr = 0.02 or sabotage.lr-dual = 0.02" in str(caught.value)
 
 
 def test_a_site_that_is_bad_in_every_round_is_left_out_of_every_round(
@@ -172,8 +172,8 @@ def test_a_worker_that_dies_between_two_rounds_is_replaced(
     file, t, b = coefficients
     trained = Report.trained
 
-    def killing(report: Report, server_round: int, cost: dict[str, float]) -> None:
-        trained(report, server_round, cost)
+    def killing(report: Report, server_round: int, *rest: dict[str, float]) -> None:
+        trained(report, server_round, *rest)
         if server_round == 2:
             worker = multiprocessing.active_children()[0]
             worker.kill()

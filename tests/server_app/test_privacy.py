@@ -20,13 +20,13 @@ ALLOWED = {
     "query": {
         "facts": {
             *("name", "partition-id", "examples", "positives", "held-out", "missing", "shape", "columns"),
-            *("count", "total", "squares"),
+            *("count", "total", "squares", "classes"),
         }
     },
     "train": {
         "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean"},
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
-        "cost": {"gradients", "seconds"},
+        "cost": {"gradients", "samples", "seconds"},
     },
     "evaluate": {"metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"}},
 }

@@ -202,10 +202,10 @@ def test_checkpoints_are_written_as_the_run_goes(
     seen: list[bytes] = []
     trained = Report.trained
 
-    def looking(report: Report, server_round: int, cost: dict[str, float]) -> None:
+    def looking(report: Report, server_round: int, *rest: dict[str, float]) -> None:
         file = report.folder / "model.safetensors"
         seen.append(file.read_bytes() if file.exists() else b"")
-        trained(report, server_round, cost)
+        trained(report, server_round, *rest)
 
     monkeypatch.setattr(Report, "trained", looking)
     simulate(saddle_job(tmp_path, rounds=5, checkpoint_every=every))

@@ -48,8 +48,8 @@ def run_saddle(keys: dict[str, Any], weights: list[float] | None = None) -> tupl
             rounds.append(read(arrays))
         return None
 
-    facts = ConfigRecord({"app": fingerprint(), "shape": [], "prior": 0.5, "shift": [], "scale": []})
-    start = build_problem(config.task("cpu", (), 0.5, -1, config.sites)).initial()
+    facts = ConfigRecord({"app": fingerprint(), "shape": [], "classes": 2, "prior": 0.5, "shift": [], "scale": []})
+    start = build_problem(config.task("cpu", (), 2, 0.5, -1, config.sites)).initial()
     grid = Watched(config, unused_run_id())
     with grid:
         sites = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(config.sites)]

@@ -61,7 +61,7 @@ class RegressionOracle:
 def saddle_oracles(slopes: np.ndarray, offsets: np.ndarray) -> OpenOracle:
     """Return the product's own oracles of the saddle problem, in float64."""
     problems = [Saddle(slopes, offsets, site, dtype=torch.float64) for site in range(len(slopes))]
-    return lambda site, server_round: SiteOracle(problems[site], None, None)
+    return lambda site, server_round: SiteOracle(problems[site], None, None, torch.Generator())
 
 
 def regression_oracles(game: RegressionGame) -> OpenOracle:
