@@ -346,7 +346,10 @@ class FederatedStrategy(Strategy):
         result.evaluate_metrics_clientapp[num_rounds] = pooled or MetricRecord()
         if observer:
             observer.evaluated(num_rounds, final)
-        self._require_convergence(final, loss_bound)
+        try:
+            self._require_convergence(final, loss_bound)
+        except RunError as error:
+            raise RunError(f"round {num_rounds} of {num_rounds}: {error}") from None
         return result
 
     def _require_convergence(self, evaluated: list[tuple[Site, Metrics]], bound: float) -> None:

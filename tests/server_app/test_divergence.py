@@ -1,0 +1,84 @@
+"""A run that diverges stops with the round, the site and what to lower; it never goes on with nonsense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config import ConfigError
+from config.run import Value
+from server_app import simulate
+from strategies import ALGORITHMS, RunError
+from strategies.local_sgda import LocalSGDA
+from tests.server_app.sites import job, saddle_job
+
+if TYPE_CHECKING:
+    from problems import Arrays
+
+# A step of x multiplies the distance by |1 - 10 lr| = 9, so its square grows by 9^4 = 6561 in a round of two steps.
+TOO_LARGE: dict[str, Value] = {"local-sgda.lr": 1.0, "rounds": 50}
+ADVICE = r"Lower local-sgda\.lr = 1 or local-sgda\.lr-dual = 0\.02"
+
+
+def folder_of(path: Path) -> Path:
+    [folder] = (path / "runs").iterdir()
+    return folder
+
+
+@pytest.mark.parametrize(("bound", "stops_in"), [(1e6, 3), (1e3, 2), (1e10, 4)])
+def test_a_loss_above_the_bound_ends_the_run(tmp_path: Path, bound: float, stops_in: int) -> None:
+    with pytest.raises(RunError) as caught:
+        simulate(saddle_job(tmp_path) | TOO_LARGE | {"loss-bound": bound})
+    assert str(caught.value).startswith(f"round {stops_in} of 50: the run diverges: at site 'site-0' the distance-x")
+    assert f"(loss-bound = {bound:g})" in str(caught.value)
+    assert caught.match(ADVICE)
+    lines = (folder_of(tmp_path) / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, stops_in)), "what was reached is kept"
+
+
+def test_without_evaluations_it_stops_when_numbers_overflow(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"round \d+ of 50: the run diverges") as caught:
+        simulate(saddle_job(tmp_path) | TOO_LARGE | {"evaluate-every": 0})
+    assert all(f"site 'site-{k}' sent NaN or infinity in 'x'" in str(caught.value) for k in range(4))
+    assert caught.match(ADVICE)
+
+
+def test_a_final_model_beyond_the_bound_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=rf"round 5 of 5: the run diverges: at site 'site-0' .*{ADVICE}"):
+        simulate(saddle_job(tmp_path) | TOO_LARGE | {"rounds": 5, "evaluate-every": 0})
+    assert (folder_of(tmp_path) / "model.safetensors").exists()
+
+
+def test_a_network_that_diverges_names_its_loss(tmp_path: Path) -> None:
+    keys: dict[str, Value] = {"problem": "auc", "score": "identity", "algorithm": "codasca", "codasca.lr": 50.0}
+    with pytest.raises(
+        RunError, match=r"round \d+ of 30: .*diverges(.|\n)*Lower codasca\.lr = 50 or codasca\.server-lr"
+    ):
+        simulate(job(tmp_path, rounds=30) | keys)
+
+
+def test_the_bound_must_be_positive() -> None:
+    with pytest.raises(ConfigError, match=r"loss-bound = 0\.0: input should be greater than 0"):
+        simulate({"loss-bound": 0.0})
+
+
+class Measuring(LocalSGDA):
+    """Local SGDA that reports the norm of the server's y."""
+
+    name = "measuring"
+
+    def measures(self, state: Arrays) -> dict[str, float]:
+        return {"norm-y": state["y"].norm().item()}
+
+
+def test_what_an_algorithm_measures_is_in_the_rounds_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "measuring", Measuring)
+    result = simulate({k: v for k, v in saddle_job(tmp_path, algorithm="measuring").items() if "." not in k})
+    lines = (folder_of(tmp_path) / "metrics.jsonl").read_text().splitlines()
+    norms = [json.loads(line)["norm-y"] for line in lines]
+    assert norms == [record["norm-y"] for record in result.metrics]
+    # The optimum is 0, so at the last round the norm is the root of the distance that the problem reports.
+    assert norms[-1] ** 2 == pytest.approx(result.metrics[-1]["distance-y"], rel=1e-4)
