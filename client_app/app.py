@@ -72,9 +72,9 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
 def describe(message: Message, site: OpenSite) -> RecordDict:
     """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
 
-    The answer's ``facts`` hold name, partition-id, examples, positives (of a task of two classes), held-out, missing,
-    classes (counts), shape, columns (a hash of their names), and count, total, squares (one number per feature or
-    channel).
+    The answer's ``facts`` hold name, partition-id, examples, positives (of a task of two classes; of others
+    class-counts and held-out-counts, one per class), held-out, missing, classes (counts), shape, columns (a hash of
+    their names), and count, total, squares (one number per feature or channel).
     """
     facts: dict[str, object] = {"name": site.node.name, "partition-id": site.node.partition_id}
     data = site.data()
@@ -99,8 +99,12 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
             "total": total,
             "squares": squares,
         }
-        if not PROBLEMS[site.run.problem].multiclass:
-            facts["positives"] = int(data.train.targets().sum())
+        labels = data.train.targets()
+        if PROBLEMS[site.run.problem].multiclass:
+            facts["class-counts"] = labels.bincount(minlength=data.classes).tolist()
+            facts["held-out-counts"] = data.held_out.targets().bincount(minlength=data.classes).tolist()
+        else:
+            facts["positives"] = int(labels.sum())
     return RecordDict({"facts": ConfigRecord(facts)})  # type: ignore[arg-type]
 
 
@@ -116,6 +120,8 @@ def _evaluation(site: OpenSite, problem: Problem, model: Arrays, order: Order) -
 @_answering
 def train(message: Message, site: OpenSite) -> RecordDict:
     """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
+    import torch
+
     from client_app.oracle import SiteOracle, stream
     from client_app.site import Order
     from strategies import not_finite, pack, unpack
@@ -139,14 +145,16 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     oracle = SiteOracle.open(site.run, problem, site.samples(order)[0], random)
     reply, memory = strategy.local_update(sent, memory, oracle, turn)
     if (statistics := problem.buffers()).numel():
-        (reply if site.run.bn == "average" else memory)["buffers"] = statistics
+        (reply if site.run.bn == "average" and strategy.exchanges else memory)["buffers"] = statistics
 
     spent = time.perf_counter() - started
     cost = MetricRecord({"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent})
-    content = RecordDict({"arrays": pack(reply), "metrics": metrics, "cost": cost})
     if bad := not_finite(reply | memory):  # the coordinator leaves such an answer out; remembered, it would spoil all
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
-    else:
+        if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
+            reply = {name: torch.full((1,), torch.nan) for name in bad}
+    content = RecordDict({"arrays": pack(reply), "metrics": metrics, "cost": cost})
+    if not bad:
         store.save(memory)  # last: an answer that fails before this leaves the old memory in place
     return content
 

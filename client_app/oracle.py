@@ -8,8 +8,11 @@ import numpy as np
 import torch
 
 from datasets import Sampler, Samples, make_sampler
+from problems.network import EVALUATION_BATCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from config import RunConfig
@@ -57,6 +60,8 @@ class SiteOracle:
         self.problem, self.samples, self.sampler = problem, samples, sampler
         self.generator, self.batch_size = generator, batch_size
         self.gradients = self.differentiated = 0
+        self._ahead: Iterator[Batch] = iter(())
+        self._count = 8
 
     @classmethod
     def open(
@@ -77,7 +82,19 @@ class SiteOracle:
 
     def draw(self, size: int | None = None) -> Batch | None:
         """Return a fresh mini-batch; None for a problem that needs none."""
-        return self.problem.draw(self.samples, self.sampler, self.generator, size or self.batch_size)
+        size = size or self.batch_size
+        if size == self.batch_size and size < self.problem.draws_ahead:
+            return next(self._ahead, None) or self._many()
+        return self.problem.draw(self.samples, self.sampler, self.generator, size)
+
+    def _many(self) -> Batch:
+        """Draw batches ahead, twice as many as the last time (a round may be short); return the first of them."""
+        size = self.batch_size
+        self._count = min(2 * self._count, self.problem.draws_ahead // size)
+        many = self.problem.draw(self.samples, self.sampler, self.generator, size * self._count)
+        assert many is not None, "what can be drawn ahead is something"
+        self._ahead = zip(*(torch.split(part, size) for part in many), strict=True)
+        return next(self._ahead)
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
         """Return (gx, gy) at any point, on the given batch or on a fresh one."""
@@ -85,6 +102,24 @@ class SiteOracle:
         self.gradients += 1
         self.differentiated += len(batch[1]) if batch is not None else 0
         return self.problem.gradient(x, y, batch)
+
+    def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return g(x; batch), the inner function's estimate; counted with the gradient that it serves."""
+        return self.problem.inner(x, batch)
+
+    def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
+        """Return ∇g(x; batch)ᵀ ∇f(s; batch), one gradient."""
+        self.gradients += 1
+        self.differentiated += len(batch[1]) if batch is not None else 0
+        return self.problem.compositional_gradient(x, s, batch)
+
+    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        """Return numerators (j, p) and denominators (j,), summed over a batch of any size; no gradient is evaluated."""
+        if batch is None:
+            return self.problem.dual_terms(x, None)
+        parts = zip(*(torch.split(values, EVALUATION_BATCH) for values in batch), strict=True)
+        numerators, denominators = zip(*(self.problem.dual_terms(x, part) for part in parts), strict=True)
+        return torch.stack(numerators).sum(0), torch.stack(denominators).sum(0)
 
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""

@@ -65,9 +65,9 @@ class Order:
         Where the run stands, and whether to evaluate what was received.
     site, name : int, str
         This site's place and name.
-    shape, classes, prior, shift, scale
+    shape, classes, prior, shift, scale, shares
         Of one input; how many labels there are; the share of positives; the standardisation, per feature or channel
-        (empty for none).
+        (empty for none); the share of each class (empty for two).
     """
 
     round: int
@@ -80,13 +80,14 @@ class Order:
     prior: float
     shift: tuple[float, ...]
     scale: tuple[float, ...]
+    shares: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, message: Message) -> Order:
         """Read the message's ``config`` record."""
         record: Mapping[str, Any] = message.content.config_records["config"]
         values = {f.name: record[f.name] for f in fields(cls) if f.name in record}
-        vectors = {name: tuple(record[name]) for name in ("shape", "shift", "scale")}
+        vectors = {name: tuple(record.get(name, ())) for name in ("shape", "shift", "scale", "shares")}
         return cls(**({"evaluate": True} | values | vectors))
 
 
@@ -159,7 +160,8 @@ class OpenSite:
 
     def problem(self, order: Order) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        task = self.run.task(self.device, order.shape, order.classes, order.prior, order.site, self.run.sites)
+        facts = (order.shape, order.classes, order.prior, order.site, self.run.sites, order.shares)
+        task = self.run.task(self.device, *facts)
         return cached_problem(task)
 
     def memory(self, name: str) -> Memory:

@@ -98,16 +98,29 @@ class RunConfig(BaseModel):
     thin_share: Share = 0.1
     test_share: Share = 0.25
     holdout_share: Share = 0.2
+    folds: Natural = 0
+    fold: Natural = 0
     label: str = "label"
     standardise: bool = True
-    sampler: Annotated[str, _one_of("sampler", SAMPLERS)] = "uniform"
+    sampler: Annotated[str, _one_of("sampler", ("auto", *SAMPLERS))] = "auto"
     positives_per_batch: Positive = 4
 
     # The problem's own numbers.
     prior: Share = 0.0
     score: Literal["sigmoid", "identity"] = "sigmoid"
     margin: Annotated[float, Field(gt=0)] = 1.0
-    dimension: Positive = 20
+    radius: Annotated[float, Field(gt=0)] = 1.0
+    robust_loss: Literal["cross-entropy", "squared"] = "cross-entropy"
+    inner_samples: Positive = 10
+    sigma_ratio: Annotated[float, Field(ge=0)] = 1.0
+    ways: Annotated[int, Field(ge=2)] = 5
+    shots: Positive = 1
+    queries: Positive = 15
+    inner_lr: Annotated[float, Field(gt=0)] = 0.4
+    inner_steps: Positive = 1
+    test_inner_steps: Positive = 3
+    test_tasks: Positive = 100
+    dimension: Natural = 0
     heterogeneity: Annotated[float, Field(ge=0)] = 1.0
     saddle_file: str = ""
 
@@ -164,7 +177,7 @@ class RunConfig(BaseModel):
                 problems.append(unknown("key", key, run_keys | set(SHARED) | tables))
         config: RunConfig | None = None
         try:
-            config = cls.model_validate(run)
+            config = cls.model_validate(run)._settled()
         except ValidationError as error:
             problems += explain(error)
         algorithm = flat.get("algorithm", cls.model_fields["algorithm"].default)
@@ -191,6 +204,12 @@ class RunConfig(BaseModel):
             raise ConfigError("run-config", str(error).splitlines()) from None
         return config
 
+    def _settled(self) -> RunConfig:
+        """Return the same with the problem's own choice where the run leaves it open."""
+        problem = PROBLEMS[self.problem]
+        sampler = problem.sampler if self.sampler == "auto" else self.sampler
+        return self.model_copy(update={"sampler": sampler, "dimension": self.dimension or problem.dimension})
+
     def _contradictions(self) -> list[str]:
         """Return what is wrong between keys that are right by themselves."""
         found = []
@@ -205,14 +224,40 @@ class RunConfig(BaseModel):
             )
         if self.min_replies > self.sites:
             found.append(f"min-replies = {self.min_replies}: there are only sites = {self.sites}")
-        if self.sampler == "fixed-positives" and self.positives_per_batch >= self.batch_size:
+        if problem.multiclass:
+            found += [
+                f"{key} = {value!r} is for problems of two classes, and problem = {self.problem!r} keeps all classes "
+                f"of the data: take {key} = {default!r}"
+                for key, value, default in (
+                    ("sampler", self.sampler, "uniform"),
+                    ("positive-classes", self.positive_classes, ""),
+                    ("negative-classes", self.negative_classes, ""),
+                )
+                if value != default
+            ]
+        elif self.sampler == "fixed-positives" and self.positives_per_batch >= self.batch_size:
             found.append(
                 f"positives-per-batch = {self.positives_per_batch}: must be below batch-size = {self.batch_size}"
+            )
+        if problem.sampler == "fixed-positives" and self.sampler != problem.sampler:
+            found.append(
+                f"sampler = {self.sampler!r}: problem = {self.problem!r} needs positives in every batch, so take "
+                'sampler = "fixed-positives" or leave it at "auto"'
+            )
+        if self.folds == 1 or self.fold >= max(1, self.folds):
+            found.append(
+                f"folds = {self.folds}, fold = {self.fold}: folds must be 0 (no cross-validation) or at least 2, and "
+                "fold from 0 to folds - 1 (0 without cross-validation)"
             )
         if both := set(parse_classes(self.positive_classes)) & set(parse_classes(self.negative_classes)):
             found.append(f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}")
         if self.partition == "sites" and self.dataset not in ("heart-disease", "site"):
             found.append(f'partition = "sites" needs data with natural sites (heart-disease), not {self.dataset!r}')
+        if self.partition == "by-group" and self.dataset not in ("omniglot", "heart-disease", "site"):
+            found.append(
+                'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals), not '
+                f"{self.dataset!r}"
+            )
         if not _valid_device(self.device):
             found.append(f'device = {self.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...')
         return found
@@ -268,11 +313,22 @@ class RunConfig(BaseModel):
             thin_share=0.0 if self.dataset == "site" or multiclass else self.thin_share,
             test_share=self.test_share,
             holdout_share=self.holdout_share,
+            folds=self.folds,
+            fold=self.fold,
             label=label or self.label,
             seed=self.seed,
         )
 
-    def task(self, device: str, shape: tuple[int, ...], classes: int, prior: float, site: int, sites: int) -> Task:
+    def task(
+        self,
+        device: str,
+        shape: tuple[int, ...],
+        classes: int,
+        prior: float,
+        site: int,
+        sites: int,
+        shares: tuple[float, ...] = (),
+    ) -> Task:
         """Describe the problem, given the facts that the sites reported."""
         return Task(
             problem=self.problem,
@@ -283,12 +339,24 @@ class RunConfig(BaseModel):
             shape=shape,
             classes=classes,
             prior=self.prior or prior,
+            shares=shares,
+            ways=self.ways,
+            shots=self.shots,
+            queries=self.queries,
+            inner_lr=self.inner_lr,
+            inner_steps=self.inner_steps,
+            test_inner_steps=self.test_inner_steps,
+            test_tasks=self.test_tasks,
             amp=self.amp,
             score=self.score,
             margin=self.margin,
+            radius=self.radius,
+            robust_loss=self.robust_loss,
             # Only a closed-form problem differs from site to site; a network is shared by the sites of a process.
             site=-1 if PROBLEMS[self.problem].needs_data else site,
             sites=sites,
+            inner_samples=self.inner_samples,
+            sigma_ratio=self.sigma_ratio,
             dimension=self.dimension,
             heterogeneity=self.heterogeneity,
             saddle_file=self.saddle_file,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datasets.errors import DataError, suggestion
-from datasets.partition import PARTITIONS, Ints, Rows, partition, stratified, thinned
+from datasets.partition import PARTITIONS, Ints, Rows, dealt, partition, stratified, thinned
 from datasets.samples import Samples
 from datasets.site import read_site
 from datasets.sources import READERS, Source
@@ -54,7 +54,12 @@ class DataConfig:
     test_share
         In [0, 1). Common test rows of a data set without an official test set, stratified by class.
     holdout_share
-        In [0, 1). Rows that each site holds out of its own, stratified by class.
+        In [0, 1). Rows that each site holds out of its own, stratified by class; with the partition ``"by-group"``
+        whole groups.
+    folds, fold
+        With 2 or more folds each site deals its rows into so many, stratified by class, and holds out number `fold`,
+        from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
+        an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
     label
         Label column of a site's table or labels.csv.
     seed
@@ -80,6 +85,8 @@ class DataConfig:
     thin_share: float = 0.0
     test_share: float = 0.25
     holdout_share: float = 0.2
+    folds: int = 0
+    fold: int = 0
     label: str = "label"
     seed: int = 0
     download: bool = True
@@ -98,6 +105,11 @@ class DataConfig:
         for name in ("thin_share", "test_share", "holdout_share"):
             if not 0 <= getattr(self, name) < 1:
                 problems.append(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        if self.folds < 0 or self.folds == 1:
+            problems.append(f"folds is {self.folds}; it must be 0 or at least 2")
+        elif not 0 <= self.fold < max(1, self.folds):
+            highest = max(0, self.folds - 1)
+            problems.append(f"fold is {self.fold}; with {self.folds} folds it must be from 0 to {highest}")
         if not 0 < self.concentration < float("inf"):
             problems.append(f"concentration is {self.concentration}; it must be above 0 and finite")
         if self.seed < 0:
@@ -121,7 +133,8 @@ class SiteData:
     train
         Training rows, at least one.
     held_out
-        The site's own evaluation rows. A class with a single row is in `train` only, so this may be empty.
+        The site's own evaluation rows. A class with a single row is in `train` only, so this may be empty; in
+        cross-validation it may, where a site has fewer rows than there are folds.
     classes
         How many labels there are: 2 in a binary run.
     missing
@@ -169,6 +182,11 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     elif config.partition == "sites":
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = _splits(config, sites)[site]
+    if not len(train):
+        raise DataError.plain(
+            f"the site's only row is held out in fold {config.fold}, which leaves none to train on; take another fold, "
+            "folds = 0, or leave the site out"
+        )
     inputs = pool.source.inputs
     missing = int(inputs.index_select(0, train).isnan().sum()) if inputs.is_floating_point() else 0
     return SiteData(
@@ -193,7 +211,7 @@ def load_test(config: DataConfig) -> Samples | None:
     -------
     samples
         The official test set, or `test_share` of the rows. None for the data set ``"site"``, and when a
-        share of 0 leaves no test rows.
+        share of 0 or cross-validation leaves no test rows.
 
     Raises
     ------
@@ -243,7 +261,7 @@ def _pool(config: DataConfig) -> _Pool:
         # A hospital's share of the test rows should be its share of all rows, so it is part of the stratum.
         groups = source.groups[kept] if source.groups is not None else 0
         strata = labels[kept] + source.class_count * groups
-        test = stratified(strata, config.test_share, _rng(config, "test"))
+        test = stratified(strata, 0.0 if config.folds else config.test_share, _rng(config, "test"))
     classes = 2 if config.binary else source.class_count
     return _Pool(source, torch.from_numpy(labels), classes, kept[~test], kept[test])
 
@@ -290,7 +308,15 @@ def _splits(config: DataConfig, sites: int) -> list[tuple[Tensor, Tensor]]:
         owner = partition(config.partition, rows, sites, _rng(config, "partition"))
     held_out = np.zeros(len(labels), np.bool_)
     for site, members in enumerate(_by_owner(owner, sites)):
-        held_out[members] = stratified(labels[members], config.holdout_share, _rng(config, "held-out", site))
+        strata, unit = labels[members], np.arange(len(members))
+        if config.partition == "by-group" and pool.source.groups is not None:  # what is dealt whole is held out whole
+            groups, unit = np.unique(pool.source.groups[pool.train][members], return_inverse=True)
+            strata = np.zeros_like(groups)
+        if config.folds:
+            chosen = dealt(strata, config.folds, _rng(config, "folds", site)) == config.fold
+        else:
+            chosen = stratified(strata, config.holdout_share, _rng(config, "held-out", site))
+        held_out[members] = chosen[unit]
     train = np.flatnonzero(~held_out)
     if config.thin_share:
         rare = labels[train] == (config.thin_class == "positive")

@@ -32,7 +32,7 @@ class Rows:
     sides
         Shape (n,): 0 and 1 for negative and positive classes; all 0 in a run that keeps the classes.
     groups
-        Shape (n,): the natural site of each row; None when the data set has none.
+        Shape (n,): the natural site of each row, or its character; None when the data set has none.
     concentration
         Of the Dirichlet distribution, above 0.
     """
@@ -99,10 +99,26 @@ def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     return rows.groups
 
 
+def by_group(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Deal whole groups to the sites: the characters of Omniglot with all their turns, or hospitals."""
+    if rows.groups is None:
+        raise DataError.plain(
+            "partition 'by-group' needs a data set with groups, such as omniglot; use iid, dirichlet or by-class"
+        )
+    groups, group = np.unique(rows.groups, return_inverse=True)
+    if len(groups) < sites:
+        raise DataError.plain(
+            f"partition 'by-group' gives each of {sites} sites a group of its own, and the data have {len(groups)}; "
+            "use fewer sites"
+        )
+    return (rng.permutation(len(groups)) % sites)[group]
+
+
 PARTITIONERS: dict[str, Partitioner] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "by-class": by_class,
+    "by-group": by_group,
     "sites": natural,
 }
 PARTITIONS = tuple(PARTITIONERS)
@@ -176,6 +192,30 @@ def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
             size = min(max(round(share * len(members)), 1), len(members) - 1)
             chosen[rng.permutation(members)[:size]] = True
     return chosen
+
+
+def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
+    """Deal rows into folds of equal size, stratum by stratum.
+
+    Parameters
+    ----------
+    strata
+        Shape (n,): the class of each row, or any other stratum.
+    folds
+        At least 1.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    fold
+        Shape (n,): the fold of each row, in [0, folds). Sizes differ by one at most, and so do the parts that the
+        folds have of a stratum.
+    """
+    shuffled = rng.permutation(len(strata))
+    fold = np.empty(len(strata), np.int64)
+    fold[shuffled[np.argsort(strata[shuffled], kind="stable")]] = np.arange(len(strata)) % folds
+    return fold
 
 
 def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> Mask:

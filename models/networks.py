@@ -78,6 +78,17 @@ def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
     return _cnn(name, shape, outputs, hidden, channels=(6, 16), padding=padding, widths=(120, 84))
 
 
+def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """Four 3 x 3 convolutions with stride 2, each with batch norm by the batch's own statistics and ReLU."""
+    before = _image(name, shape, 17)[0]  # the sides, divided by 16 and rounded up, are 2: batch norm can train
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        convolution = nn.Conv2d(before, hidden, 3, stride=2, padding=1, bias=False)  # batch norm adds its own
+        layers += [convolution, nn.BatchNorm2d(hidden, track_running_stats=False), nn.ReLU()]
+        before = hidden
+    return _body_and_head([*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()], hidden, outputs)
+
+
 def _torchvision(
     name: str,
     shape: _Shape,
@@ -112,6 +123,7 @@ _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "lenet5": _lenet5,
     "cnn-mnist": partial(_cnn, channels=(20, 50), padding=(0, 0), widths=(500,)),
     "cnn-cifar": partial(_cnn, channels=(32, 64), padding=(2, 2), widths=(512,)),
+    "conv4": _conv4,
     "resnet18": _resnet,
     "resnet50": _resnet,
     "densenet121": _densenet,
@@ -131,6 +143,10 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
         The widths of Caffe's LeNet (Jia et al. 2014): 20 and 50 channels of 5 x 5, then 500.
     ``cnn-cifar``
         The CNN of FedAvg (McMahan et al. 2017): 32 and 64 channels of 5 x 5, padded, then 512.
+    ``conv4``
+        The few-shot network of MAML on Omniglot (Finn et al. 2017, after Vinyals et al. 2016): four 3 x 3
+        convolutions of ``hidden`` channels (64 there) with stride 2 in place of pooling, then the mean over the
+        image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
     ``resnet18``, ``resnet50``, ``densenet121``
         torchvision's (He et al. 2016; Huang et al. 2017), untrained. Where a side has 64 pixels or fewer, the
         first convolution is 3 x 3 with stride 1 and no max-pooling follows it, as is usual on CIFAR.
@@ -144,7 +160,7 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
     outputs : int
         1 or more: the network maps (n, \\*shape) to (n, outputs), without a final activation.
     hidden : int
-        1 or more: the width of ``mlp``; the other networks ignore it.
+        1 or more: the width of ``mlp``, the channels of ``conv4``; the other networks ignore it.
     seed : int
         The initialisation, PyTorch's or torchvision's default, is a pure function of it. The global random
         state of no device is read or changed.

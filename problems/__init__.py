@@ -7,13 +7,23 @@ from dataclasses import dataclass
 import torch
 
 from problems.auc import Auc, AucMargin
+from problems.auprc import Auprc
 from problems.base import Arrays, Batch, Metrics, Problem, ProblemError
 from problems.bce import Bce
+from problems.cross_entropy import CrossEntropy
+from problems.fair import Fair
+from problems.invariant_logistic import InvariantLogistic
+from problems.maml import Maml
+from problems.network import NetworkProblem
+from problems.robust import Robust
 from problems.saddle import Saddle, saddle_coefficients
 
 __all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Task", "build_problem"]
 
-PROBLEMS: dict[str, type[Problem]] = {problem.name: problem for problem in (Auc, AucMargin, Bce, Saddle)}
+PROBLEMS: dict[str, type[Problem]] = {
+    problem.name: problem
+    for problem in (Auc, AucMargin, Bce, CrossEntropy, Robust, Fair, Auprc, InvariantLogistic, Maml, Saddle)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +46,16 @@ class Task:
         C, the network's outputs where the problem is ``multiclass``.
     prior : float
         p, the share of positives over all sites, in (0, 1).
+    shares : tuple of float
+        p_1 to p_C of a ``multiclass`` problem, over all sites; empty: all equal.
+    ways, shots, queries, inner_lr, inner_steps, test_inner_steps, test_tasks
+        See `Maml`.
     amp, score, margin
-        See `NetworkProblem`, `Auc` and `AucMargin`.
+        See `NetworkProblem`, `Auc`, and `AucMargin` and `Auprc`.
+    robust_loss, radius
+        See `Robust`.
+    inner_samples, sigma_ratio
+        m of a conditional problem; see `InvariantLogistic`.
     site, sites : int
         Which f_k and of how many; site is -1 at the coordinator. Only ``saddle`` differs between sites.
     dimension, heterogeneity, saddle_file
@@ -54,11 +72,23 @@ class Task:
     shape: tuple[int, ...] = ()
     classes: int = 2
     prior: float = 0.5
+    shares: tuple[float, ...] = ()
+    ways: int = 5
+    shots: int = 1
+    queries: int = 15
+    inner_lr: float = 0.4
+    inner_steps: int = 1
+    test_inner_steps: int = 3
+    test_tasks: int = 100
     amp: str = ""
     score: str = "sigmoid"
     margin: float = 1.0
+    robust_loss: str = "cross-entropy"
+    radius: float = 1.0
     site: int = -1
     sites: int = 1
+    inner_samples: int = 10
+    sigma_ratio: float = 1.0
     dimension: int = 20
     heterogeneity: float = 1.0
     saddle_file: str = ""
@@ -79,13 +109,26 @@ def build_problem(task: Task) -> Problem:
     if issubclass(problem, Saddle):
         t, b = saddle_coefficients(task.sites, task.dimension, task.heterogeneity, task.seed, task.saddle_file)
         return problem(t, b, task.site, task.seed, task.device, task.dtype)
+    if issubclass(problem, InvariantLogistic):
+        return problem(task.inner_samples, task.dimension, task.sigma_ratio, task.seed, task.device, task.dtype)
     from models import FlatNetwork, build
 
-    outputs = task.classes if problem.multiclass else 1
+    outputs = task.ways if issubclass(problem, Maml) else task.classes if problem.multiclass else 1
     module = build(task.model, task.shape, outputs, hidden=task.hidden, seed=task.seed)
     network = FlatNetwork(module.to(task.device, task.dtype))
     if issubclass(problem, AucMargin):
         return problem(network, task.prior, task.amp, task.score, task.margin)
+    if issubclass(problem, Auprc):
+        return problem(network, task.prior, task.amp, task.margin)
     if issubclass(problem, Auc):
         return problem(network, task.prior, task.amp, task.score)
-    return Bce(network, task.prior, task.amp)
+    if issubclass(problem, Robust):
+        return problem(network, task.shape, task.amp, task.robust_loss, task.radius)
+    if issubclass(problem, Fair):
+        return problem(network, task.shares or (1 / task.classes,) * task.classes, task.amp)
+    if issubclass(problem, Maml):
+        form = (task.ways, task.shots, task.queries)
+        steps = (task.inner_lr, task.inner_steps, task.test_inner_steps)
+        return problem(network, task.shape, task.amp, *form, *steps, task.test_tasks, task.seed)
+    assert issubclass(problem, NetworkProblem), "a closed form is built above"
+    return problem(network, task.prior, task.amp)

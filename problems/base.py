@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from datasets import Sampler, Samples
 
 Arrays = dict[str, Tensor]
@@ -39,7 +41,15 @@ class Problem(ABC):
     multiclass : bool
         Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
     offers : frozenset of str
-        What it can do beyond gradients, for algorithms that need it: ``"closed-form-dual"`` (see `dual_terms`).
+        What it can do beyond gradients, for algorithms that need it: ``"closed-form-dual"`` (see `dual_terms`),
+        ``"inner-function"`` (see `inner`).
+    sampler : str
+        What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
+    draws_ahead : int
+        How many samples the oracle may draw at once for the batches to come, where a batch of 2n is two independent
+        batches of n, as where samples come from a distribution; 0 where it is not.
+    dimension : int
+        d of a problem in closed form, unless the run says otherwise.
     device : torch.device
         Where x, y and the batches live.
     """
@@ -49,6 +59,9 @@ class Problem(ABC):
     needs_data: ClassVar[bool] = True
     multiclass: ClassVar[bool] = False
     offers: ClassVar[frozenset[str]] = frozenset()
+    sampler: ClassVar[str] = "uniform"
+    draws_ahead: int = 0
+    dimension: ClassVar[int] = 20
     device: torch.device
 
     @abstractmethod
@@ -122,6 +135,62 @@ class Problem(ABC):
             Numerators, shape (j, p), and denominators, shape (j,).
         """
         raise ProblemError(f"problem {self.name!r} does not give its best y in closed form")
+
+    def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return g(x; batch), the estimate of the inner function of f(g(x)), where its size is fixed.
+
+        An algorithm follows it by a running average s over its steps; with inner samples in the batch it is the mean
+        over all of them. The gradient at s is `compositional_gradient`.
+
+        Parameters
+        ----------
+        x : Tensor
+            Primal variable, shape (d,).
+        batch : Batch or None
+            A mini-batch, as `draw` returns it.
+
+        Returns
+        -------
+        Tensor
+            Shape (k,), with the same k for every batch. It belongs to the caller.
+        """
+        raise ProblemError(f"problem {self.name!r} has no inner function of a fixed size")
+
+    def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
+        """Return ∇g(x; batch)ᵀ ∇f(s; batch): the outer gradient is taken at s in place of g(x; batch).
+
+        With s = ``inner(x, batch)`` it is the gradient of f(g(x; batch); batch).
+
+        Parameters
+        ----------
+        x : Tensor
+            Primal variable, shape (d,).
+        s : Tensor
+            An estimate of g(x), shape (k,).
+        batch : Batch or None
+            The mini-batch that ``inner`` was asked about.
+
+        Returns
+        -------
+        Tensor
+            Shape (d,). It belongs to the caller.
+        """
+        raise ProblemError(f"problem {self.name!r} has no inner function of a fixed size")
+
+    def lacks(self, counts: Sequence[int]) -> str:
+        """Say what a set of samples lacks to be learnt from or judged by; empty: nothing.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            How many samples there are of each class; asked of ``multiclass`` problems only.
+
+        Returns
+        -------
+        str
+            Continues "site 'north' has": what there is, what is needed, and the keys to change.
+        """
+        return ""
 
     @abstractmethod
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:

@@ -43,7 +43,7 @@ class NetworkProblem(Problem):
     """
 
     extra: ClassVar[int] = 0
-    dual: ClassVar[int] = 0
+    dual: int = 0
 
     def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "") -> None:
         self.network = network
@@ -109,12 +109,15 @@ class NetworkProblem(Problem):
         return labels if self.multiclass else labels.to(self.dtype)
 
     @torch.no_grad()
-    def logits(self, x: Tensor, data: Samples) -> Tensor:
-        """Return the network's raw outputs on all samples, shape (n,), or (n, C), in evaluation mode."""
+    def logits(self, x: Tensor, data: Samples, offset: Tensor | float = 0.0) -> Tensor:
+        """Return the network's raw outputs on all samples, shape (n,), or (n, C), in evaluation mode.
+
+        ``offset`` is added to every input.
+        """
         self.network.bind(x)
         self.network.train(False)
         blocks = torch.split(torch.arange(len(data), device=self.device), EVALUATION_BATCH)
-        outputs = [self.outputs(data.batch(rows)[0].to(self.dtype)) for rows in blocks]
+        outputs = [self.outputs(data.batch(rows)[0].to(self.dtype).add_(offset)) for rows in blocks]
         return torch.cat(outputs) if outputs else x[:0]
 
     @torch.no_grad()

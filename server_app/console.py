@@ -17,6 +17,7 @@ NAMES = {
     "auprc": "AUPRC",
     "accuracy": "accuracy",
     "worst-class": "worst class",
+    "robust-accuracy": "robust accuracy",
     "loss": "loss",
     "distance-x": "‖x-x*‖²",
     "distance-y": "‖y-y*‖²",

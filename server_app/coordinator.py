@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -13,7 +14,7 @@ from client_app.site import resolve_device
 from datasets import load_test, standardisation
 from problems import PROBLEMS, build_problem
 from server_app.report import Report, plain
-from strategies import Exchange, RunError, Site, pack, unpack
+from strategies import ALGORITHMS, Exchange, RunError, Site, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,8 @@ class Result:
         the same per evaluation, gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not
         defined, as AUROC is on samples of one class.
     arrays : dict of ndarray
-        The final model, flat, by name: "x", "y" where there is one, "buffers" where there are batch norms.
+        The final model, flat, by name: "x", "y" where there is one, "buffers" where there are batch norms. Of a
+        personalised algorithm what the server keeps; the sites' own models stay there.
     folder : Path
         The run folder.
     """
@@ -77,6 +79,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         exchange.by_node = {site.node_id: site for site in exchange.sites}
         common = report.inputs = agree(config, exchange.sites, facts, progress)
         problem = report.problem = build(config, common)
+        check(problem, exchange.sites, facts, progress)
         start = problem.initial()
         if (buffers := problem.buffers()).numel():
             start["buffers"] = buffers
@@ -94,6 +97,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             exchange=exchange,
             evaluate_every=config.evaluate_every,
             loss_bound=config.loss_bound,
+            project=lambda y: problem.project(y.to(problem.device)).cpu(),
             observer=report,
         )
     except Exception:
@@ -167,6 +171,7 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
         Listing all that does not go together.
     """
     common: Facts = {"app": fingerprint(), "shape": [], "classes": 2, "prior": 0.5, "shift": [], "scale": []}
+    common["shares"] = []
     problem = PROBLEMS[config.problem]
     if not problem.needs_data:
         return common
@@ -184,11 +189,18 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
     if not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"
         wrong.append(f"all {examples} training samples of all sites are {only}: a ranking needs both classes")
+    class_counts = (fact.get("class-counts", ()) for fact in by_name.values())  # a site knows only the labels it has
+    counts = [sum(column) for column in zip_longest(*class_counts, fillvalue=0)]
+    if problem.multiclass and sum(map(bool, counts)) < 2:
+        wrong.append(f"all {examples} training samples of all sites are of one class: there is nothing to tell apart")
     none = [name for name, fact in by_name.items() if not fact.get("positives", 1)]
     if config.sampler == "fixed-positives" and none:
+        needed, other = ('sampler = "fixed-positives"', 'sampler = "uniform"')
+        if problem.sampler == config.sampler:  # the problem's own: it can do with no other
+            needed, other = (f"problem = {config.problem!r}", "another problem, such as auc")
         wrong.append(
-            f'sampler = "fixed-positives" needs positives at every site, and {", ".join(none)} have none among the '
-            'training samples: use sampler = "uniform" or another partition'
+            f"{needed} needs positives at every site, and {', '.join(none)} have none among the training samples: use "
+            f"{other} or another partition, or leave these sites out"
         )
     if wrong:
         raise RunError("\n".join(wrong))
@@ -202,10 +214,12 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
         if fact["missing"]:
             filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
             progress.say(f"site {name!r}: {fact['missing']} missing values, imputed by {filled}")
-    # A site knows only the labels it has: the largest number of classes is everybody's.
+    # The largest number of classes is everybody's.
     common["classes"] = max(fact["classes"] for fact in by_name.values())
     common["shape"] = list(next(iter(shapes.values())))
-    if not problem.multiclass:
+    if problem.multiclass:
+        common["shares"] = [count / examples for count in counts]
+    else:
         common["prior"] = positives / examples
     if config.standardise:
         sums = ([sum(column) for column in zip(*(f[key] for f in by_name.values()), strict=True)] for key in MOMENTS)
@@ -220,8 +234,27 @@ MOMENTS = ("count", "total", "squares")
 def build(config: RunConfig, common: Facts) -> Problem:
     """Build the coordinator's own copy of the problem: those of an earlier run in this process hold its last model."""
     device = resolve_device(config.device)
-    facts = (tuple(common["shape"]), common["classes"], common["prior"])
-    return build_problem(config.task(device, *facts, -1, config.sites))
+    facts = (tuple(common["shape"]), common["classes"], common["prior"], -1, config.sites, tuple(common["shares"]))
+    return build_problem(config.task(device, *facts))
+
+
+def check(problem: Problem, sites: list[Site], facts: dict[int, Facts], progress: Progress) -> None:
+    """Check that each site has what the problem asks of samples of many classes.
+
+    Raises
+    ------
+    RunError
+        Listing all sites that cannot train. Of those that cannot evaluate it warns.
+    """
+    if not problem.multiclass:
+        return
+    lacks = {site.name: problem.lacks(facts[site.node_id]["class-counts"]) for site in sites}
+    if wrong := [f"site {name!r} has, to train on, {text}" for name, text in lacks.items() if text]:
+        raise RunError("\n".join(wrong))
+    for site in sites:
+        counts = facts[site.node_id]["held-out-counts"]
+        if sum(counts) and (text := problem.lacks(counts)):
+            progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")
 
 
 def describe(config: RunConfig, common: Facts, start: dict[str, Any]) -> str:
@@ -236,9 +269,10 @@ def describe(config: RunConfig, common: Facts, start: dict[str, Any]) -> str:
 
 def central_evaluation(config: RunConfig, problem: Problem, common: Facts, report: Report) -> Any:
     """Return the function that evaluates a model at the coordinator, where there is a common test set."""
-    needs_data = PROBLEMS[config.problem].needs_data
-    # A hospital's own folder is nowhere but there, and statistics that stay at the sites leave no model to test here.
-    wanted = needs_data and config.central_test and config.dataset != "site" and config.bn == "average"
+    needs_data, personalised = PROBLEMS[config.problem].needs_data, ALGORITHMS[config.algorithm].personalised
+    # A hospital's own folder is nowhere but there; models or statistics that stay at the sites leave none to test here.
+    wanted = needs_data and config.central_test and config.dataset != "site"
+    wanted = wanted and config.bn == "average" and not personalised
     test = load_test(config.data()) if wanted else None
     if test is not None:
         if common["shift"]:
@@ -246,13 +280,16 @@ def central_evaluation(config: RunConfig, problem: Problem, common: Facts, repor
 
             test = test.standardised(torch.tensor(common["shift"]), torch.tensor(common["scale"]))
         test = test.to(problem.device)
+        if problem.multiclass and (text := problem.lacks(test.targets().bincount().tolist())):
+            report.progress.warn(f"no evaluation on the common test set: it has {text}")
+            test = None
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         started = time.monotonic()
         model = unpack(arrays)
         due = (config.evaluate_every and server_round % config.evaluate_every == 0) or server_round == config.rounds
         metrics: Metrics = {}
-        if due and (test is not None or not needs_data):
+        if due and not personalised and (test is not None or not needs_data):
             here = unpack(arrays, problem.device)
             if "buffers" in here:
                 problem.load_buffers(here["buffers"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from problems.metrics import pool
-from strategies import RunError
+from strategies import ALGORITHMS, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
 
-HEADLINE = ("loss", "auroc", "auprc", "accuracy", "worst-class", "distance-x", "distance-y")
+HEADLINE = ("loss", "auroc", "auprc", "accuracy", "worst-class", "robust-accuracy", "distance-x", "distance-y")
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
@@ -119,8 +119,9 @@ class Report:
 
         That is one entry, ``edelweiss``, of JSON: ``shift`` and ``scale`` of the inputs where they are standardised,
         and the problem's own scalars. The file keeps no order between entries; with one, equal runs give equal bytes.
+        There is no file where each site has a model of its own.
         """
-        if self.problem is None or not self.model:
+        if self.problem is None or not self.model or ALGORITHMS[self.config.algorithm].personalised:
             return
         from safetensors.torch import save_file
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from strategies.acc_fcsg_m import AccFCSGM
+from strategies.adafgda import AdaFgda
+from strategies.alone import Alone
 from strategies.average import Reply, Site, average
 from strategies.base import FederatedStrategy, Observer, Oracle
+from strategies.cdma import Cdma
+from strategies.coda import Coda
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.exchange import Exchange, RunError
+from strategies.fcsg import FCSG, FCSGM
 from strategies.fedavg import FedAvg
+from strategies.fednest import FedNest
+from strategies.fgda import Fgda
+from strategies.fmgda import Fmgda
 from strategies.hyper import StrategyError
+from strategies.local_scgd import LocalSCGD, LocalSCGDM
 from strategies.local_sgda import LocalSGDA
+from strategies.local_sgda_plus import LocalSGDAPlus
+from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from strategies.npa import NPA
+from strategies.sagda import Sagda
 from strategies.schedule import Stages, Turn
 from strategies.wire import not_finite, pack, size, unpack
 
@@ -41,7 +55,30 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, type[FederatedStrategy]] = {
-    algorithm.name: algorithm for algorithm in (FedAvg, LocalSGDA, CodaPlus, Codasca)
+    algorithm.name: algorithm
+    for algorithm in (
+        Alone,
+        FedAvg,
+        LocalSGDA,
+        LocalSGDAPlus,
+        NPA,
+        MomentumLocalSGDA,
+        MomentumLocalSGDAPlus,
+        Coda,
+        CodaPlus,
+        Codasca,
+        Fmgda,
+        Fgda,
+        AdaFgda,
+        Sagda,
+        Cdma,
+        FedNest,
+        FCSG,
+        FCSGM,
+        AccFCSGM,
+        LocalSCGD,
+        LocalSCGDM,
+    )
 }
 
 

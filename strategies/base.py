@@ -50,6 +50,15 @@ class Oracle(Protocol):
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
         """Return (gx, gy) at any point, on the given batch or on a fresh one; gy is None without a y."""
 
+    def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return g(x; batch) of a problem with an inner function of fixed size (``needs`` it by name)."""
+
+    def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
+        """Return ∇g(x; batch)ᵀ ∇f(s; batch) of such a problem."""
+
+    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
+        """Return a batch's part in the best y at x, of a problem with a closed-form dual (``needs`` it by name)."""
+
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""
 
@@ -83,6 +92,7 @@ class _Run:
     rounds: int
     state: Arrays
     phase: str
+    project: Callable[[Tensor], Tensor] | None = None
     work: dict[str, float] = field(default_factory=dict)
 
     def model(self) -> Arrays:
@@ -123,6 +133,12 @@ class FederatedStrategy(Strategy):
     """What it asks of a problem beyond gradients (``Problem.offers``)."""
     partial: ClassVar[bool] = True
     """Whether it can do with a share of the sites in a round (``fraction`` below 1)."""
+    first_come: ClassVar[bool] = False
+    """Whether it waits for no more than ``min-replies`` usable answers (if that is not 0), and drops later ones."""
+    personalised: ClassVar[bool] = False
+    """Whether each site ends with a model of its own, so that the server's is neither tested nor written to a file."""
+    exchanges: ClassVar[bool] = True
+    """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
 
     local_steps: int = hyper(10, "q: local steps between two synchronisations", low=1)
     fraction: float = hyper(1.0, "share of the sites that take part in a round", above=0.0, high=1.0)
@@ -250,6 +266,7 @@ class FederatedStrategy(Strategy):
         exchange: Exchange | None = None,
         evaluate_every: int = 1,
         loss_bound: float = math.inf,
+        project: Callable[[Tensor], Tensor] | None = None,
         observer: Observer | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
@@ -275,6 +292,8 @@ class FederatedStrategy(Strategy):
             Sites evaluate what they receive every so many rounds; 0: only the final model.
         loss_bound : float
             A site's loss (or distance to the optimum) above it, or NaN, is divergence and ends the run.
+        project : callable, optional
+            P, onto the feasible set of y: a mean of feasible points is feasible, but a server's own step may leave it.
         observer : Observer, optional
             Told about every round.
 
@@ -292,10 +311,11 @@ class FederatedStrategy(Strategy):
             grid, timeout, [Site(i, str(node), node) for i, node in enumerate(sorted(grid.get_node_ids()))]
         )
         exchange.advice = f"Lower {self.step_sizes}"
+        exchange.first_come = np.random.default_rng([self.seed, 7]) if self.first_come else None
         result, arrays = Result(), initial_arrays
         start = unpack(initial_arrays)
         buffers = {"buffers": start.pop("buffers")} if "buffers" in start else {}
-        run = _Run(exchange.sites, num_rounds, self.initial_state(start) | buffers, self.phases[0])
+        run = _Run(exchange.sites, num_rounds, self.initial_state(start) | buffers, self.phases[0], project)
         object.__setattr__(self, "_run", run)
         output = _Output(self.output, num_rounds, self.seed)
         self.summary()
@@ -427,6 +447,8 @@ class FederatedStrategy(Strategy):
 
         state = self.aggregate(run.state, opened(), turn)
         run.state = state | mean_buffers.value()
+        if run.project and "y" in run.state:
+            run.state["y"] = run.project(run.state["y"])
         return None, MetricRecord({"samples": samples})
 
     def configure_evaluate(

@@ -11,11 +11,13 @@ from flwr.app import ArrayRecord
 from strategies.wire import not_finite, size, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    import numpy as np
     from flwr.app import Message
     from flwr.serverapp import Grid
 
+    from problems import Arrays
     from strategies.average import Site
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
@@ -46,6 +48,10 @@ class Exchange:
         Told about every answer that is left out.
     advice : str
         What to do about an update that is not finite.
+    first_come : numpy.random.Generator, optional
+        Given, an exchange ends as soon as ``min_replies`` usable answers are there, unless that is 0, and drops later
+        ones. It draws the order in which messages leave; otherwise the last of the sites that share a process would
+        never come in time.
 
     Attributes
     ----------
@@ -62,6 +68,7 @@ class Exchange:
     on_bad_update: str = "skip"
     warn: Callable[[str], None] = print
     advice: str = "Lower the step size"
+    first_come: np.random.Generator | None = None
     bytes_down: int = 0
     bytes_up: int = 0
     waiting: float = 0.0
@@ -85,7 +92,7 @@ class Exchange:
         messages : sequence of Message
             At most one to each site.
         min_replies : int, optional
-            In place of the run's.
+            In place of the run's; then nobody's answer is dropped for being late.
 
         Raises
         ------
@@ -95,13 +102,15 @@ class Exchange:
         wanted = self.min_replies if min_replies is None else min_replies
         required = min(wanted, len(messages)) or len(messages)
         failures: list[str] = []
-        skipped = 0
-        for site, answer in self._answers(messages):
+        usable = skipped = 0
+        rush = self.first_come if wanted and min_replies is None else None
+        for site, answer in self._answers(messages) if rush is None else self._first(messages, required, rush):
             failure = self._failure(site, answer)
             if failure is None and answer is not None:
-                arrays = unpack(answer.content.array_records.get("arrays", ArrayRecord()))
+                arrays = _arrays(answer)
                 self.bytes_up += size(arrays)
                 if not (bad := not_finite(arrays)):
+                    usable += 1
                     yield answer
                     continue
                 failure = f"site {site.name!r} sent NaN or infinity in {', '.join(map(repr, bad))}. "
@@ -113,7 +122,6 @@ class Exchange:
             self.warn(f"{failure} [left out]")
         if 2 * skipped > len(messages):  # not one broken site, then
             raise RunError("the run diverges:\n  " + "\n  ".join(failures))
-        usable = len(messages) - len(failures)
         if not usable or usable + (0 if wanted else skipped) < required:
             advice = f" (min-replies={max(1, usable)} would go on without the others)" if min_replies is None else ""
             raise RunError(
@@ -123,25 +131,56 @@ class Exchange:
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[Site, Message | None]]:
         """Yield every addressed site with its answer, or None after the timeout, in the order of the sites."""
-        ordered = sorted(messages, key=lambda message: self.by_node[message.metadata.dst_node_id].index)
-        for message in ordered:
-            self.bytes_down += size(unpack(message.content.array_records.get("arrays", ArrayRecord())))
-        identifiers = list(self.grid.push_messages(ordered))
-        missing = {identifier for identifier in identifiers if identifier}
+        asked = self._push(sorted(messages, key=lambda message: self._addressee(message).index))
+        arrivals = self._arrivals(asked)
         arrived: dict[str, Message] = {}
+        for identifier, site in asked.items():
+            while identifier not in arrived and (answer := next(arrivals, None)):
+                arrived[answer.metadata.reply_to_message_id] = answer
+            yield site, arrived.pop(identifier, None)
+
+    def _first(
+        self, messages: Sequence[Message], enough: int, random: np.random.Generator
+    ) -> Iterator[tuple[Site, Message | None]]:
+        """Yield the sites that answered until so many usable answers were there; if they never are, all sites."""
+        asked = self._push([messages[i] for i in random.permutation(len(messages))])
+        arrived: dict[str, Message] = {}
+        usable = 0
+        for answer in self._arrivals(asked):
+            identifier = answer.metadata.reply_to_message_id
+            arrived[identifier] = answer
+            usable += self._failure(asked[identifier], answer) is None and not not_finite(_arrays(answer))
+            if usable == enough:
+                asked = {identifier: asked[identifier] for identifier in arrived}
+                break
+        for identifier, site in sorted(asked.items(), key=lambda item: item[1].index):
+            yield site, arrived.pop(identifier, None)
+
+    def _addressee(self, message: Message) -> Site:
+        return self.by_node[message.metadata.dst_node_id]
+
+    def _push(self, messages: Sequence[Message]) -> dict[str, Site]:
+        """Send the messages; return whom an answer to which identifier comes from."""
+        self.bytes_down += sum(size(_arrays(message)) for message in messages)
+        # A site that cannot be reached has no identifier: its place is taken by one that nobody answers to.
+        identifiers = self.grid.push_messages(messages)
+        return {
+            identifier or f"unreachable-{message.metadata.dst_node_id}": self._addressee(message)
+            for message, identifier in zip(messages, identifiers, strict=True)
+        }
+
+    def _arrivals(self, asked: Collection[str]) -> Iterator[Message]:
+        """Yield answers as they come, until all have or the time is up."""
+        missing = {identifier for identifier in asked if not identifier.startswith("unreachable")}
         deadline, wait = time.monotonic() + self.timeout, SHORTEST_WAIT
-        for message, identifier in zip(ordered, identifiers, strict=True):
-            started = time.monotonic()
-            while identifier in missing and time.monotonic() < deadline:
-                answers = list(self.grid.pull_messages(missing))
-                for answer in answers:
-                    arrived[answer.metadata.reply_to_message_id] = answer
-                missing -= arrived.keys()
-                wait = SHORTEST_WAIT if answers else min(wait * 1.5, LONGEST_WAIT)
-                if not answers:
-                    time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
+        while missing and (started := time.monotonic()) < deadline:
+            answers = [a for a in self.grid.pull_messages(missing) if a.metadata.reply_to_message_id in missing]
+            missing -= {answer.metadata.reply_to_message_id for answer in answers}
+            wait = SHORTEST_WAIT if answers else min(wait * 1.5, LONGEST_WAIT)
+            if not answers:
+                time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
             self.waiting += time.monotonic() - started
-            yield self.by_node[message.metadata.dst_node_id], arrived.pop(identifier, None)
+            yield from answers
 
     def _failure(self, site: Site, answer: Message | None) -> str | None:
         if answer is None:
@@ -152,3 +191,8 @@ class Exchange:
         if (refusal := answer.content.config_records.get("error")) is not None:
             return f"site {refusal['site']!r} refused: {refusal['message']!s}"
         return None
+
+
+def _arrays(message: Message) -> Arrays:
+    """Return the vectors in a message; none where it has none."""
+    return unpack(message.content.array_records.get("arrays", ArrayRecord()))

@@ -9,6 +9,8 @@ from strategies.base import FederatedStrategy, Oracle
 from strategies.hyper import hyper
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from problems import Arrays
     from strategies.schedule import Turn
 
@@ -40,7 +42,11 @@ class LocalSGDA(FederatedStrategy):
         x, y = sent["x"].clone(), sent["y"].clone()
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.1
-            gx, gy = oracle.gradient(x, y)  # l.2
+            gx, gy = self.gradients(x, y, sent, oracle)  # l.2
             x.add_(gx, alpha=-lr)  # l.3
             y = oracle.project(y + lr_dual * gy)  # l.4
         return {"x": x, "y": y}, {}
+
+    def gradients(self, x: Tensor, y: Tensor, sent: Arrays, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Return gx and gy on a fresh mini-batch; the variants of this method differ in where they take them."""
+        return oracle.gradient(x, y)

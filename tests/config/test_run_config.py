@@ -14,7 +14,7 @@ from config.run import SHARED, Value
 from datasets import DATASETS, PARTITIONS, SAMPLERS
 from models import MODELS
 from problems import PROBLEMS
-from strategies import ALGORITHMS, own_fields
+from strategies import ALGORITHMS, can_solve, own_fields
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -218,8 +218,7 @@ def test_an_integer_is_a_number() -> None:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("problem", sorted(PROBLEMS))
 def test_an_algorithm_takes_exactly_the_kinds_of_problems_that_it_solves(algorithm: str, problem: str) -> None:
-    kind = PROBLEMS[problem].kind
-    if kind in ALGORITHMS[algorithm].solves:
+    if can_solve(ALGORITHMS[algorithm], PROBLEMS[problem]):
         RunConfig.parse({"algorithm": algorithm, "problem": problem})
         return
     [message] = problems_of({"algorithm": algorithm, "problem": problem})
@@ -228,10 +227,10 @@ def test_an_algorithm_takes_exactly_the_kinds_of_problems_that_it_solves(algorit
     ways = message.partition(": take ")[2]
     algorithms, _, problems = ways.partition(", or problem ")
     assert set(algorithms.removeprefix("algorithm ").split(" or ")) == {
-        name for name, a in ALGORITHMS.items() if kind in a.solves
+        name for name, a in ALGORITHMS.items() if can_solve(a, PROBLEMS[problem])
     }
     assert set(problems.split(" or ")) == {
-        name for name, p in PROBLEMS.items() if p.kind in ALGORITHMS[algorithm].solves
+        name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)
     }
 
 
@@ -322,7 +321,7 @@ def test_flat_is_the_same_run(values: dict[str, Value]) -> None:
 
 def test_to_toml_names_every_key_that_matters() -> None:
     for name in ALGORITHMS:
-        problem = next(p for p in PROBLEMS if PROBLEMS[p].kind in ALGORITHMS[name].solves)
+        problem = next(p for p in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[p]))
         written = flatten(tomllib.loads(RunConfig.parse({"algorithm": name, "problem": problem}).to_toml()))
         other_tables = {key for key in known() if "." in key and not key.startswith(f"{name}.")}
         assert sorted(written) == sorted(set(known()) - other_tables)

@@ -45,7 +45,7 @@ def test_parameter_counts_are_the_published_ones(
 @pytest.mark.parametrize(
     ("name", "shape"),
     [(name, shape) for name in ("linear", "mlp") for shape in (VECTOR, GREY, COLOUR)]
-    + [(name, shape) for name in CNNS + DEEP for shape in (GREY, COLOUR)]
+    + [(name, shape) for name in (*CNNS, "conv4", *DEEP) for shape in (GREY, COLOUR)]
     + [("lenet5", (2, 12, 17)), ("cnn-mnist", (2, 16, 23)), ("cnn-cifar", (2, 4, 7))]
     + [(name, (1, 65, 69)) for name in DEEP],
 )
@@ -133,9 +133,30 @@ def test_no_other_generator_is_reseeded(monkeypatch: pytest.MonkeyPatch) -> None
     assert not reseeded
 
 
-def test_hidden_is_the_width_of_mlp_only() -> None:
+def test_hidden_is_the_width_of_mlp() -> None:
     assert size(build("mlp", VECTOR, hidden=5)) == 30 * 5 + 5 + 5 * 5 + 5 + 5 + 1
     assert size(build("cnn-mnist", GREY, hidden=5)) == 426_571
+
+
+def test_conv4_is_the_few_shot_network() -> None:
+    """Four strided convolutions of `hidden` channels; batch norm judges a batch by itself, in evaluation too."""
+    module = build("conv4", GREY, 5, hidden=64)
+    assert size(module) == 9 * 64 + 3 * 9 * 64**2 + 4 * 2 * 64 + 64 * 5 + 5
+    assert not list(module.buffers())
+    images = torch.rand(6, *GREY, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        training = module.train()(images)
+        assert torch.equal(module.eval()(images), training)
+        assert not torch.allclose(module(images[:3]), training[:3], rtol=1e-3), "others in the batch matter"
+        sides = [layer.stride for layer in module.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert sides == [(2, 2)] * 4
+
+
+def test_one_image_that_conv4_takes_is_a_batch() -> None:
+    with torch.no_grad():
+        assert build("conv4", (1, 17, 17))(torch.rand(1, 1, 17, 17)).isfinite().all()
+    with pytest.raises(ModelError, match="at least 17"):
+        build("conv4", (1, 16, 28))
 
 
 @pytest.mark.parametrize("name", DISTINCT)

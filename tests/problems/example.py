@@ -21,6 +21,10 @@ WITH_DATA: list[dict[str, Any]] = [
     {"problem": "auc-margin", "score": "identity", "prior": 0.05, "margin": 0.4},
     {"problem": "auc-margin", "score": "sigmoid", "prior": 0.5, "margin": 3.0},
     {"problem": "bce", "prior": 0.2},
+    {"problem": "cross-entropy", "classes": 3},
+    {"problem": "robust", "classes": 3, "radius": 1.0},
+    {"problem": "robust", "classes": 2, "radius": 0.5, "robust_loss": "squared"},
+    {"problem": "fair", "classes": 3, "shares": (0.5, 0.3, 0.2)},
 ]
 """Every problem with data, in every variant; `test_gradients` checks that none is forgotten."""
 
@@ -50,7 +54,7 @@ def point(problem: NetworkProblem, seed: int) -> tuple[Tensor, Tensor | None]:
 def batch(seed: int, positives: int, negatives: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Return inputs and labels, in random order."""
     random = np.random.default_rng(seed)
-    labels = random.permutation([1] * positives + [0] * negatives)
+    labels = random.permutation(np.repeat([1, 0], [positives, negatives]))
     inputs = random.normal(0, 1, (len(labels), FEATURES)).astype(np.float32)  # as data sets hold them
     return torch.from_numpy(inputs).to(dtype), torch.from_numpy(labels)
 

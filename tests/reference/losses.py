@@ -1,4 +1,7 @@
-"""The losses as they are written down, sample by sample, on a linear network: x holds weights, bias, then a and b."""
+"""The losses as they are written down, sample by sample, on a linear network: x holds weights, bias, then a and b.
+
+Of several classes the weights come class by class, then the biases.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from tests.reference.games import Vector
 
 def value(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels: Vector) -> float:
     """Return f(x, y; batch)."""
+    if "classes" in variant:
+        return of_several_classes(variant, x, y, inputs, labels)
     name, p = variant["problem"], variant["prior"]
     features = inputs.shape[1]
     total = 0.0
@@ -30,6 +35,23 @@ def value(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels:
             total += 2 * (1 + alpha) * gap - p * (1 - p) * alpha**2
         else:
             total += 2 * alpha * (p * (1 - p) * variant["margin"] + gap) - p * (1 - p) * alpha**2
+    return float(total / len(labels))
+
+
+def of_several_classes(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels: Vector) -> float:
+    """Return f(x, y; batch) of ``cross-entropy``, ``robust`` or ``fair``."""
+    classes, features = variant["classes"], inputs.shape[1]
+    weights = [x[c * features : (c + 1) * features] for c in range(classes)]
+    biases = x[classes * features :]
+    total = 0.0
+    for row, label in zip(inputs, labels, strict=True):
+        seen = row + y if variant["problem"] == "robust" else row
+        logits = [float(weights[c] @ seen + biases[c]) for c in range(classes)]
+        if variant.get("robust_loss") == "squared":
+            total += sum((logits[c] - (c == label)) ** 2 for c in range(classes))
+            continue
+        surprise = -math.log(math.exp(logits[label]) / sum(map(math.exp, logits)))
+        total += surprise * y[label] / variant["shares"][label] if variant["problem"] == "fair" else surprise
     return float(total / len(labels))
 
 

@@ -100,10 +100,12 @@ def drive(
     total = sum(site.weight for site in everybody)
     through = (lambda arrays: unpack(pack(arrays))) if wire else dict
     state = strategy.initial_state(start)
-    history = []
-    for r in range(1, rounds + 1):
-        turn = strategy.stages.turn(r, rounds)  # what a client knows; the server also knows the weights
-        server_turn = replace(turn, total_weight=total)
+    history: dict[int, Arrays] = {}
+    turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
+    for turn in turns:  # what a client knows; the server also knows the weights
+        if turn.phase != strategy.phases[0] and not strategy.plays(turn):
+            continue
+        r, server_turn = turn.round, replace(turn, total_weight=total)
         asked = range(sites) if participants is None else sorted(participants[r - 1])
 
         replies = []
@@ -120,5 +122,5 @@ def drive(
         new = strategy.aggregate(state, iter(replies), server_turn)  # replies can be read once, as in a run
         assert all(torch.equal(now, then) for now, then in before), "the server half wrote to the state it was given"
         state = new
-        history.append(dict(state))
-    return history
+        history[r] = dict(state)
+    return list(history.values())

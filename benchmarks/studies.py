@@ -1,0 +1,312 @@
+"""The published experiments as studies: which methods are compared, over which grids, at which size.
+
+A study's run-config under experiments/ has the paper's setting, or what fits of it, with one algorithm. ``reduced`` is
+what a default run changes so that two CPU cores finish within the hour; ``--full`` leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Value = bool | int | float | str
+Settings = Mapping[str, Value]
+"""Run-config keys, flat."""
+
+REPO = Path(__file__).resolve().parent.parent
+CODA = ("coda", "coda-plus", "codasca")
+ONE_STEP_SIZE = ("fedavg", *CODA)  # the same for x and y, or there is no y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One line of a table.
+
+    Attributes
+    ----------
+    label : str
+        How it is called.
+    algorithm : str
+        A name in ``strategies.ALGORITHMS``.
+    settings : Settings
+        What it changes besides; wins over everything but a seed, a fold and a point of the grid.
+    grid, full_grid : tuple of Settings
+        Points to choose from, at the default size and with ``--full`` (empty: the same). One: no choice.
+    """
+
+    label: str
+    algorithm: str
+    settings: Settings = field(default_factory=dict)
+    grid: tuple[Settings, ...] = ({},)
+    full_grid: tuple[Settings, ...] = ()
+
+
+def method(
+    algorithm: str,
+    *steps: float,
+    full: tuple[float, ...] = (),
+    label: str = "",
+    settings: Settings | None = None,
+) -> Method:
+    """Return a method with a grid of step sizes, the same for x and y."""
+    names = [f"{algorithm}.lr"] + [f"{algorithm}.lr-dual"] * (algorithm not in ONE_STEP_SIZE)
+    grid, full_grid = (tuple(dict.fromkeys(names, step) for step in values) for values in (steps, full))
+    return Method(
+        label=label or algorithm, algorithm=algorithm, settings=settings or {}, grid=grid, full_grid=full_grid
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One published experiment.
+
+    Attributes
+    ----------
+    name, title : str
+        Of the command and the files; of the picture.
+    experiment : Path
+        The run-config.
+    methods : tuple of Method
+        All with grids of one length: equal budgets for tuning.
+    report : dict
+        Metrics of a run's last round, by their path in a line of metrics.jsonl → how they are called. The first is
+        compared at equal cost.
+    compare : dict
+        Keys and their values; each combination has its own table.
+    repeat : dict
+        Keys and their values; what is averaged.
+    reduced : Settings, note : str
+        What a default run changes, and that in words.
+    select : str
+        The metric on the sites' held-out samples by which a point of the grid is chosen: the largest.
+    tuning_seed : int
+        Of the runs that choose.
+    reference : str
+        The method whose budget the others get in the columns at equal cost; empty: no such columns.
+    paper : dict, paper_note : str
+        Published numbers, by method and by name of the metric; where they are from and what was different.
+    picture : str
+        ``"curves"`` over rounds, or ``"points"``.
+    curves : tuple of str
+        The metrics to draw; empty: all.
+    """
+
+    name: str
+    title: str
+    experiment: Path
+    methods: tuple[Method, ...]
+    report: Mapping[str, str]
+    compare: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    repeat: Mapping[str, tuple[Value, ...]] = field(default_factory=lambda: {"seed": (0, 1, 2)})
+    reduced: Settings = field(default_factory=dict)
+    note: str = ""
+    select: str = "pooled.auroc"
+    tuning_seed: int = 100
+    reference: str = ""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    paper_note: str = ""
+    picture: str = "curves"
+    curves: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------- AdaFGDA: the saddle problem, robust training
+
+_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)  # the grid of --full
+_SMALL_STEPS = (0.0003, 0.001, 0.003, 0.01, 0.03)  # AdaFGDA divides by √a + ρ
+_CUBE_ROOT = "cube-root"
+
+
+def _saddle(algorithm: str, lr: float = 0.01, **own: Value) -> Method:
+    """Return a method with steps of 0.01, unless given, and without a proximal term."""
+    settings = {f"{algorithm}.{key}": value for key, value in own.items()}
+    if algorithm in CODA:
+        settings |= {f"{algorithm}.gamma": 0.0}
+    if algorithm == "npa":
+        settings |= {"local-steps": 1}
+    label = f"{algorithm}, {_CUBE_ROOT}" if own.get("schedule") == _CUBE_ROOT else algorithm
+    return method(algorithm, lr, label=label, settings=settings)
+
+
+SADDLE = Study(
+    name="saddle",
+    title="Quadratic saddle problem, K = 10, d = 20, q = 10",
+    experiment=REPO / "experiments/adafgda/saddle.toml",
+    methods=(
+        _saddle("npa"),
+        _saddle("local-sgda"),
+        _saddle("local-sgda-plus"),
+        _saddle("momentum-local-sgda"),
+        _saddle("momentum-local-sgda-plus"),
+        _saddle("coda"),
+        _saddle("coda-plus"),
+        _saddle("codasca"),
+        _saddle("fmgda"),
+        _saddle("fmgda", 0.02, schedule=_CUBE_ROOT),  # times η_t, which falls from 0.46 to 0.17
+        _saddle("fgda"),
+        _saddle("fgda", 0.02, schedule=_CUBE_ROOT),
+        # The step of AdaFGDA is up to lr / ρ as the gradients vanish, and has to stay below 2 / τ = 0.2.
+        _saddle("adafgda", 0.001, rho=0.01),
+        _saddle("sagda"),
+        _saddle("cdma"),
+        _saddle("fednest"),
+    ),
+    report={"central.distance-x": "‖x-x*‖²", "central.distance-y": "‖y-y*‖²"},
+    compare={"heterogeneity": (1.0, 10.0)},
+    reduced={"evaluate-every": 4},
+    note=(
+        "The paper's size; only the curves have a point every 4 rounds. CODA and CODA+ return the average of a stage, "
+        "which is the whole run here. A round of FEDNEST has four exchanges, one of SAGDA and CDMA two."
+    ),
+    select="central.distance-x",
+)
+
+ROBUST = Study(
+    name="robust-mnist",
+    title="Robust training on MNIST, 3-layer MLP, 10 sites",
+    experiment=REPO / "experiments/adafgda/robust-mnist.toml",
+    methods=(
+        method("npa", 0.1, 0.3, full=_STEPS, settings={"local-steps": 1, "npa.batch": 300}),
+        method("local-sgda", 0.1, 0.3, full=_STEPS),
+        method("local-sgda-plus", 0.1, 0.3, full=_STEPS),
+        method("momentum-local-sgda", 0.1, 0.3, full=_STEPS),
+        method("momentum-local-sgda-plus", 0.1, 0.3, full=_STEPS),
+        method("coda-plus", 0.1, 0.3, full=_STEPS),
+        method("codasca", 0.1, 0.3, full=_STEPS),
+        method("fmgda", 0.1, 0.3, full=_STEPS),
+        method("fgda", 0.1, 0.3, full=_STEPS),
+        method("adafgda", 0.001, 0.003, full=_SMALL_STEPS),
+        method("sagda", 0.1, 0.3, full=_STEPS),
+        method("cdma", 0.1, 0.3, full=_STEPS),
+        method("fednest", 0.1, 0.3, full=_STEPS),
+    ),
+    report={"central.robust-accuracy": "accuracy under ν", "central.accuracy": "accuracy, clean"},
+    compare={"local-steps": (6, 12)},
+    reduced={"rounds": 50, "evaluate-every": 10},
+    note="Reduced: 50 rounds in place of 500, 2 step sizes in place of 5.",
+    select="pooled.robust-accuracy",
+    reference="local-sgda",
+)
+
+# ---------------------------------------------------------------------- FMGDA: AUC on images
+
+_RANKING = {"central.auroc": "AUROC", "central.auprc": "AUPRC"}
+_TABLE_2 = (
+    "Paper: Table 2 of Wu et al., NeurIPS 2023 (FMGDA), at the paper's size and step sizes; Momentum SGDA there is "
+    "momentum-local-sgda here."
+)
+
+
+def _auc(steps: tuple[float, float], small: tuple[float, float]) -> tuple[Method, ...]:
+    """Return the methods of the AUC studies; cross-entropy with FedAvg is what they have to beat."""
+    return (
+        method("fedavg", *steps, full=_STEPS, label="fedavg-bce", settings={"problem": "bce"}),
+        method("momentum-local-sgda", *steps, full=_STEPS),
+        method("coda", *steps, full=_STEPS),
+        method("coda-plus", *steps, full=_STEPS),
+        method("codasca", *steps, full=_STEPS),
+        method("fmgda", *steps, full=_STEPS),
+        method("adafgda", *small, full=_SMALL_STEPS),
+    )
+
+
+AUC_MNIST = Study(
+    name="auc-mnist",
+    title="AUC on MNIST, 5 % positive, LeNet5, 16 sites by class, q = 10",
+    experiment=REPO / "experiments/fmgda/auc-mnist.toml",
+    methods=_auc((0.3, 1.0), (0.003, 0.01)),
+    report=_RANKING,
+    reduced={"rounds": 40, "stage-iterations": 160, "evaluate-every": 8},
+    note="Reduced: 40 rounds in place of 400, 2 step sizes in place of 5.",
+    reference="fedavg-bce",
+    curves=("AUROC",),
+)
+
+AUC_FASHION = Study(
+    name="auc-fashion-mnist",
+    title="AUC on Fashion-MNIST, 5 % positive, LeNet5, 16 sites by class, q = 10",
+    experiment=REPO / "experiments/fmgda/auc-fashion-mnist.toml",
+    methods=_auc((0.3, 1.0), (0.003, 0.01)),
+    report=_RANKING,
+    reduced=AUC_MNIST.reduced,
+    note=AUC_MNIST.note,
+    reference="fedavg-bce",
+    curves=("AUROC",),
+    paper={
+        "coda": {"AUROC": 0.9366},
+        "momentum-local-sgda": {"AUROC": 0.9369},
+        "codasca": {"AUROC": 0.9369},
+        "fmgda": {"AUROC": 0.9382},
+    },
+    paper_note=_TABLE_2,
+)
+
+AUC_CIFAR = Study(
+    name="auc-cifar10",
+    title="AUC on CIFAR-10, 80 % of the negatives removed, 16 sites by class",
+    experiment=REPO / "experiments/fmgda/auc-cifar10.toml",
+    methods=tuple(m for m in _auc((0.1, 0.3), (0.001, 0.003)) if m.algorithm != "coda-plus"),
+    report=_RANKING,
+    compare={"local-steps": (10, 20)},
+    reduced={"model": "lenet5", "rounds": 24, "stage-iterations": 160, "evaluate-every": 6},
+    note=(
+        "Reduced: LeNet5 in place of cnn-cifar, 24 rounds in place of 400, 2 step sizes in place of 5. The images are "
+        "JPEGs, recompressed."
+    ),
+    reference="fedavg-bce",
+    curves=("AUROC",),
+    paper={
+        "coda": {"AUROC": 0.6009},
+        "momentum-local-sgda": {"AUROC": 0.6038},
+        "codasca": {"AUROC": 0.5608},
+        "fmgda": {"AUROC": 0.6093},
+    },
+    paper_note=_TABLE_2,
+)
+
+# ---------------------------------------------------------------------- CODASCA: AUC on images
+
+CODASCA_MNIST = Study(
+    name="codasca-mnist",
+    title="AUC on MNIST, 10 % positive, 16 sites by class, q = 20",
+    experiment=REPO / "experiments/codasca/mnist.toml",
+    methods=(
+        method("fedavg", 0.3, 1.0, label="fedavg-bce", settings={"problem": "bce"}),
+        method("coda-plus", 0.3, 1.0),
+        method("codasca", 0.3, 1.0),
+    ),
+    report=_RANKING,
+    reference="fedavg-bce",
+    curves=("AUROC",),
+    note="Nothing is reduced: the file itself has what two cores can do, MNIST in place of the paper's larger sets.",
+)
+
+# ---------------------------------------------------------------------- four hospitals
+
+HEART = Study(
+    name="heart",
+    title="UCI heart disease, the four hospitals, 5-fold cross-validation",
+    experiment=REPO / "experiments/heart/hospitals.toml",
+    methods=(
+        method("alone", 0.03, 0.1, 0.3, label="each hospital alone", settings={"problem": "bce"}),
+        method("fedavg", 0.03, 0.1, 0.3, label="fedavg-bce", settings={"problem": "bce"}),
+        method("coda-plus", 0.03, 0.1, 0.3),
+        method("codasca", 0.03, 0.1, 0.3),
+        method("fmgda", 0.03, 0.1, 0.3),
+        method("adafgda", 0.001, 0.003, 0.01),
+    ),
+    report={
+        "pooled.auroc": "all hospitals",
+        "sites.cleveland.auroc": "Cleveland",
+        "sites.hungarian.auroc": "Hungarian",
+        "sites.switzerland.auroc": "Switzerland",
+        "sites.va.auroc": "VA",
+    },
+    repeat={"seed": (0, 1, 2), "fold": (0, 1, 2, 3, 4)},
+    note="AUROC on the patients of the fold that each hospital held out. Nothing is reduced.",
+    picture="points",
+)
+
+STUDIES: dict[str, Study] = {
+    study.name: study for study in (SADDLE, ROBUST, AUC_MNIST, AUC_FASHION, AUC_CIFAR, CODASCA_MNIST, HEART)
+}

@@ -1,0 +1,65 @@
+"""The area under the precision-recall curve as a conditional expectation: ``auprc``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models import FlatNetwork
+
+PAIRS = 2**22  # pairs that are compared at once: a batch always fits, a held-out set goes in blocks of positives
+
+
+class Auprc(NetworkProblem):
+    """Average precision with the squared hinge surrogate (FCSG 5.3; Qi et al., NeurIPS 2021).
+
+    For a positive z⁺ the surrogate counts who is ranked above it: ℓ(z⁺, z) = max(s - h(z⁺) + h(z), 0)², h the sigmoid
+    of the network's output. Inner function: g = (mean_z ℓ 1[z positive], mean_z ℓ); outer: f(g) = -g₁/g₂, a smooth
+    precision at z⁺. The objective is the mean of f over the positives z⁺; it lies in [-1, 0].
+
+    In a batch every positive is an outer sample, and the whole batch, z⁺ included, are the inner samples of each: z
+    comes from all the data, as z⁺ does. That ℓ(z⁺, z⁺) = s² also keeps g₂ away from zero. The batch's share of
+    positives stands for that of the data, as it does where these methods were published; ``fixed-positives`` makes it
+    constant.
+
+    Parameters
+    ----------
+    network, prior, amp
+        See `NetworkProblem`.
+    margin : float
+        s > 0, in units of h. With s ≥ 1 every pair has loss mass, for sigmoids differ by less than 1.
+    """
+
+    name = "auprc"
+    kind = "conditional"
+    sampler = "fixed-positives"
+
+    def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "", margin: float = 1.0) -> None:
+        super().__init__(network, prior, amp)
+        self.margin = margin
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the mean of f over the positives of the batch; zero, with zero gradient, where there are none."""
+        h = torch.sigmoid(logits)
+        positives = h[labels == 1]
+        if not len(positives):
+            return h.sum() * 0
+        blocks = torch.split(positives, max(1, PAIRS // len(h)))
+        return -torch.cat([self.precision(block, h, labels) for block in blocks]).mean()
+
+    def precision(self, positives: Tensor, h: Tensor, labels: Tensor) -> Tensor:
+        """Return g₁/g₂ of each positive against all samples, shape (p,).
+
+        A positive without loss mass (g₂ = 0, where s² is too small for its dtype) has nobody near or above it:
+        precision 1, gradient zero.
+        """
+        mass = (self.margin - positives[:, None] + h).relu().square()
+        among_positives, among_all = mass @ labels, mass.sum(1)
+        some = among_all > 0
+        return torch.where(some, among_positives / torch.where(some, among_all, 1), 1)

@@ -1,0 +1,74 @@
+"""Training for the class that does worst: ``fair``, cross-entropy with adversarial class weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from models import FlatNetwork
+    from problems.base import Arrays
+
+
+def onto_simplex(y: Tensor) -> Tensor:
+    """Return the nearest point of {y ≥ 0, Σ y = 1}, shape (C,) (Duchi et al., ICML 2008, Figure 1).
+
+    It is max(y - θ, 0). Duchi's θ is that of the largest j for which the j-th largest entry exceeds
+    θ_j = (sum of the j largest - 1) / j. Up to there θ_j grows, behind it falls, so that θ is the largest of them.
+    """
+    y = y - y.max()  # changes nothing but the rounding of large entries
+    counts = torch.arange(1, len(y) + 1, device=y.device, dtype=y.dtype)
+    theta = ((y.sort(descending=True).values.cumsum(0) - 1) / counts).max()
+    return (y - theta).clamp_(min=0)
+
+
+class Fair(NetworkProblem):
+    """min over the network, max over class weights y on the simplex of Σ_c y_c L_c, L_c the mean loss of class c.
+
+    This is the fair classification of Sharma et al. (ICML 2022, section 5), after Mohri et al. (ICML 2019). The mean
+    of a class within a batch is no average over samples, and a batch may lack the class. So the objective is written
+    as one: f = mean over the batch of (y_label / p_label) times cross-entropy, p_c the share of class c among the
+    training samples of all sites. Over all of them it is Σ_c y_c L_c, and a batch estimates it without bias. (With
+    ``weighting = "examples"``, that is: with "uniform" the patients of a small site count for more.) With C equally
+    frequent classes 1 / p_c = C, and f at the uniform y is plain cross-entropy. f is linear in y: the regulariser of
+    Sharma et al. is left out. y starts uniform.
+
+    A class without training samples has no part in f.
+
+    Parameters
+    ----------
+    network, amp
+        See `NetworkProblem`.
+    shares : sequence of float
+        p_1 to p_C, each in [0, 1].
+    """
+
+    name = "fair"
+    kind = "minimax"
+    multiclass = True
+
+    def __init__(self, network: FlatNetwork, shares: Sequence[float], amp: str = "") -> None:
+        super().__init__(network, amp=amp)
+        self.dual = len(shares)
+        self.weights = torch.tensor([1 / p if p else 0.0 for p in shares], device=self.device, dtype=self.dtype)
+
+    def initial(self) -> Arrays:
+        """Return the network's own initialisation and uniform weights."""
+        arrays = super().initial()
+        return arrays | {"y": torch.full_like(arrays["y"], 1 / self.dual)}
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return f on the batch."""
+        return ((y * self.weights)[labels] * cross_entropy(logits, labels, reduction="none")).mean()
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return the nearest weights on the simplex."""
+        return onto_simplex(y)

@@ -1,0 +1,258 @@
+"""Few-shot learning by a starting point from which few gradient steps are enough: ``maml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from models.stack import Stack
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from datasets import Sampler, Samples
+    from models import FlatNetwork
+    from problems.base import Batch, Metrics
+
+VALUES = {"cpu": 2**20, "cuda": 2**26}
+"""Of the largest tensor between layers: it limits how many tasks are computed at once. On a CPU 4 MB stay near the
+caches and in the process; larger ones go back to the system when they are freed, and cost page faults at every step."""
+
+
+Path = list[tuple[list["Tensor"], Sequence["Tensor"]]]
+"""The points that inner steps started from, and the gradients there with the graphs that lead back."""
+
+
+class Maml(NetworkProblem):
+    """Model-agnostic meta-learning (Finn, Abbeel & Levine, ICML 2017; FCSG 5.2).
+
+    F(x) = E_ξ L(x - λ ∇L(x; support); query), L the mean cross-entropy. A task draws N classes and, of each, K drawings
+    to adapt to (the support set, the inner samples η) and Q others to be judged by (the query set); ξ is the task with
+    its queries. With more than one inner step, the next starts from where the last one ended. The gradient is exact: it
+    goes through the inner steps, second derivatives included.
+
+    x = network, with N outputs, whatever classes the data have: a class is a number from 0 to N-1 within one task only.
+    Batch norm takes the statistics of the set it is given, of the support set or of the query set (a transductive
+    prediction, as in the paper), and keeps none.
+
+    As a composition f(g(x)), which Local-SCGD needs, g(x) is the adapted vector, averaged over the tasks of a batch,
+    and f the mean of their query losses, all at that one vector; ∇gᵀ∇f is (mean Jacobian)ᵀ (mean gradient). Only with
+    one task per batch that is the gradient of F: that the inner function depends on ξ is what this form leaves out.
+
+    Parameters
+    ----------
+    network : FlatNetwork
+        With N outputs; see `Stack` for what it may be made of.
+    shape : sequence of int
+        Of one input.
+    amp
+        See `NetworkProblem`.
+    ways, shots, queries : int
+        N ≥ 2, K ≥ 1 and Q ≥ 1.
+    inner_lr : float
+        λ > 0, the step size of adaptation.
+    inner_steps, test_inner_steps : int
+        Of adaptation, in training and in `metrics`, at least 1.
+    test_tasks, seed : int
+        How many tasks `metrics` draws, by which seed: on equal samples always the same tasks.
+    """
+
+    name = "maml"
+    kind = "conditional"
+    multiclass = True
+    offers = frozenset({"inner-function"})
+
+    def __init__(
+        self,
+        network: FlatNetwork,
+        shape: Sequence[int],
+        amp: str = "",
+        ways: int = 5,
+        shots: int = 1,
+        queries: int = 15,
+        inner_lr: float = 0.4,
+        inner_steps: int = 1,
+        test_inner_steps: int = 3,
+        test_tasks: int = 100,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, amp=amp)
+        self.stack = Stack(network)
+        per_task = max(shots, queries) * ways * self.stack.widest(shape)
+        self.block = max(1, VALUES[self.device.type] // per_task)
+        self.ways, self.shots, self.queries, self.inner_lr = ways, shots, queries, inner_lr
+        self.inner_steps, self.test_inner_steps = inner_steps, test_inner_steps
+        self.test_tasks, self.seed = test_tasks, seed
+
+    # ------------------------------------------------------------------ tasks
+
+    def lacks(self, counts: Sequence[int]) -> str:
+        """Say what samples of so many per class lack for a task; see `Problem.lacks`."""
+        drawings = self.shots + self.queries
+        enough = sum(count >= drawings for count in counts)
+        if enough >= self.ways:
+            return ""
+        return (
+            f"{enough} classes with at least {drawings} samples (shots = {self.shots}, queries = {self.queries}), and "
+            f"a task needs ways = {self.ways}: lower these keys, or give each site more of the data (fewer sites)"
+        )
+
+    def draw(
+        self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
+    ) -> Batch | None:
+        """Return b = ``size`` tasks: inputs (b, (K+Q) N, *shape) and labels (b, (K+Q) N), the support sets first.
+
+        Classes are uniform among those with K+Q samples, without replacement within a task, and so are samples within
+        a class. The sampler plays no part.
+        """
+        assert samples is not None, "tasks are made of samples"
+        labels = samples.targets().cpu()
+        rows = draw_tasks(labels, size, self.ways, self.shots + self.queries, generator).to(self.device)
+        inputs, _ = samples.batch(rows.flatten())
+        numbers = torch.arange(self.ways, device=self.device).repeat(size, self.shots + self.queries)
+        return inputs.view(*numbers.shape, *inputs.shape[1:]), numbers
+
+    def blocks(self, batch: Batch) -> list[tuple[Batch, Batch]]:
+        """Cut a batch into blocks of tasks, and each into its support and its query sets."""
+        support = self.ways * self.shots
+        parts = zip(*(torch.split(values, self.block) for values in batch), strict=True)
+        return [
+            ((z[:, :support], labels[:, :support]), (z[:, support:], labels[:, support:]))
+            for z, labels in ((z.to(self.dtype), labels) for z, labels in parts)
+        ]
+
+    # ------------------------------------------------------------------ losses and adaptation
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the mean cross-entropy of outputs, wherever they were taken."""
+        return cross_entropy(logits, labels)
+
+    def predict(self, parameters: Sequence[Tensor], inputs: Tensor, twice: bool = False) -> Tensor:
+        """Return each task's logits by its own parameters, shape (b, n, N)."""
+        with self._autocast:
+            return self.stack.forward(parameters, inputs, twice).to(self.dtype)
+
+    def losses(self, parameters: Sequence[Tensor], sets: Batch, twice: bool = False) -> Tensor:
+        """Return the sum over the tasks of each one's L: the gradient of a task's parameters is that of its own L."""
+        inputs, labels = sets
+        logits = self.predict(parameters, inputs, twice)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten()) * len(labels)
+
+    def adapt(self, start: list[Tensor], support: Batch, steps: int, twice: bool) -> tuple[list[Tensor], Path]:
+        """Take inner steps; returns the adapted parameters, and of each step its point and its gradient.
+
+        ``twice`` keeps the graphs of the gradients, which lead to the points: what `pulled_back` goes through.
+        """
+        path: Path = []
+        for _ in range(steps):
+            loss = self.losses(start, support, twice)
+            slope = torch.autograd.grad(loss, start, create_graph=twice, materialize_grads=True)
+            if twice:
+                path.append((start, slope))
+            start = [
+                torch.sub(p.detach(), g.detach(), alpha=self.inner_lr).requires_grad_()
+                for p, g in zip(start, slope, strict=True)
+            ]
+        return start, path
+
+    def pulled_back(self, v: Sequence[Tensor], path: Path) -> Sequence[Tensor]:
+        """Return Jᵀv, J that of the inner steps, task by task: v ← (I - λ ∇²L) v from the last step to the first."""
+        for point, slope in reversed(path):
+            curved = torch.autograd.grad(slope, point, v, materialize_grads=True)
+            v = [torch.sub(a, b, alpha=self.inner_lr) for a, b in zip(v, curved, strict=True)]
+        return v
+
+    def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Return the mean over the tasks of ∇ L(adapted(x); query)."""
+        assert batch is not None, "a network learns from batches"
+        total = torch.zeros_like(x)
+        for support, query in self.blocks(batch):
+            adapted, path = self.adapt(self.stack.parameters(x, len(support[1])), support, self.inner_steps, True)
+            v = torch.autograd.grad(self.losses(adapted, query), adapted, materialize_grads=True)
+            total += self.stack.total(self.pulled_back(v, path))
+        return total.div_(len(batch[1])), None
+
+    def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return the adapted vector, averaged over the tasks."""
+        assert batch is not None, "a network learns from batches"
+        total = torch.zeros_like(x)
+        for support, _ in self.blocks(batch):
+            start = self.stack.parameters(x, len(support[1]))
+            total += self.stack.total(self.adapt(start, support, self.inner_steps, False)[0])
+        return total.div_(len(batch[1]))
+
+    def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
+        """Return (mean Jacobian of the adaptation at x)ᵀ (mean gradient of the query losses at s)."""
+        assert batch is not None, "a network learns from batches"
+        blocks, tasks = self.blocks(batch), len(batch[1])
+        outer, total = torch.zeros_like(x), torch.zeros_like(x)
+        for _, query in blocks:
+            point = self.stack.parameters(s, len(query[1]))
+            v = torch.autograd.grad(self.losses(point, query), point, materialize_grads=True)
+            outer += self.stack.total(v)
+        outer /= tasks
+        for support, _ in blocks:
+            start = self.stack.parameters(x, len(support[1]))
+            _, path = self.adapt(start, support, self.inner_steps, True)
+            total += self.stack.total(self.pulled_back(self.stack.parameters(outer, len(support[1])), path))
+        return total.div_(tasks)
+
+    def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
+        """Return query loss and accuracy after adaptation, over tasks of these samples; nothing where they make none.
+
+        ``n`` is the number of classes to draw from: it weighs sites when their numbers are pooled.
+        """
+        assert data is not None, "a network is evaluated on samples"
+        counts = data.targets().bincount()
+        if self.lacks(counts.tolist()):
+            return {}
+        loss, right = 0.0, 0
+        seed = int(np.random.SeedSequence([self.seed, 7]).generate_state(1, np.uint64)[0])
+        generator = torch.Generator().manual_seed(seed)
+        for tasks in (min(self.block, self.test_tasks - done) for done in range(0, self.test_tasks, self.block)):
+            batch = self.draw(data, None, generator, tasks)
+            assert batch is not None, "there are samples"
+            [(support, query)] = self.blocks(batch)
+            start = self.stack.parameters(x, tasks)
+            adapted, _ = self.adapt(start, support, self.test_inner_steps, False)
+            with torch.no_grad():
+                logits = self.predict(adapted, query[0])
+                loss += cross_entropy(logits.flatten(0, 1), query[1].flatten(), reduction="sum").item()
+                right += int((logits.argmax(2) == query[1]).sum())
+        judged = self.test_tasks * self.ways * self.queries
+        n = int((counts >= self.shots + self.queries).sum())
+        return {"loss": loss / judged, "accuracy": right / judged, "n": n}
+
+
+def draw_tasks(labels: Tensor, tasks: int, ways: int, drawings: int, generator: torch.Generator) -> Tensor:
+    """Draw samples for tasks, all at once.
+
+    Parameters
+    ----------
+    labels : Tensor
+        Shape (n,) int64, the class of each sample; at least ``ways`` of them have ``drawings`` samples.
+    tasks, ways, drawings : int
+        How many tasks, classes in each, samples of each class.
+    generator : torch.Generator
+        On the CPU.
+
+    Returns
+    -------
+    Tensor
+        Shape (tasks, drawings, ways): positions in labels, of one class along the second axis.
+    """
+    counts = labels.bincount()
+    order, first = labels.argsort(stable=True), counts.cumsum(0) - counts
+    classes = torch.nonzero(counts >= drawings).flatten()
+    # The places of the smallest of uniform numbers are a draw without replacement.
+    chosen = classes[torch.rand(tasks, len(classes), generator=generator).topk(ways, 1, largest=False).indices]
+    size = counts[chosen][..., None]
+    keys = torch.rand(tasks, ways, int(size.max()), generator=generator)
+    keys.masked_fill_(torch.arange(keys.shape[2]) >= size, 2.0)  # no such sample
+    places = keys.topk(drawings, 2, largest=False).indices
+    return order[places + first[chosen][..., None]].transpose(1, 2)

@@ -1,0 +1,90 @@
+"""Training that is robust against one perturbation of all inputs (Huang et al., AdaFGDA, section 6.3)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy, one_hot
+
+from problems.metrics import correct_by_class
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from datasets import Samples
+    from models import FlatNetwork
+    from problems.base import Batch, Metrics
+
+
+class Robust(NetworkProblem):
+    """min over the network, max over ‖ν‖² ≤ r² of the mean loss at z + ν: one ν for all samples of all sites.
+
+    x = network, y = ν, flat, of the shape of one input; ν starts at 0. It is added to what the network sees, so its
+    unit is a deviation of that feature or channel where inputs are standardised, else the raw one (0 to 255 for
+    images). On MNIST a deviation is 0.308 of the way from black to white: a ball of radius 1 over pixels from 0 to 1 is
+    ``radius = 3.25``.
+
+    Parameters
+    ----------
+    network, amp
+        See `NetworkProblem`.
+    shape : sequence of int
+        Of one input; p is their product.
+    loss : str
+        ``"cross-entropy"``, or ``"squared"``, which the paper prints: ‖h - e_label‖², h the network's raw outputs.
+    radius : float
+        r > 0.
+    """
+
+    name = "robust"
+    kind = "minimax"
+    multiclass = True
+
+    def __init__(
+        self,
+        network: FlatNetwork,
+        shape: Sequence[int],
+        amp: str = "",
+        loss: str = "cross-entropy",
+        radius: float = 1.0,
+    ) -> None:
+        super().__init__(network, amp=amp)
+        self.dual = math.prod(shape)
+        self.squared, self.radius = loss == "squared", radius
+
+    def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of the perturbed batch."""
+        inputs, labels = batch
+        return self.loss(self.outputs(inputs + y.view(inputs.shape[1:])), labels, scalars, y)
+
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the mean loss of outputs, wherever they were taken."""
+        if self.squared:
+            errors: Tensor = logits - one_hot(labels, logits.shape[1])
+            return errors.square().sum(1).mean()
+        return cross_entropy(logits, labels)
+
+    def project(self, y: Tensor) -> Tensor:
+        """Shorten ν to the radius if it is longer."""
+        norm: Tensor = torch.linalg.vector_norm(y)
+        return y / (norm / self.radius).clamp(min=1)
+
+    @torch.no_grad()
+    def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
+        """Return ``loss`` and ``robust-accuracy`` under ν; ``clean-loss`` and accuracies on the inputs as they are."""
+        assert data is not None, "a network is evaluated on samples"
+        assert y is not None, "a perturbation belongs to the model"
+        labels, nothing = data.targets(), x[:0]
+        clean, perturbed = self.logits(x, data), self.logits(x, data, y.view(data.shape))
+        return {
+            "loss": self.loss(perturbed, labels, nothing, y).item(),
+            "robust-accuracy": (perturbed.argmax(1) == labels).double().mean().item(),
+            "clean-loss": self.loss(clean, labels, nothing, y).item(),
+            "n": len(labels),
+            **correct_by_class(labels, clean),
+        }

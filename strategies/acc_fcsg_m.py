@@ -1,0 +1,60 @@
+"""Acc-FCSG-M (Wu, Sun, Hu & Huang, NeurIPS 2023, Algorithm 2): FCSG with recursive momentum at the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from strategies.base import Oracle
+from strategies.hyper import hyper
+from strategies.recursive_momentum import RecursiveMomentum, corrected, first
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccFCSGM(RecursiveMomentum):
+    """Local descent along an estimate of the conditional gradient that corrects itself from step to step.
+
+    ĝ is that of `FCSG`. Client k, in iterations t = 0, 1, ...; u = ĝ at the start, on B outer samples::
+
+        1  x_prev ← x
+        2  x ← x - α η_t u
+        3  every q iterations: x, u ← mean_k x_k, mean_k u_k
+        4  draw ξ and η; u ← ĝ(x) + (1 - β_t) (u - ĝ(x_prev)), both on these samples
+
+    Line 3 is the server's, and as in `Fmgda` a round begins with line 4, from the averages to the point that the site
+    itself stepped from, and ends with line 2. η_t, β_t: see `RecursiveMomentum`; with the constant schedule they are 1
+    and β. With β = 1 as well, and B the batch size, it is FCSG.
+
+    Client state: x_prev. Lost, it is the received point: the averaged u then moves by β (ĝ - u), without the correction
+    for the last step. The paper lets all sites take part in every round.
+    """
+
+    name = "acc-fcsg-m"
+    solves = frozenset({"conditional"})
+    partial = False
+
+    lr: float = hyper(0.1, "α: step size; times η_t", above=0.0)
+    beta: float = hyper(0.1, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
+    schedule_c: float = hyper(1.0, "c of cube-root: β_t = c η_t², at most 1", above=0.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 4, 1 and 2, q times. Line 3 is the base's average."""
+        x, u = sent["x"], sent.get("u")  # no u in the first round
+        kept = bool(memory) and memory["round"].item() == turn.round - 1
+        x_prev = memory["x_prev"] if kept else x
+        for step in range(turn.local_steps):
+            if u is None:
+                u, _ = first(oracle, (x, None), self.initial_batch)
+            else:  # l.4, the end of the iteration before
+                weight = self.weight(self.beta, self.schedule_c, self.eta(turn, step - 1))
+                u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (weight, 1.0))
+            x_prev = x  # l.1
+            x = x.sub(u, alpha=self.lr * self.eta(turn, step) * turn.rate)  # l.2
+        assert u is not None, "q is at least 1"
+        return {"x": x, "u": u}, {"x_prev": x_prev, "round": torch.tensor([turn.round])}

@@ -1,0 +1,100 @@
+"""CDMA (Xie, Zhang, Chen, Bai & Zheng, AAAI 2023): cross-device federated minimax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.average import average
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from problems import Arrays
+    from strategies.average import Reply, Site
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cdma(FederatedStrategy):
+    """Local steps along a global direction, which the server estimates; clients keep nothing.
+
+    Client k in round t, phase "direction", from x_t, y_t, x_{t-1}, y_{t-1}::
+
+        1  draw a mini-batch; du_k ← gx(x_t, y_t) - (1 - α) gx(x_{t-1}, y_{t-1});  dv_k likewise
+
+    Server::
+
+        2  u ← mean_k du_k + (1 - α) u;  v ← mean_k dv_k + (1 - α) v   (t = 1: u, v ← mean_k gx, mean_k gy)
+
+    Client k, phase "train", from x_t, y_t, u, v::
+
+        3  repeat q times:
+        4      draw a mini-batch; take gx, gy on it at (x, y) and at (x_t, y_t)
+        5      x ← x - ηx (gx(x, y) - gx(x_t, y_t) + u)
+        6      y ← P(y + ηy (gy(x, y) - gy(x_t, y_t) + v))
+
+    Server::
+
+        7  x, y ← mean_k x_k, mean_k y_k
+
+    Lines 1 and 2 are u_t = gx(x_t) + (1 - α)(u_{t-1} - gx(x_{t-1})), with one vector per client on the wire in place of
+    two. In the first step of a round the two gradients of line 5 are one and the same: it is taken without them. With
+    α = 1 the previous point plays no part, and is not sent.
+
+    With ``min-replies`` = n > 0 the server aggregates as soon as n usable answers of a phase are there. Later ones are
+    dropped; the local engine ends the processes that are still at them. Which sites come first depends on their speed,
+    so such runs do not repeat to the bit, unless one process does the work.
+    """
+
+    name = "cdma"
+    solves = frozenset({"minimax"})
+    first_come = True
+
+    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
+    alpha: float = hyper(0.1, "α: weight of the fresh gradient in u and v", above=0.0, high=1.0)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The global direction, and the local steps."""
+        return ("direction", "train")
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send the point, with the previous one or with the direction."""
+        others = ("u", "v") if turn.phase == "train" else ("x_prev", "y_prev") if self.alpha < 1 else ()
+        return {name: state[name] for name in ("x", "y", *others) if name in state}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Line 1, or lines 3-6."""
+        anchor_x, anchor_y = sent["x"], sent["y"]
+        if turn.phase == "direction":  # l.1
+            batch = oracle.draw()
+            du, dv = oracle.gradient(anchor_x, anchor_y, batch)
+            if "x_prev" in sent:
+                px, py = oracle.gradient(sent["x_prev"], sent["y_prev"], batch)
+                du.sub_(px, alpha=1 - self.alpha)
+                dv.sub_(py, alpha=1 - self.alpha)
+            return {"u": du, "v": dv}, {}
+        u, v = sent["u"], sent["v"]
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        x, y = anchor_x.sub(u, alpha=lr), oracle.project(anchor_y + lr_dual * v)  # the first step
+        for _ in range(turn.local_steps - 1):  # l.3
+            batch = oracle.draw()
+            px, py = oracle.gradient(anchor_x, anchor_y, batch)
+            gx, gy = oracle.gradient(x, y, batch)  # l.4
+            x.add_(gx.sub_(px).add_(u), alpha=-lr)  # l.5
+            y = oracle.project(y + lr_dual * (gy - py + v))  # l.6
+        return {"x": x, "y": y}, {}
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Line 2, or line 7."""
+        mean = average(replies)
+        if turn.phase == "train":
+            return state | mean | {"x_prev": state["x"], "y_prev": state["y"]}  # l.7
+        if "u" in state:
+            for name in ("u", "v"):
+                mean[name].add_(state[name], alpha=1 - self.alpha)
+        return state | mean  # l.2

@@ -1,0 +1,78 @@
+"""CODA (Guo, Liu, Yuan, Shen, Liu & Yang, ICML 2020, Algorithms 1 and 2)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.average import Mean
+from strategies.base import Oracle
+from strategies.coda_plus import CodaPlus
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from problems import Arrays
+    from strategies.average import Reply, Site
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coda(CodaPlus):
+    """CODA+ that ends each stage with the best y for the stage's x, from a large sample of every site.
+
+    Client k and server, phase "train": lines 1-7 of `CodaPlus`. In the last round of a stage, phase "dual" follows.
+    Client k, from the x it was sent::
+
+        8  draw a large batch; send its terms of the best y: for AUC, the sums of h and the counts of both classes
+
+    Server::
+
+        9  y ← the y that maximises the mean objective at x; for AUC α ← E[h|-] - E[h|+]
+
+    The sums are added up over the sites, so that each sample counts the same, as in Algorithm 1 with samples of one
+    size, and a sample without positives is as good as any. If no site at all has drawn one of the classes, y is the
+    stage's average, as in CODA+. The best y is sought in all of R^p; clients project what they are sent.
+
+    Client state: that of `CodaPlus`, with its fallback.
+    """
+
+    name = "coda"
+    needs = frozenset({"closed-form-dual"})
+    partial = False  # the dual of those who happen to be there is not that of all
+
+    dual_batch: int = hyper(0, "m: samples per site for the best y at the end of a stage; 0 = all it has", low=0)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Training, and the dual."""
+        return ("train", "dual")
+
+    def plays(self, turn: Turn) -> bool:
+        """Recompute the dual at the end of a stage only."""
+        return turn.phase == "train" or turn.last
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send what CODA+ does; for the dual x alone."""
+        return super().broadcast(state, turn, site) if turn.phase == "train" else {"x": state["x"]}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-5, or line 8."""
+        if turn.phase == "train":
+            return super().local_update(sent | {"y": oracle.project(sent["y"])}, memory, oracle, turn)
+        numerators, denominators = oracle.dual_terms(sent["x"], oracle.draw(self.dual_batch or sys.maxsize))  # l.8
+        return {"numerators": numerators, "denominators": denominators}, {}  # the stage is over: nothing to remember
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Lines 6-7, or line 9."""
+        if turn.phase == "train":
+            return super().aggregate(state, replies, turn)
+        terms = Mean()
+        for reply in replies:
+            terms.add(reply.arrays, 1.0)
+        numerators, denominators = terms.sums["numerators"], terms.sums["denominators"]
+        if not denominators.all():
+            return state
+        return state | {"y": (numerators / denominators[:, None]).sum(0)}  # l.9

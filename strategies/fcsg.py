@@ -1,0 +1,73 @@
+"""FCSG and FCSG-M (Wu, Sun, Hu & Huang, NeurIPS 2023, Algorithm 1): federated conditional stochastic optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import Oracle
+from strategies.fedavg import FedAvg
+from strategies.hyper import hyper
+from strategies.momentum import momentum
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FCSG(FedAvg):
+    """Local SGD on the conditional objective E_ξ f_ξ(E_η|ξ g_η(x, ξ)).
+
+    ĝ is the gradient of mean_i f_ξi(mean_j g_ηij(x, ξi)) with b outer samples ξ (``batch-size``) and m inner ones η for
+    each of them. The inner mean stands inside f, so ĝ is biased; the bias shrinks like 1/m. Both draws are the
+    problem's: to the algorithm it is a gradient like any other, and the steps are those of `FedAvg`.
+
+    Client k, from the x it was sent::
+
+        1  repeat q times:
+        2      draw ξ and η; x ← x - α ĝ
+
+    Server::
+
+        3  x ← mean_k x_k
+    """
+
+    name = "fcsg"
+    solves = frozenset({"conditional"})
+
+    lr: float = hyper(0.1, "α: local step size", above=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FCSGM(FCSG):
+    """FCSG along a moving average u of the gradients, which is averaged over the sites like x.
+
+    Client k, from the x and u it was sent::
+
+        1  repeat q times:
+        2      draw ξ and η; u ← (1-β) u + β ĝ   (the first of the run: u ← ĝ)
+        3      x ← x - α u
+
+    Server::
+
+        4  x, u ← mean_k x_k, mean_k u_k
+
+    With β = 1 it is FCSG. The paper leaves the first u open; u ← ĝ starts the average without a pull towards zero.
+    Stages divide α; u goes on. Clients remember nothing.
+    """
+
+    name = "fcsg-m"
+
+    beta: float = hyper(0.1, "β: weight of a fresh gradient in u", above=0.0, high=1.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-3. Line 4 is the base's average."""
+        x, u = sent["x"].clone(), sent.get("u")
+        lr = self.lr * turn.rate
+        for _ in range(turn.local_steps):  # l.1
+            g, _ = oracle.gradient(x)
+            u = momentum(u, g, self.beta)  # l.2
+            x.add_(u, alpha=-lr)  # l.3
+        assert u is not None, "q is at least 1"
+        return {"x": x, "u": u}, {}

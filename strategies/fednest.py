@@ -1,0 +1,78 @@
+"""FEDNEST for minimax problems (Tarzanagh, Li, Thrampoulidis & Oymak, ICML 2022, Algorithms 1 and 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.average import Site
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNest(FederatedStrategy):
+    """Alternates T federated SVRG rounds on y with one on x.
+
+    One round; each "clients" is a phase, an exchange of its own::
+
+        1  repeat T times, x fixed, from y_0 = y:
+        2      clients, phase "anchor-y1" to "anchor-yT": draw a batch; h_k ← gy(x, y_0)
+        3      server: h ← mean_k h_k
+        4      clients, phase "steps-y1" to "steps-yT": q times, each on a fresh mini-batch,
+        5          y ← P(y + β (gy(x, y) - gy(x, y_0) + h))
+        6      server: y ← mean_k y_k
+        7  once, y fixed, from x_0 = x:
+        8      clients, phase "anchor-x": h_k ← gx(x_0, y);  server: h ← mean_k h_k
+        9      clients, phase "steps-x": q times x ← x - α (gx(x, y) - gx(x_0, y) + h);  server: x ← mean_k x_k
+
+    In the first step the two gradients are one and the same: it is taken without them. Clients keep nothing. The
+    paper's name for q is τ.
+    """
+
+    name = "fednest"
+    solves = frozenset({"minimax"})
+
+    lr: float = hyper(0.1, "α: step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "β: step size of y", above=0.0)
+    inner_rounds: int = hyper(1, "T: SVRG rounds on y for each one on x", low=1)
+    anchor_batch: int = hyper(0, "samples of an anchor gradient; 0 = batch-size, a mini-batch as any other", low=0)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """2 (T + 1) exchanges."""
+        names = [*(f"y{t}" for t in range(1, self.inner_rounds + 1)), "x"]
+        return tuple(f"{part}-{name}" for name in names for part in ("anchor", "steps"))
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send the point; for the steps h as well."""
+        names = ("x", "y", "h") if turn.phase.startswith("steps") else ("x", "y")
+        return {name: state[name] for name in names}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Line 2, or lines 4-5; or the same on x. The means are the base's."""
+        x, y = sent["x"], sent["y"]
+        part, _, name = turn.phase.partition("-")
+        on_x = name == "x"
+        if part == "anchor":
+            gx, gy = oracle.gradient(x, y, oracle.draw(self.anchor_batch or None))
+            return {"h": gx if on_x else gy}, {}
+        h = sent["h"]
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        if on_x:
+            x = x.sub(h, alpha=lr)  # the first step
+        else:
+            y = oracle.project(y + lr_dual * h)
+        for _ in range(turn.local_steps - 1):
+            batch = oracle.draw()
+            px, py = oracle.gradient(sent["x"], sent["y"], batch)
+            gx, gy = oracle.gradient(x, y, batch)
+            if on_x:
+                x.add_(gx.sub_(px).add_(h), alpha=-lr)  # l.9
+            else:
+                y = oracle.project(y + lr_dual * (gy - py + h))  # l.5
+        return ({"x": x} if on_x else {"y": y}), {}

@@ -1,0 +1,56 @@
+"""FMGDA (Wu et al., NeurIPS 2023): momentum gradient descent ascent, with recursive momentum at the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from strategies.base import Oracle
+from strategies.recursive_momentum import RecursiveDescentAscent, corrected, first
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fmgda(RecursiveDescentAscent):
+    """Local descent ascent along gradient estimates that correct themselves from step to step.
+
+    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on a batch of B samples::
+
+        1  x_prev, y_prev ← x, y
+        2  x ← x - γ η_t u;  y ← P(y + λ η_t v)
+        3  every q iterations: x, y, u, v ← mean_k x_k, mean_k y_k, mean_k u_k, mean_k v_k
+        4  draw a mini-batch; u ← gx(x, y) + (1 - α_t) (u - gx(x_prev, y_prev))
+        5                     v ← gy(x, y) + (1 - β_t) (v - gy(x_prev, y_prev))
+
+    Line 3 is the server's, so a round begins with lines 4 and 5, from the averages to the point that the site itself
+    stepped from, and ends with line 2. η_t, α_t, β_t: see `RecursiveMomentum`. With α = β = 1, B the batch size and the
+    constant schedule it is Local SGDA.
+
+    Client state: x_prev, y_prev. Lost, or older than one round because the site missed one, they are the received
+    point: the averages u, v then move by α (gx - u), β (gy - v), without the correction for the last step.
+    """
+
+    name = "fmgda"
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 4, 5, 1 and 2, q times. Line 3 is the base's average."""
+        x, y = sent["x"], sent["y"]
+        kept = bool(memory) and memory["round"].item() == turn.round - 1
+        previous = (memory["x_prev"], memory["y_prev"]) if kept else (x, y)
+        estimators = (sent["u"], sent["v"]) if "u" in sent else None  # none in the first round
+        for step in range(turn.local_steps):
+            if estimators is None:
+                estimators = u, v = first(oracle, (x, y), self.initial_batch)
+            else:  # l.4-5, the end of the iteration before
+                estimators = u, v = corrected(oracle, (x, y), previous, estimators, self.weights(turn, step - 1))
+            lr, lr_dual = self.steps(turn, step)
+            previous = x, y  # l.1
+            x, y = x.sub(u, alpha=lr), oracle.project(y.add(v, alpha=lr_dual))  # l.2
+        x_prev, y_prev = previous
+        memory = {"x_prev": x_prev, "y_prev": y_prev, "round": torch.tensor([turn.round])}
+        return {"x": x, "y": y, "u": u, "v": v}, memory

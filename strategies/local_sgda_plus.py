@@ -1,0 +1,80 @@
+"""Local SGDA+ (Deng & Mahdavi, AISTATS 2021, Algorithm 2; Sharma et al., ICML 2022, Algorithm 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import Oracle
+from strategies.hyper import hyper
+from strategies.local_sgda import LocalSGDA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from problems import Arrays
+    from strategies.average import Reply, Site
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGDAPlus(LocalSGDA):
+    """Local SGDA whose dual sees x only as a snapshot that moves rarely: for f that is not strongly concave in y.
+
+    Client k, from the (x, y, x̃) it was sent::
+
+        1  repeat q times:
+        2      draw a mini-batch; take gx at (x, y) and gy at (x̃, y), both on this batch
+        3      x ← x - ηx gx
+        4      y ← P(y + ηy gy)
+
+    Server::
+
+        5  x, y ← mean_k x_k, mean_k y_k
+        6  after every S iterations: x̃ ← x  (before the first: the starting point)
+
+    S is counted in rounds of S/q from the start of each stage, which takes a fresh snapshot; where q grows from stage
+    to stage, S grows with it (as q² by default).
+
+    The server keeps x̃ and sends it in every round but those in which it is x itself. So clients remember nothing, and
+    one that missed the refresh, or comes for the first time, has the snapshot all the same.
+    """
+
+    name = "local-sgda-plus"
+
+    snapshot_steps: int = hyper(0, "S: iterations between two snapshots, a multiple of q; 0 = q²", low=0)
+
+    def contradictions(self) -> list[str]:
+        """Require that snapshots fall on synchronisations."""
+        found, steps, q = super().contradictions(), self.snapshot_steps, self.local_steps
+        if steps % q:
+            below = steps - steps % q
+            nearest = f"{below} or {below + q}" if below else f"{q}"
+            found.append(
+                f"{self.key('snapshot_steps')} = {steps}: x is averaged every local-steps = {q} iterations, so it must "
+                f"be a multiple of that: set {nearest}, or 0 for q² = {q * q}"
+            )
+        return found
+
+    def refreshes(self, turn: Turn) -> bool:
+        """Return whether the x that this round starts with is the snapshot."""
+        rounds = self.snapshot_steps // self.local_steps or turn.local_steps
+        return (turn.round_in_stage - 1) % rounds == 0
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send everything; the snapshot only where it is not x."""
+        return {name: state[name] for name in state if name != "snapshot" or not self.refreshes(turn)}
+
+    def gradients(self, x: Tensor, y: Tensor, sent: Arrays, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Line 2."""
+        batch = oracle.draw()
+        gx, _ = oracle.gradient(x, y, batch)
+        _, gy = oracle.gradient(sent.get("snapshot", sent["x"]), y, batch)
+        return gx, gy
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Lines 5-6."""
+        new = super().aggregate(state, replies, turn)
+        return new | {"snapshot": state["x"]} if self.refreshes(turn) else new

@@ -1,0 +1,51 @@
+"""NPA, the naive parallel method: the baseline that communicates after every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import Oracle
+from strategies.hyper import hyper
+from strategies.local_sgda import LocalSGDA
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from problems import Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class NPA(LocalSGDA):
+    """One step of descent and ascent per round, on a large batch: centralised SGDA with K times the batch.
+
+    Client k, from the (x, y) it was sent::
+
+        1  draw a batch of ``batch`` samples; take gx, gy at (x, y)
+        2  x ← x - ηx gx
+        3  y ← P(y + ηy gy)
+
+    Server::
+
+        4  x, y ← mean_k x_k, mean_k y_k
+
+    A site that has fewer samples takes all of them. The NPA of the CODA papers has CODA's proximal term and stages too:
+    that is ``coda`` or ``coda-plus`` with ``local-steps`` = 1.
+    """
+
+    name = "npa"
+
+    local_steps: int = hyper(1, "q: 1, as NPA communicates after every step", low=1)
+    batch: int = hyper(512, "samples of a step at each site; instead of the run's batch size", low=1)
+
+    def contradictions(self) -> list[str]:
+        """Require q = 1 in all stages."""
+        found = super().contradictions()
+        for name in ("local_steps", "stage_steps_growth"):
+            if (value := getattr(self, name)) != 1:
+                found.append(f"{self.key(name)} = {value}: npa synchronises after every step: set {self.key(name)}=1")
+        return found
+
+    def gradients(self, x: Tensor, y: Tensor, sent: Arrays, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Line 1."""
+        return oracle.gradient(x, y, oracle.draw(self.batch))

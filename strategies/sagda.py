@@ -1,0 +1,89 @@
+"""SAGDA (Yang, Liu, Zhang & Liu, NeurIPS 2022, Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from strategies.average import average
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from problems import Arrays
+    from strategies.average import Reply, Site
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sagda(FederatedStrategy):
+    """Local descent ascent with control variates that are taken anew, at one point, in each round.
+
+    Client k, phase "control", from x, y::
+
+        1  draw a mini-batch; ux_k, uy_k ← gx, gy at (x, y)
+
+    Server::
+
+        2  vx, vy ← mean_k ux_k, mean_k uy_k
+
+    Client k, phase "train", from x, y, vx, vy::
+
+        3  repeat q times:
+        4      draw a mini-batch; take gx, gy at (x, y)
+        5      x ← x - ηx (gx - ux_k + vx)
+        6      y ← P(y + ηy (gy - uy_k + vy))
+
+    Server::
+
+        7  x ← x + ηg (mean_k x_k - x);  y ← y + ηg (mean_k y_k - y)
+
+    Both phases of a round go to the same sites, as all phases do; the paper draws clients for each. Without control
+    variates it is FSGDA, with ηg = 1 also Local SGDA.
+
+    Client state: ux_k, uy_k. Lost, or never taken, they are zero; the next round takes them anew.
+    """
+
+    name = "sagda"
+    solves = frozenset({"minimax"})
+
+    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
+    server_lr: float = hyper(1.0, "ηg: step size of the server", above=0.0)
+    control_batch: int = hyper(0, "samples of a control variate; 0 = batch-size, a mini-batch as any other", low=0)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The gradients at the global point, and the local steps."""
+        return ("control", "train")
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send x, y; for the steps vx, vy as well."""
+        return state if turn.phase == "train" else {"x": state["x"], "y": state["y"]}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Line 1, or lines 3-6."""
+        if turn.phase == "control":
+            ux, uy = oracle.gradient(sent["x"], sent["y"], oracle.draw(self.control_batch or None))  # l.1
+            return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy}
+        x, y = sent["x"].clone(), sent["y"].clone()
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        # Constant during a round.
+        correct_x = sent["vx"] - memory["ux"] if memory else sent["vx"]
+        correct_y = sent["vy"] - memory["uy"] if memory else sent["vy"]
+        for _ in range(turn.local_steps):  # l.3
+            gx, gy = oracle.gradient(x, y)  # l.4
+            x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
+            y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
+        return {"x": x, "y": y}, memory
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Line 2, or line 7."""
+        mean = average(replies)
+        if turn.phase == "control":
+            return state | mean  # l.2
+        return {name: torch.lerp(state[name], mean[name], self.server_lr) for name in ("x", "y")}  # l.7

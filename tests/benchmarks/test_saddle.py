@@ -1,0 +1,98 @@
+"""What the study "saddle" shows, as assertions: who reaches the saddle point, who stalls before it, and where.
+
+The methods are the study's own, played in float64 without an engine; seed 0, s = 10 unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.reproduce import Sweep
+from benchmarks.studies import STUDIES
+from config import RunConfig
+from problems.saddle import Saddle, saddle_coefficients
+from strategies import FederatedStrategy
+from tests.strategies.halves import drive, saddle_oracles
+
+K, D, ROUNDS = 10, 20, 200
+REACHED = 1e-12
+METHODS = {method.label: method for method in STUDIES["saddle"].methods}
+EXACT = ("codasca", "sagda", "cdma", "fednest")
+DRIFTING = ("local-sgda", "local-sgda-plus", "momentum-local-sgda", "momentum-local-sgda-plus")
+
+
+def strategy(label: str) -> FederatedStrategy:
+    method = METHODS[label]
+    sweep = Sweep(STUDIES["saddle"], False, Path())
+    (first, *_) = sweep.reported(method, sweep.grid(method)[0])
+    return RunConfig.parse(first.settings).strategy()
+
+
+@cache
+def path(label: str, spread: float = 10.0, rounds: int = ROUNDS, **fields: float) -> list[tuple[float, float]]:
+    """Return ‖x-x*‖² and ‖y-y*‖² after each round."""
+    slopes, offsets = saddle_coefficients(K, D, spread, 0)
+    problem = Saddle(slopes, offsets, dtype=torch.float64)
+    played = replace(strategy(label), **fields)  # type: ignore[arg-type]
+    states = drive(played, problem.initial(), saddle_oracles(slopes, offsets), rounds, K)
+    measured = [problem.metrics(state["x"], state["y"], None) for state in states]
+    return [(float(str(m["distance-x"])), float(str(m["distance-y"]))) for m in measured]
+
+
+def test_the_study_has_the_setting_of_the_paper() -> None:
+    sweep = Sweep(STUDIES["saddle"], False, Path())
+    for label, method in METHODS.items():
+        for job in sweep.reported(method, sweep.grid(method)[0]):
+            config = RunConfig.parse(job.settings)
+            steps = 1 if label == "npa" else 10
+            assert (config.sites, config.dimension, config.rounds) == (K, D, ROUNDS)
+            assert config.strategy().local_steps == steps
+            assert config.heterogeneity in (1.0, 10.0)
+
+
+@pytest.mark.parametrize("label", EXACT)
+def test_these_reach_the_saddle_point(label: str) -> None:
+    reached = path(label)
+    assert reached[0][1] > 1, "the start is far away"
+    assert max(reached[-1]) < REACHED
+
+
+@pytest.mark.parametrize("label", DRIFTING)
+def test_these_stall_at_a_floor_that_grows_with_the_square_of_s(label: str) -> None:
+    floor = path(label)[-1]
+    assert 1e-7 < floor[0] < 5e-5  # 6.6e-6; with momentum a tenth of that at β = 0.1
+    assert path(label)[ROUNDS // 2][0] == pytest.approx(floor[0], rel=0.05), "it has stopped falling"
+    assert floor[1] > REACHED
+    assert floor[0] / path(label, 1.0)[-1][0] == pytest.approx(100, rel=0.1)
+
+
+def test_fmgda_stalls_about_ten_times_lower_and_the_less_the_smaller_alpha_is() -> None:
+    floor = path("fmgda")[-1][0]
+    assert path("fmgda")[ROUNDS // 2][0] == pytest.approx(floor, rel=0.05)
+    assert 5 < path("local-sgda")[-1][0] / floor < 15
+    assert floor > 4 * path("fmgda", alpha=0.03, beta=0.03)[-1][0]
+
+
+def test_fgda_stalls_a_little_lower_than_local_sgda() -> None:
+    # Its first step of a round is common, and its estimators are averaged: what is left does not depend on α.
+    floor = path("fgda")[-1][0]
+    assert path("fgda")[ROUNDS // 2][0] == pytest.approx(floor, rel=0.05)
+    assert 1.2 < path("local-sgda")[-1][0] / floor < 2
+
+
+@pytest.mark.parametrize("label", ["fmgda", "fgda"])
+def test_under_the_cube_root_schedule_it_keeps_falling(label: str) -> None:
+    falling = path(f"{label}, cube-root")
+    assert falling[ROUNDS // 2][0] > 1.3 * falling[-1][0]
+    assert falling[-1][0] < 0.2 * path(label)[-1][0]
+
+
+def test_the_step_of_adafgda_has_to_stay_below_the_stability_limit() -> None:
+    # lr / ρ = 0.1 as the gradients vanish, below 2 / τ = 0.2; with a third of ρ it is above.
+    assert path("adafgda")[-1][0] < 1e-2
+    assert path("adafgda", rho=0.003)[-1][0] > 1

@@ -1,0 +1,68 @@
+"""Every experiment and every run of every study can be started; nothing is trained here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reproduce import Sweep, combinations
+from benchmarks.studies import REPO, STUDIES, Study
+from config import RunConfig, read_overrides
+
+EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())
+def test_an_experiment_is_a_run_config(path: Path) -> None:
+    RunConfig.parse(read_overrides([str(path)]))
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_every_run_of_a_study_is_a_run_config(study: Study, full: bool) -> None:
+    sweep = Sweep(study, full, Path())
+    for method in study.methods:
+        for point in sweep.grid(method):
+            for job in (*sweep.tuning(method), *sweep.reported(method, point)):
+                RunConfig.parse(job.settings)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_a_comparison_is_fair(study: Study, full: bool) -> None:
+    sweep = Sweep(study, full, Path())
+    # Tuning costs every method the same.
+    assert len({len(sweep.grid(method)) for method in study.methods}) == 1
+    # No reported number is of the seed that chooses, and an ordering has three seeds behind it.
+    seeds = study.repeat["seed"]
+    assert study.tuning_seed not in seeds
+    assert len(set(seeds)) >= 3
+    for method in study.methods:
+        for job in sweep.tuning(method):
+            assert job.settings["seed"] == study.tuning_seed
+            assert job.settings["central-test"] is False, "the test set has no part in the choice"
+        point = sweep.grid(method)[0]
+        for job in sweep.reported(method, point):
+            assert job.settings["seed"] in seeds
+        # What is compared, and only that, differs between its tables.
+        wanted = [dict(cell) for cell in combinations(study.compare)]
+        assert [dict(job.cell) for job in sweep.reported(method, point)][
+            :: len(list(combinations(study.repeat)))
+        ] == wanted
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_labels_are_unique_and_refer_to_each_other(study: Study) -> None:
+    labels = [method.label for method in study.methods]
+    assert len(set(labels)) == len(labels)
+    assert set(study.paper) <= set(labels)
+    assert study.reference in ("", *labels)
+    assert set(study.curves) <= set(study.report.values())
+    assert {heading for numbers in study.paper.values() for heading in numbers} <= set(study.report.values())
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_what_is_reduced_is_said(study: Study) -> None:
+    changed = {key for key in study.reduced if key != "evaluate-every"}
+    assert not changed or study.note.startswith("Reduced: ")

@@ -1,0 +1,233 @@
+"""The AUPRC objective against a double loop over pairs, its corner cases, and runs on the data of the paper's kind."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from config import ConfigError, RunConfig
+from datasets import SAMPLERS
+from problems import Task, build_problem
+from problems import auprc as module
+from problems.auprc import Auprc
+from server_app import simulate
+from strategies import RunError
+from tests.problems.example import FEATURES, batch, point, samples
+from tests.reference import losses
+
+
+def build(margin: float = 1.0, model: str = "linear", dtype: torch.dtype = torch.float64) -> Auprc:
+    task = Task(problem="auprc", margin=margin, model=model, hidden=3, shape=(FEATURES,), dtype=dtype, seed=1)
+    problem = build_problem(task)
+    assert isinstance(problem, Auprc)
+    return problem
+
+
+def double_loop(scores: np.ndarray, labels: np.ndarray, margin: float) -> float:
+    """Return the mean over positives of -g₁/g₂, pair by pair."""
+    terms = []
+    for h_plus, label in zip(scores, labels, strict=True):
+        if label != 1:
+            continue
+        among_positives = among_all = 0.0
+        for h, other in zip(scores, labels, strict=True):
+            loss = max(margin - h_plus + h, 0.0) ** 2
+            among_all += loss / len(labels)
+            among_positives += loss * (other == 1) / len(labels)
+        terms.append(-among_positives / among_all)
+    return float(np.mean(terms))
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-logits)))
+
+
+@pytest.mark.parametrize("margin", [0.1, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize(("positives", "negatives"), [(1, 9), (4, 12), (7, 1), (3, 0)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_value_and_gradient_are_those_of_a_double_loop(
+    margin: float, positives: int, negatives: int, seed: int
+) -> None:
+    problem = build(margin)
+    x, _ = point(problem, seed)
+    inputs, labels = batch(seed + 10, positives, negatives)
+
+    def value(v: np.ndarray) -> float:
+        return double_loop(sigmoid(inputs.numpy() @ v[:FEATURES] + v[FEATURES]), labels.numpy(), margin)
+
+    gx, gy = problem.gradient(x, None, (inputs, labels))
+    assert gy is None
+    expected = losses.finite_differences(value, x.numpy())
+    np.testing.assert_allclose(gx.numpy(), expected, rtol=1e-6, atol=1e-8)
+    assert np.abs(expected).max() > 1e-3 or margin < 0.5 or not negatives
+    assert problem.metrics(x, None, samples(inputs, labels))["loss"] == pytest.approx(value(x.numpy()), rel=1e-9)
+
+
+def test_of_a_deeper_network_too() -> None:
+    problem = build(0.6, "mlp")
+    x, _ = point(problem, 3)
+    inputs, labels = batch(7, 4, 12)
+    held_out = samples(inputs, labels)
+    scores = sigmoid(problem.logits(x, held_out).numpy())
+    assert problem.metrics(x, None, held_out)["loss"] == pytest.approx(double_loop(scores, labels.numpy(), 0.6))
+    gx, _ = problem.gradient(x, None, (inputs, labels))
+    for seed in range(4):
+        direction = torch.from_numpy(np.random.default_rng(seed).normal(size=len(x)))
+        ends = [problem.metrics(x + step * direction, None, held_out)["loss"] for step in (1e-6, -1e-6)]
+        slope = (float(str(ends[0])) - float(str(ends[1]))) / 2e-6
+        assert float(gx @ direction) == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+def logit_problem(margin: float, dtype: torch.dtype = torch.float32) -> tuple[Auprc, Tensor]:
+    """Return a problem and the x that makes the first feature the logit."""
+    return build(margin, dtype=dtype), torch.tensor([1.0, 0, 0, 0, 0], dtype=dtype)
+
+
+def with_logits(logits: list[float]) -> Tensor:
+    inputs = torch.zeros(len(logits), FEATURES)
+    inputs[:, 0] = torch.tensor(logits)
+    return inputs
+
+
+@pytest.mark.parametrize("margin", [1e-30, 1e-3, 1.0])
+@pytest.mark.parametrize("logits", [[0.0] * 4, [50.0, 50, -50, -50], [-1e4, 1e4, 1e4, 1e4], [200.0, -200, 0, 0]])
+@pytest.mark.parametrize("labels", [[1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+def test_it_is_finite_whatever_the_scores(margin: float, logits: list[float], labels: list[int]) -> None:
+    """In float32 the square of a margin of 1e-30 is zero: there a positive can be without any loss mass."""
+    problem, x = logit_problem(margin)
+    inputs, targets = with_logits(logits), torch.tensor(labels)
+    gx, _ = problem.gradient(x, None, (inputs, targets))
+    assert gx.isfinite().all()
+    loss = float(str(problem.metrics(x, None, samples(inputs, targets))["loss"]))
+    assert -1 <= loss <= 0
+
+
+def test_a_positive_without_loss_mass_counts_as_perfectly_ranked_and_leaves_the_others_alone() -> None:
+    problem, x = logit_problem(1e-30)
+    labels = torch.tensor([1, 1, 0, 0])
+    top = with_logits([3.0, -1.0, 1.0, 0.5])  # the first has none; the second is below both negatives
+    gx, _ = problem.gradient(x, None, (top, labels))
+    assert problem.metrics(x, None, samples(top, labels))["loss"] == pytest.approx(
+        (-1 - among(-1.0, 3.0, 1.0, 0.5)) / 2
+    )
+    assert gx.abs().max() > 1e-3
+    perfect = with_logits([3.0, 3.0, -1.0, 0.5])
+    assert not problem.gradient(x, None, (perfect, labels))[0].any()
+
+
+def among(own: float, positive: float, *negatives: float) -> float:
+    """Return the precision at one positive with another above it, without a margin."""
+    above = [max(sigmoid(np.array(z)) - sigmoid(np.array(own)), 0) ** 2 for z in (positive, *negatives)]
+    return float(above[0] / sum(above))
+
+
+def test_a_batch_without_positives_moves_nothing() -> None:
+    problem = build()
+    x, _ = point(problem, 0)
+    inputs, labels = batch(0, 0, 5)
+    assert not problem.gradient(x, None, (inputs, labels))[0].any()
+    assert problem.metrics(x, None, samples(inputs, labels))["loss"] == 0
+
+
+def test_a_better_ranking_has_a_lower_loss() -> None:
+    problem, x = logit_problem(0.5, torch.float64)
+    labels = torch.tensor([1, 1, 0, 0, 0, 0])
+    rankings = [[-2.0, -1, 0, 1, 2, 3], [0.0, 0, 0, 0, 0, 0], [3.0, -1, 0, 0, 0, 0], [4.0, 4, -4, -4, -4, -4]]
+    values = [float(str(problem.metrics(x, None, samples(with_logits(r), labels))["loss"])) for r in rankings]
+    assert values == sorted(values, reverse=True)
+    assert values[1] == pytest.approx(-2 / 6)  # equal scores: the share of positives
+    assert values[-1] < -0.99
+
+
+def test_an_evaluation_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held-out set is compared block by block of positives, so that memory does not grow with their square."""
+    problem = build(0.6, "mlp")
+    x, _ = point(problem, 1)
+    held_out = samples(*batch(3, 30, 70))
+    whole = problem.metrics(x, None, held_out)["loss"]
+    shapes: list[int] = []
+    precision = problem.precision
+
+    def noting(positives: Tensor, h: Tensor, labels: Tensor) -> Tensor:
+        shapes.append(len(positives))
+        return precision(positives, h, labels)
+
+    monkeypatch.setattr(problem, "precision", noting)
+    monkeypatch.setattr(module, "PAIRS", 800)
+    assert problem.metrics(x, None, held_out)["loss"] == pytest.approx(float(str(whole)), rel=1e-12)
+    assert shapes == [8, 8, 8, 6]
+    monkeypatch.setattr(module, "PAIRS", 1)
+    assert problem.metrics(x, None, held_out)["loss"] == pytest.approx(float(str(whole)), rel=1e-12)
+
+
+def test_gradients_belong_to_the_caller() -> None:
+    problem = build(model="mlp")
+    x, data = problem.initial()["x"], batch(1, 3, 5)
+    first, _ = problem.gradient(x, None, data)
+    kept = first.clone()
+    assert not torch.equal(problem.gradient(x + torch.arange(len(x)) / 10, None, data)[0], kept)
+    assert torch.equal(first, kept)
+    first.fill_(1e6)
+    assert torch.equal(problem.gradient(x, None, data)[0], kept)
+    assert not problem.gradient(x, None, data)[0].requires_grad
+
+
+# ---------------------------------------------------------------------- in a run
+
+
+def test_its_sampler_is_the_default_and_only_for_it() -> None:
+    assert RunConfig.parse({"algorithm": "fcsg", "problem": "auprc"}).sampler == "fixed-positives"
+    assert RunConfig.parse({"sampler": "auto"}).sampler == "uniform"
+    assert RunConfig.parse({"sampler": "fixed-positives"}).sampler == "fixed-positives"
+    assert "auto" not in SAMPLERS
+    with pytest.raises(ConfigError, match=r"problem = 'auprc' needs positives in every batch.*leave it at \"auto\""):
+        RunConfig.parse({"algorithm": "fcsg", "problem": "auprc", "sampler": "uniform"})
+
+
+def test_a_config_that_was_written_and_read_is_the_same() -> None:
+    config = RunConfig.parse({"algorithm": "fcsg-m", "problem": "auprc", "fcsg-m.beta": 0.3})
+    assert RunConfig.parse(config.flat()) == config
+
+
+JOB: dict[str, Any] = {"problem": "auprc", "workers": 1, "device": "cpu", "thin-share": 0.2, "partition": "iid"}
+
+
+def test_a_site_without_positives_is_named_with_the_fix(tmp_path: Any) -> None:
+    job = JOB | {"algorithm": "fcsg", "partition": "dirichlet", "thin-share": 0.1, "runs-dir": str(tmp_path)}
+    with pytest.raises(RunError, match=r"'auprc' needs positives at every site, and .*site-4.* have none") as caught:
+        simulate(job)
+    assert "another partition" in str(caught.value)
+    assert 'sampler = "uniform"' not in str(caught.value), "auprc would refuse that"
+
+
+@pytest.mark.parametrize(("algorithm", "lr"), [("fcsg", 0.5), ("fcsg-m", 0.5), ("acc-fcsg-m", 0.1)])
+def test_average_precision_rises_on_breast_cancer(algorithm: str, lr: float, tmp_path: Any) -> None:
+    job = JOB | {"algorithm": algorithm, "sites": 4, "rounds": 15, "runs-dir": str(tmp_path), f"{algorithm}.lr": lr}
+    records = simulate(job).metrics
+    assert records[-1]["auprc"] > 0.95
+    assert records[-1]["loss"] < records[0]["loss"]
+
+
+@pytest.mark.skipif(not os.environ.get("EDELWEISS_DATA"), reason="EDELWEISS_DATA names no folder with heart_disease/")
+def test_average_precision_rises_on_heart_disease_at_its_four_hospitals(tmp_path: Any) -> None:
+    job = JOB | {
+        "algorithm": "acc-fcsg-m",
+        "dataset": "heart-disease",
+        "data-root": os.environ["EDELWEISS_DATA"],
+        "partition": "sites",
+        "thin-share": 0.0,
+        "sites": 4,
+        "rounds": 20,
+        "runs-dir": str(tmp_path),
+        "acc-fcsg-m.lr": 0.1,
+    }
+    records = simulate(job).metrics
+    assert records[-1]["auprc"] > records[0]["auprc"]
+    assert records[-1]["auprc"] > 0.75
+    assert math.isfinite(records[-1]["loss"])

@@ -1,0 +1,238 @@
+"""Several classes, from a site's table to the last line of the report; and cross-entropy itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from config import ConfigError, RunConfig
+from config.run import Value
+from datasets import Samples, load_site, load_test
+from problems.metrics import correct_by_class, pool
+from server_app import Result, simulate
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from strategies import RunError
+from tests.problems.example import batch, build, point, samples
+from tests.server_app.sites import SiteGrid, run_at, write_table
+
+
+def job(folder: Path, **keys: Value) -> dict[str, Value]:
+    base: dict[str, Value] = {
+        "problem": "cross-entropy",
+        "algorithm": "fedavg",
+        "dataset": "digits",
+        "model": "linear",
+        "sites": 3,
+        "rounds": 4,
+        "workers": 1,
+        "device": "cpu",
+        "runs-dir": str(folder / "runs"),
+    }
+    return base | {key.replace("_", "-"): value for key, value in keys.items()}
+
+
+# ---------------------------------------------------------------------- the loss and its metrics
+
+
+def test_with_two_classes_it_is_that_of_one_logit() -> None:
+    """softmax of (0, h) is the sigmoid of h."""
+    two, one = build({"problem": "cross-entropy", "classes": 2}), build({"problem": "bce"})
+    x, _ = point(one, 0)
+    inputs, labels = batch(1, 5, 7)
+    weights, bias = x[:-1], x[-1:]
+    wide = torch.cat([torch.zeros_like(weights), weights, torch.zeros(1), bias]).to(x.dtype)
+    g, expected = two.gradient(wide, None, (inputs, labels))[0], one.gradient(x, None, (inputs, labels))[0]
+    features = len(weights)
+    torch.testing.assert_close(g[features : 2 * features], expected[:-1])
+    torch.testing.assert_close(g[:features], -expected[:-1])
+    torch.testing.assert_close(g[-1], expected[-1])
+    for problem, at in ((two, wide), (one, x)):
+        assert problem.metrics(at, None, samples(inputs, labels))["loss"] == pytest.approx(
+            one.metrics(x, None, samples(inputs, labels))["loss"]
+        )
+
+
+counts = st.integers(2, 5).flatmap(
+    lambda classes: st.lists(
+        st.lists(st.tuples(st.integers(0, classes - 1), st.integers(0, classes - 1)), max_size=15),
+        min_size=1,
+        max_size=4,
+    ).map(lambda sites: (classes, sites))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts)
+def test_pooled_accuracies_are_those_of_all_samples_together(case: tuple[int, Sequence[Any]]) -> None:
+    classes, sites = case
+    if not any(sites):
+        return
+
+    def evaluate(pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        labels = torch.tensor([label for label, _ in pairs], dtype=torch.int64)
+        logits = torch.nn.functional.one_hot(
+            torch.tensor([answer for _, answer in pairs], dtype=torch.int64), classes
+        ).double()
+        return {"n": len(pairs), **correct_by_class(labels, logits)}
+
+    pooled = pool([evaluate(pairs) for pairs in sites])
+    everybody = [pair for pairs in sites for pair in pairs]
+    assert pooled["accuracy"] == pytest.approx(np.mean([label == answer for label, answer in everybody]))
+    by_class = [
+        np.mean([answer == c for label, answer in everybody if label == c])
+        for c in range(classes)
+        if any(label == c for label, _ in everybody)
+    ]
+    assert pooled["worst-class"] == pytest.approx(min(by_class))
+    assert pooled["n"] == len(everybody)
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+def test_digits_are_learned_as_a_central_model_learns_them(tmp_path: Path) -> None:
+    result = simulate(job(tmp_path, rounds=20, sites=4))
+    last = result.metrics[-1]
+    train, test = (
+        load_site(RunConfig.parse(job(tmp_path)).data(), 0, 1).train,
+        load_test(RunConfig.parse(job(tmp_path)).data()),
+    )
+    assert test is not None
+    (inputs, labels), (new, truth) = (part.batch(torch.arange(len(part))) for part in (train, test))
+    central = LogisticRegression(max_iter=500).fit(inputs.flatten(1) / 16, labels)
+    expected = central.score(new.flatten(1) / 16, truth)
+    assert last["central"]["n"] == len(truth)
+    assert abs(last["accuracy"] - expected) < 0.03
+    assert last["accuracy"] > 0.93
+    assert last["worst-class"] == last["central"]["worst-class"] < last["accuracy"]
+    assert result.arrays["x"].shape == (65 * 10,)
+    assert "class-counts" not in last["central"] | last["pooled"] | last["sites"]["site-0"]
+
+
+def test_the_pooled_line_is_the_evaluation_of_all_held_out_samples(tmp_path: Path) -> None:
+    keys = job(tmp_path, central_test=False, test_share=0.0, standardise=False, concentration=0.2)
+    result, config = simulate(keys), RunConfig.parse(keys)
+    x = torch.from_numpy(result.arrays["x"])
+    parts = [load_site(config.data(), site, 3).held_out for site in range(3)]
+    rows = torch.cat([part.rows for part in parts])
+    inputs, labels = Samples(parts[0].inputs, parts[0].labels, rows).batch(torch.arange(len(rows)))
+    answers = (inputs.flatten(1) @ x[:640].view(10, 64).T + x[640:]).argmax(1)
+    pooled = result.metrics[-1]["pooled"]
+    assert pooled["accuracy"] == pytest.approx((answers == labels).double().mean().item())
+    assert pooled["n"] == len(rows)
+
+
+def test_mnist_from_a_folder(tmp_path: Path) -> None:
+    root = os.environ.get("EDELWEISS_DATA")
+    if not root:
+        pytest.skip("EDELWEISS_DATA is not set: it names the folder with the real data sets")
+    result = simulate(job(tmp_path, dataset="mnist", data_root=root, rounds=2, local_steps=30, batch_size=32))
+    assert result.metrics[-1]["central"]["n"] == 10_000
+    assert result.metrics[-1]["accuracy"] > 0.8
+    assert result.arrays["x"].shape == (785 * 10,)
+
+
+def clusters(folder: Path, classes: Sequence[int], seed: int) -> dict[str, Value]:
+    """Write a hospital's table: 20 patients of each class, far apart; return its node-config."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(classes, 20)
+    features = rng.normal(size=(len(labels), 4)) + 4 * np.eye(4)[labels]
+    place = write_table(folder / f"private-{seed}", features, labels.tolist())
+    return {"site": f"hospital-{seed}", "data-dir": str(place)}
+
+
+@pytest.mark.parametrize("problem", ["cross-entropy", "robust", "fair"])
+def test_hospitals_that_each_lack_a_class_learn_all_of_them(tmp_path: Path, problem: str) -> None:
+    """The first has never seen class 3, so its table alone would make a network of three outputs."""
+    nodes = [clusters(tmp_path, classes, seed) for seed, classes in enumerate([(0, 1, 2), (1, 3), (0, 2, 3)])]
+    algorithm = "fedavg" if problem == "cross-entropy" else "local-sgda"
+    config = RunConfig.parse(job(tmp_path, dataset="site", problem=problem, algorithm=algorithm, rounds=15))
+    result = run_at(config, nodes)
+    assert len(result.arrays["x"]) == 5 * 4
+    last = result.metrics[-1]
+    assert "central" not in last
+    assert last["accuracy"] > 0.9
+    assert last["worst-class"] > 0.7
+    assert last["pooled"]["n"] == sum(site["n"] for site in last["sites"].values()) == 8 * 4
+
+
+def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
+    """Of several classes: one count per class in place of the positives, and no histogram of scores."""
+    config = RunConfig.parse(job(tmp_path, dataset="site", sites=1))
+    with SiteGrid(config, [clusters(tmp_path, (0, 1, 3), 0)]) as grid:
+        coordinate(config, grid, Progress(quiet=True))
+    facts = dict(grid.answers[0].content.config_records["facts"])
+    counts = {"examples": 48, "held-out": 12, "classes": 4, "missing": 0}
+    by_class = {"class-counts": [16, 16, 0, 16], "held-out-counts": [4, 4, 0, 4]}
+    assert {name: facts[name] for name in (*counts, *by_class)} == {**counts, **by_class}
+    rest = {"name", "partition-id", "shape", "columns", "count", "total", "squares"}
+    assert facts.keys() == counts.keys() | by_class.keys() | rest
+    for answer in grid.answers[2:]:
+        assert answer.content["metrics"].keys() == {
+            *("loss", "n", "accuracy", "worst-class"),
+            *("class-correct", "class-counts"),
+        }
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["mild", "severe", "mild", "none"] * 5, "3 different values that are not class numbers from 0 to 999"),
+        ([0, 1.5, 2, 1] * 5, "4 different values that are not class numbers"),
+        ([-1, 1, 0, 1] * 5, "3 different values that are not class numbers"),
+        ([0, 1, 2, 40_000] * 5, "4 different values that are not class numbers"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused_in_one_line(tmp_path: Path, labels: list[Any], says: str) -> None:
+    node = {"site": "north", "data-dir": str(write_table(tmp_path / "north", np.ones((20, 4)), labels))}
+    config = RunConfig.parse(job(tmp_path, dataset="site", sites=2))
+    with pytest.raises(RunError, match=f"site 'north' refused: data.csv: label 'label' has {says}"):
+        run_at(config, [node, clusters(tmp_path, (0, 1), 0)])
+
+
+def test_one_class_everywhere_is_refused(tmp_path: Path) -> None:
+    nodes = [clusters(tmp_path, (2,), seed) for seed in (0, 1)]
+    with pytest.raises(RunError, match="all 32 training samples of all sites are of one class"):
+        run_at(RunConfig.parse(job(tmp_path, dataset="site", sites=2)), nodes)
+
+
+@pytest.mark.parametrize("problem", ["cross-entropy", "robust", "fair"])
+def test_what_is_for_two_classes_is_refused(problem: str) -> None:
+    algorithm = "fedavg" if problem == "cross-entropy" else "local-sgda"
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse(
+            {"problem": problem, "algorithm": algorithm, "sampler": "fixed-positives", "positive-classes": "5-9"}
+        )
+    assert len(caught.value.problems) == 2
+    assert "sampler = 'fixed-positives' is for problems of two classes" in str(caught.value)
+    assert "positive-classes = '5-9' is for problems of two classes" in str(caught.value)
+    RunConfig.parse({"problem": problem, "algorithm": algorithm})
+
+
+def test_the_shares_of_the_classes_are_those_of_all_training_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They reach the sites' problems: `fair` weighs with them."""
+    from client_app import site
+
+    seen: list[tuple[float, ...]] = []
+    build_at_site = site.cached_problem
+    monkeypatch.setattr(site, "cached_problem", lambda task: (seen.append(task.shares), build_at_site(task))[1])
+    keys = job(tmp_path, problem="fair", algorithm="local-sgda", rounds=1, concentration=0.1)
+    result: Result = simulate(keys)
+    parts = [load_site(RunConfig.parse(keys).data(), k, 3).train.targets() for k in range(3)]
+    counts = torch.cat(parts).bincount(minlength=10)
+    assert len(set(seen)) == 1
+    assert seen[0] == pytest.approx((counts / counts.sum()).tolist())
+    assert result.arrays["y"].shape == (10,)
+    assert result.arrays["y"].sum() == pytest.approx(1)

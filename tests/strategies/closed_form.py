@@ -1,0 +1,66 @@
+"""A closed-form objective for every kind of problem, so that a property can be tested of every algorithm there is."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from problems.saddle import Saddle, saddle_coefficients
+from strategies import ALGORITHMS, FederatedStrategy
+from tests.strategies.halves import Arrays, OpenOracle, saddle_oracles
+
+STEPS = 0.01  # all step sizes
+
+
+class Bowl:
+    """f_k = ½ ‖x - b_k‖², also as f(g(x)) with g(x) = x; no noise. The mean's minimum is the mean of the b_k."""
+
+    def __init__(self, center: Tensor) -> None:
+        self.center = center
+
+    def draw(self, size: int | None = None) -> None:
+        return None
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: None = None) -> tuple[Tensor, None]:
+        return x - self.center, None
+
+    def inner(self, x: Tensor, batch: None) -> Tensor:
+        return x.clone()
+
+    def compositional_gradient(self, x: Tensor, s: Tensor, batch: None) -> Tensor:
+        return s - self.center
+
+    def dual_terms(self, x: Tensor, batch: None) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def project(self, y: Tensor) -> Tensor:
+        return y
+
+
+def objective(algorithm: type[FederatedStrategy], sites: int, dimension: int = 5) -> tuple[Arrays, OpenOracle, Arrays]:
+    """Return a start, oracles and the optimum, float64: the saddle problem for minimax algorithms, else a bowl."""
+    slopes, offsets = saddle_coefficients(sites, dimension, 3.0, 0)
+    problem = Saddle(slopes, offsets, dtype=torch.float64)
+    if "minimax" in algorithm.solves:
+        return problem.initial(), saddle_oracles(slopes, offsets), {"x": problem.x_star, "y": problem.y_star}
+    centers = [torch.from_numpy(np.asarray(b)) for b in offsets]
+    return (
+        {"x": problem.initial()["x"]},
+        lambda site, server_round: Bowl(centers[site]),
+        {"x": torch.stack(centers).mean(0)},
+    )
+
+
+def build(name: str, **others: object) -> FederatedStrategy:
+    """Build an algorithm with small steps; its other fields keep their defaults."""
+    algorithm = ALGORITHMS[name]
+    declared = {field.name for field in fields(algorithm)}
+    small = {field: STEPS for field in declared if field == "lr" or field.startswith("lr_")}
+    if "gamma" in declared:
+        small["gamma"] = 0.0  # without the proximal term
+    if "rho" in declared:
+        small["rho"] = 1.0  # the adaptive step is lr / rho in the end
+    return algorithm(**(small | others))  # type: ignore[arg-type]

@@ -1,0 +1,250 @@
+"""Sites lose what they remember in the middle of a run: every algorithm arrives where it arrives without that."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+
+from config import RunConfig
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from server_app.local import LocalGrid, unused_run_id
+from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn
+from strategies.codasca import Codasca
+from tests.strategies.closed_form import build, objective
+from tests.strategies.halves import Arrays, drive
+from tests.strategies.test_known_optimum import PARTIAL, REACHED, codasca, distances
+
+K, Q, ROUNDS = 6, 10, 300
+LOST = {(40, 1), (40, 4), (77, 2), (78, 2), (90, 0)}  # (round, site)
+EXACT = {"codasca", "sagda", "cdma", "fednest"}  # reach the saddle point, with all sites in every round
+
+
+def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> tuple[list[Arrays], set[str]]:
+    """Return the model that each site evaluates in the end, and the names of what clients remembered on the way."""
+    start, oracles, _ = objective(type(strategy), K)
+    kept: dict[int, Arrays] = {}
+    remembered: set[str] = set()
+
+    class Seen:
+        """An oracle that says whose it is."""
+
+        def __init__(self, oracle: Any, site: int) -> None:
+            self.oracle, self.site = oracle, site
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.oracle, name)
+
+    half = type(strategy).local_update
+
+    def noting(self: FederatedStrategy, sent: Arrays, memory: Arrays, oracle: Any, turn: Turn) -> tuple[Arrays, Arrays]:
+        reply, new = half(self, sent, memory, oracle, turn)
+        kept[oracle.site] = dict(new)
+        remembered.update(new)
+        return reply, new
+
+    watched = type(strategy.name, (type(strategy),), {"local_update": noting, "name": strategy.name})
+    values = {f.name: getattr(strategy, f.name) for f in fields(strategy) if f.init}
+    path = drive(watched(**values), start, lambda k, r: Seen(oracles(k, r), k), rounds, K, **options)  # type: ignore[return-value]
+    model = {name: path[-1][name] for name in start}
+    return [strategy.personal(model, kept.get(k, {})) for k in range(K)], remembered
+
+
+def remembering() -> list[str]:
+    """Find the algorithms whose clients remember anything: the table and a few rounds say so."""
+    return [name for name in ALGORITHMS if ends(build(name), rounds=3)[1]]
+
+
+REMEMBERING = remembering()
+MEMORYLESS = sorted(set(ALGORITHMS) - set(REMEMBERING))
+
+
+def far(models: list[Arrays], optimum: Arrays) -> float:
+    """Return the largest ‖·-optimum‖² of x and y over the sites."""
+    return max(float((model[name] - optimum[name]).square().sum()) for model in models for name in optimum)
+
+
+def apart(models: list[Arrays], others: list[Arrays]) -> float:
+    return max(
+        far([one], {name: other[name] for name in ("x", "y") if name in other})
+        for one, other in zip(models, others, strict=True)
+    )
+
+
+def drawn(seed: int = 0, rounds: int = ROUNDS) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [sorted(int(k) for k in random.choice(K, K // 2, replace=False)) for _ in range(rounds)]
+
+
+def settings(names: Iterable[str]) -> list[tuple[str, float]]:
+    return [(n, f) for n in names for f in ((1.0, 0.5) if ALGORITHMS[n].partial else (1.0,))]
+
+
+def compared(name: str, fraction: float, rounds: int = ROUNDS) -> tuple[list[Arrays], list[Arrays]]:
+    """Return where a run arrives without losses, and with them."""
+    options = {} if fraction == 1 else {"participants": drawn(rounds=rounds)}
+    steps = 1 if name == "npa" else Q
+    strategy = build(name, local_steps=steps, fraction=fraction)
+    whole, hurt = (ends(strategy, rounds, lost=lost, **options)[0] for lost in ((), LOST))
+    return whole, hurt
+
+
+def test_the_table_has_algorithms_of_both_kinds() -> None:
+    assert {"codasca", "sagda", "coda-plus"} <= set(REMEMBERING)
+    assert {"fedavg", "local-sgda", "cdma", "fednest"} <= set(MEMORYLESS)
+
+
+@pytest.mark.parametrize(("name", "fraction"), settings(REMEMBERING))
+def test_it_arrives_where_it_would_have_arrived(name: str, fraction: float) -> None:
+    """At the optimum; where an algorithm stalls, no further from it than a small factor."""
+    whole, hurt = compared(name, fraction)
+    optimum = objective(ALGORITHMS[name], K)[2]
+    if ALGORITHMS[name].personalised:  # where each site arrives is its own affair
+        assert apart(whole, hurt) < 1e-6
+        return
+    assert far(hurt, optimum) < 3 * far(whole, optimum) + 1e-10
+    if name in EXACT and (fraction == 1 or name == "codasca"):
+        assert far(hurt, optimum) < 1e-10
+    assert far(whole, optimum) < 1, "it arrived somewhere in the first place"
+
+
+@pytest.mark.parametrize(("name", "fraction"), settings(MEMORYLESS))
+def test_what_clients_do_not_remember_they_cannot_lose(name: str, fraction: float) -> None:
+    whole, hurt = compared(name, fraction, rounds=95)
+    assert apart(whole, hurt) == 0
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_the_loss_is_felt(name: str) -> None:
+    """Right after it a run differs, or the tests above would show nothing (a stage's average shows it at its end)."""
+    rounds = 6
+    whole, hurt = (ends(build(name), rounds=rounds, lost=lost)[0] for lost in ((), {(4, 1), (5, 1), (6, 1)}))
+    assert apart(whole, hurt) > 1e-9
+
+
+# ---------------------------------------------------------------------- CODASCA, when a share of the sites takes part
+
+
+def halves_of_ten(seed: int) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [sorted(int(k) for k in random.choice(10, 5, replace=False)) for _ in range(PARTIAL)]
+
+
+def test_codasca_with_half_of_the_sites_survives_the_loss_of_memories() -> None:
+    chosen = halves_of_ten(2)
+    lost = {(r, chosen[r - 1][0]) for r in (20, 21, 30, 45)}
+    path = distances(codasca(fraction=0.5), rounds=PARTIAL, participants=chosen, lost=lost)
+    assert max(path[-1]) < REACHED
+
+
+class Unheard(Codasca):
+    """CODASCA whose answers get lost on their way, after the client remembered what it did."""
+
+    def aggregate(self, state, replies, turn):  # type: ignore[no-untyped-def]
+        heard = (reply for reply in replies if not (turn.round in range(20, 30) and reply.site.index % 3 == 0))
+        return super().aggregate(state, heard, turn)
+
+
+def test_codasca_with_half_of_the_sites_survives_lost_answers() -> None:
+    strategy = Unheard(local_steps=10, lr=0.01, gamma=0.0, fraction=0.5)
+    path = distances(strategy, rounds=PARTIAL, participants=halves_of_ten(3))
+    assert max(path[-1]) < REACHED
+
+
+def test_codascas_control_variates_start_anew_only_where_the_server_does_not_know_them() -> None:
+    chosen = halves_of_ten(4)
+    start, oracles, _ = objective(Codasca, 10)
+    anew = lambda **options: [  # noqa: E731
+        int(state["since"]) if "since" in state else 0
+        for state in drive(
+            Codasca(local_steps=3, lr=0.01, fraction=0.5), start, oracles, 40, 10, participants=chosen, **options
+        )
+    ]
+    assert set(anew()) == {0}
+    assert set(anew(silent={(r, chosen[r - 1][1]) for r in range(5, 30)})) == {0}, (
+        "who was never asked has lost nothing"
+    )
+    late = next(r for r in range(10, 40) if chosen[r - 1][0] in chosen[r - 3])
+    assert set(anew(lost={(late, chosen[late - 1][0])})) == {0, late + 1}
+    staged = drive(
+        Codasca(local_steps=3, lr=0.01, fraction=0.5, stage_iterations=60),
+        start, oracles, 40, 10, participants=chosen, lost={(late, chosen[late - 1][0])},
+    )  # fmt: skip
+    assert [("since" in state) for state in staged] == [late <= r <= 20 for r in range(1, 41)], "a stage forgets it"
+    unknown = next(r for r in range(2, 40) if set(chosen[r - 1]) - set().union(*chosen[: r - 1]))
+    newcomer = (set(chosen[unknown - 1]) - set().union(*chosen[: unknown - 1])).pop()
+    assert set(anew(lost={(unknown, newcomer)})) == {0}, "who had nothing has lost nothing"
+
+
+def test_codascas_answer_and_message_are_longer_by_one_number_at_most() -> None:
+    sizes: list[tuple[int, int]] = []
+
+    class Measured(Codasca):
+        def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+            reply, memory = super().local_update(sent, memory, oracle, turn)
+            sizes.append((sum(v.numel() for v in sent.values()), sum(v.numel() for v in reply.values())))
+            return reply, memory
+
+    start, oracles, _ = objective(Codasca, 10)
+    chosen = halves_of_ten(2)
+    for fraction, extra in ((1.0, 0), (0.5, 1)):
+        sizes.clear()
+        participants = {} if fraction == 1 else {"participants": chosen}
+        lost = {(r, chosen[r - 1][0]) for r in (5, 9)}
+        strategy = Measured(local_steps=2, gamma=0.1, lr=0.01, fraction=fraction)
+        drive(strategy, start, oracles, 12, 10, lost=lost, **participants)  # type: ignore[arg-type]
+        down, up = zip(*sizes, strict=True)
+        assert set(down) == {10, 25} | ({26} if extra else set())  # x, y; with cx, cy and x_ref; with since
+        assert set(up) == {20 + extra}
+
+
+# ---------------------------------------------------------------------- in the engine
+
+
+class Forgetful(LocalGrid):
+    """The local engine; all that sites remember is deleted before the messages of some rounds leave."""
+
+    rounds: Collection[int] = ()
+    deleted = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        config = messages[0].content.config_records["config"]
+        if messages[0].metadata.message_type == "train" and config["round"] in self.rounds:
+            folder = Path(f"{self.folder}/state/run-{self.run_id}")
+            if folder.exists():
+                shutil.rmtree(folder)
+                self.deleted += 1
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("name", [n for n in REMEMBERING if "minimax" in ALGORITHMS[n].solves])
+def test_in_the_engine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files on disk go, in float32; the run goes on and ends where it ends without that."""
+    monkeypatch.setattr("server_app.report.draw", lambda records, path: None)
+    strategy = build(name)
+    own = {f: getattr(strategy, f) for f in ("lr", "lr_dual", "gamma", "rho") if hasattr(strategy, f)}
+    own |= {f: 2 * own[f] for f in ("lr", "lr_dual") if f in own}
+    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "dimension": 4, "sites": 4, "rounds": 60}
+    keys |= {"local-steps": 10, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path), "evaluate-every": 0}
+    config = RunConfig.parse(keys | {f"{name}.{field.replace('_', '-')}": value for field, value in own.items()})
+    reached = []
+    for lost in ((), (20, 21)):
+        torch.set_num_threads(1)
+        with Forgetful(config, unused_run_id()) as grid:
+            grid.rounds = lost
+            result = coordinate(config, grid, Progress(quiet=True))
+            assert grid.deleted >= len(lost)
+        last = result.metrics[-1]
+        reached.append((last["distance-x"], last["distance-y"]))
+    (x, y), (hurt_x, hurt_y) = reached
+    assert hurt_x < 3 * x + 1e-8
+    assert hurt_y < 3 * y + 1e-8

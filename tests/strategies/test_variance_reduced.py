@@ -1,0 +1,429 @@
+"""SAGDA, CDMA and FEDNEST: equations, degenerate cases, the known optimum; and who comes first with CDMA."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from problems.saddle import Saddle, saddle_coefficients
+from server_app import simulate
+from strategies import ALGORITHMS, FederatedStrategy, Oracle, RunError, Site, Turn
+from strategies.cdma import Cdma
+from strategies.fednest import FedNest
+from strategies.hyper import choice
+from strategies.local_sgda import LocalSGDA
+from strategies.sagda import Sagda
+from tests.reference import algorithms, variance_reduced
+from tests.reference.games import SaddleGame
+from tests.strategies.engine import run_saddle
+from tests.strategies.halves import Arrays, OpenOracle, drive
+from tests.strategies.test_degenerate import Job, Path, descent_ascent, regression, saddle
+from tests.strategies.test_equations import GAMES, PLAN, ROUNDS, SOME, STAGES, WEIGHTS, K, agree, setting, torched
+from tests.strategies.test_known_optimum import PARTIAL, REACHED, distances
+
+
+def by_exchange(oracles: OpenOracle, exchanges: int) -> OpenOracle:
+    """Give each exchange of a round batches of its own, numbered as `tests.reference.variance_reduced` does."""
+    opened: Counter[tuple[int, int]] = Counter()
+
+    def open_next(site: int, server_round: int) -> Oracle:
+        opened[site, server_round] += 1
+        return oracles(site, (server_round - 1) * exchanges + opened[site, server_round])
+
+    return open_next
+
+
+def driven(strategy: FederatedStrategy, start: Arrays, oracles: OpenOracle, **options: Any) -> list[Arrays]:
+    """Drive a strategy with its vectors handed over as they are, and packed and unpacked: the same bits."""
+    direct, packed = (
+        drive(strategy, start, by_exchange(oracles, len(strategy.phases)), ROUNDS, K, wire=wire, **options)
+        for wire in (False, True)
+    )
+    for one, other in zip(direct, packed, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    return direct
+
+
+# ---------------------------------------------------------------------- equations
+
+everything = [
+    pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"]),
+    pytest.mark.parametrize("some", [None, SOME], ids=["all", "some"]),
+    pytest.mark.parametrize("name", GAMES),
+]
+
+
+def on_everything(test: Any) -> Any:
+    for mark in everything:
+        test = mark(test)
+    return test
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 1.3])
+@on_everything
+def test_sagda(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, server_lr: float) -> None:
+    game, x, y, oracles = setting(name)
+    strategy = Sagda(**STAGES, lr=0.03, lr_dual=0.06, server_lr=server_lr, fraction=1.0 if some is None else 0.5)
+    states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
+    agree(states, variance_reduced.sagda(game, x, y, PLAN, 0.03, 0.06, server_lr, weights, some))
+
+
+def test_sagda_steps_with_a_control_variate_of_zero_where_a_client_lost_it() -> None:
+    game, x, y, oracles = setting("regression")
+    lost = {(2, 1), (3, 0), (8, 3)}
+    states = driven(Sagda(**STAGES, lr=0.02, lr_dual=0.06), torched(x, y), oracles, lost=lost)
+    agree(states, variance_reduced.sagda(game, x, y, PLAN, 0.02, 0.06, 1.0, lost=lost))
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+@on_everything
+def test_cdma(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, alpha: float) -> None:
+    game, x, y, oracles = setting(name)
+    strategy = Cdma(**STAGES, lr=0.02, lr_dual=0.05, alpha=alpha, fraction=1.0 if some is None else 0.5)
+    states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
+    agree(states, variance_reduced.cdma(game, x, y, PLAN, 0.02, 0.05, alpha, weights, some))
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+@on_everything
+def test_fednest(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, inner: int) -> None:
+    game, x, y, oracles = setting(name)
+    strategy = FedNest(**STAGES, lr=0.03, lr_dual=0.04, inner_rounds=inner, fraction=1.0 if some is None else 0.5)
+    states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
+    agree(states, variance_reduced.fednest(game, x, y, PLAN, 0.03, 0.04, inner, weights, some))
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 4.0, 2.0, 0.5]], ids=["uniform", "weighted"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["sagda", "cdma", "fednest"])
+def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) -> None:
+    """Through messages, files and memories on disk, in float32: 7 rounds, three stages."""
+    keys = {"algorithm": name, "sites": 4, "dimension": 5, "heterogeneity": 3.0, "rounds": 7, "seed": 3}
+    stages = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "fraction": fraction}
+    own: dict[str, dict[str, float]] = {
+        "sagda": {"lr": 0.03, "lr-dual": 0.05, "server-lr": 0.8},
+        "cdma": {"lr": 0.03, "lr-dual": 0.05, "alpha": 0.3},
+        "fednest": {"lr": 0.03, "lr-dual": 0.05, "inner-rounds": 2},
+    }
+    _, path, asked = run_saddle({**keys, **stages, name: own[name]}, weights)
+    slopes, offsets = saddle_coefficients(4, 5, 3.0, 3)
+    start = Saddle(slopes, offsets, seed=3).initial()
+    exchanges = 6 if name == "fednest" else 2
+    assert len(asked) == 7 * exchanges
+    assert all(asked[i] == asked[i // exchanges * exchanges] for i in range(len(asked))), "a round has one set of sites"
+    reference: Callable[..., list[algorithms.Point]] = getattr(variance_reduced, name)
+    expected = reference(
+        SaddleGame(slopes, offsets),
+        start["x"].double().numpy(),
+        start["y"].double().numpy(),
+        algorithms.plan(7, 3, 9, decay=2),
+        *own[name].values(),
+        weights=weights,
+        participants=asked[::exchanges],
+    )
+    for model, (x, y) in zip(path, expected, strict=True):
+        np.testing.assert_allclose(model["x"], x, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(model["y"], y, rtol=0, atol=1e-5)
+
+
+# ---------------------------------------------------------------------- degenerate cases
+
+
+def sgda(steps: int, lr: float, lr_dual: float) -> LocalSGDA:
+    return LocalSGDA(local_steps=steps, lr=lr, lr_dual=lr_dual)
+
+
+def one_site_sagda_is_sgda() -> tuple[Path, Path]:
+    job = regression(sites=1)
+    return job.run(Sagda(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(sgda(5, 0.04, 0.06))
+
+
+def one_step_sagda_is_centralised() -> tuple[Path, Path]:
+    job = saddle()
+    return job.run(Sagda(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+def sagda_of_identical_sites_is_sgda() -> tuple[Path, Path]:
+    job = saddle([0.8] * K, np.tile(np.arange(6.0), (K, 1)))
+    return job.run(Sagda(local_steps=7, lr=0.03, lr_dual=0.05)), job.run(sgda(7, 0.03, 0.05))
+
+
+def sagda_without_control_variates_is_sgda() -> tuple[Path, Path]:
+    class Uncontrolled(Sagda):
+        def local_update(self, sent: Arrays, memory: Arrays, *rest: Any) -> tuple[Arrays, Arrays]:
+            zeros = {name: torch.zeros_like(vector) for name, vector in sent.items()}
+            sent = sent | {name: zeros[name] for name in ("vx", "vy") if name in sent}
+            return super().local_update(sent, {}, *rest)
+
+    job = regression()
+    return job.run(Uncontrolled(local_steps=4, lr=0.04, lr_dual=0.06)), job.run(sgda(4, 0.04, 0.06))
+
+
+def one_site_cdma_without_noise_is_sgda() -> tuple[Path, Path]:
+    job = saddle(sites=1)
+    return job.run(Cdma(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(sgda(5, 0.04, 0.06))
+
+
+def one_step_cdma_without_noise_is_centralised() -> tuple[Path, Path]:
+    job = saddle()
+    return job.run(Cdma(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+def one_step_cdma_with_fresh_gradients_only_is_centralised() -> tuple[Path, Path]:
+    job = regression()
+    return job.run(Cdma(local_steps=1, lr=0.04, lr_dual=0.06, alpha=1.0)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+def without_noise_alpha_plays_no_part() -> tuple[Path, Path]:
+    job = saddle()
+    cdma = [Cdma(local_steps=6, lr=0.03, lr_dual=0.05, alpha=alpha) for alpha in (0.1, 1.0)]
+    return job.run(cdma[0]), job.run(cdma[1])
+
+
+def without_noise_cdma_is_sagda() -> tuple[Path, Path]:
+    job = saddle()
+    return job.run(Cdma(local_steps=6, lr=0.03, lr_dual=0.05)), job.run(Sagda(local_steps=6, lr=0.03, lr_dual=0.05))
+
+
+def alternating(job: Job, lr: float, lr_dual: float, descents: int, ascents: int) -> Path:
+    """Centralised and without noise: so many steps on y, then so many on x."""
+    x, y = job.start["x"].clone(), job.start["y"].clone()
+    path = []
+    for r in range(1, 7):
+        for step in range(ascents + descents):
+            gradients = [job.oracles(k, r).gradient(x, y) for k in range(job.sites)]
+            if step < ascents:
+                y = y + lr_dual * sum(gy for _, gy in gradients) / job.sites
+            else:
+                x = x - lr * sum(gx for gx, _ in gradients) / job.sites
+        path.append((x.numpy(), y.numpy()))
+    return path
+
+
+def one_step_fednest_alternates() -> tuple[Path, Path]:
+    job = saddle()
+    return job.run(FedNest(local_steps=1, lr=0.04, lr_dual=0.06, inner_rounds=3)), alternating(job, 0.04, 0.06, 1, 3)
+
+
+def one_site_fednest_alternates() -> tuple[Path, Path]:
+    job = saddle(sites=1)
+    return job.run(FedNest(local_steps=4, lr=0.04, lr_dual=0.06, inner_rounds=2)), alternating(job, 0.04, 0.06, 4, 8)
+
+
+PAIRS: list[Callable[[], tuple[Path, Path]]] = [
+    one_site_sagda_is_sgda,
+    one_step_sagda_is_centralised,
+    sagda_of_identical_sites_is_sgda,
+    sagda_without_control_variates_is_sgda,
+    one_site_cdma_without_noise_is_sgda,
+    one_step_cdma_without_noise_is_centralised,
+    one_step_cdma_with_fresh_gradients_only_is_centralised,
+    without_noise_alpha_plays_no_part,
+    without_noise_cdma_is_sagda,
+    one_step_fednest_alternates,
+    one_site_fednest_alternates,
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
+def test_where_one_algorithm_becomes_another(pair: Callable[[], tuple[Path, Path]]) -> None:
+    left, right = pair()
+    assert len(left) == len(right) > 0
+    for (x, y), (other_x, other_y) in zip(left, right, strict=True):
+        np.testing.assert_allclose(x, other_x, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(y, other_y, rtol=0, atol=1e-10)
+    assert all(np.abs(after[0] - before[0]).max() > 1e-8 for before, after in pairwise(left)), "nothing moved"
+
+
+def test_elsewhere_the_three_differ_from_each_other_and_from_local_sgda() -> None:
+    job, ends = saddle(), []
+    for algorithm in (LocalSGDA, Sagda, FedNest):
+        ends.append(job.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0])
+    noisy = regression()
+    ends += [noisy.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0] for algorithm in (LocalSGDA, Sagda)]
+    ends += [noisy.run(Cdma(local_steps=7, lr=0.03, lr_dual=0.05, alpha=alpha))[-1][0] for alpha in (0.1, 1.0)]
+    for i, one in enumerate(ends):
+        assert all(one.shape != other.shape or np.abs(one - other).max() > 1e-6 for other in ends[:i])
+
+
+@pytest.mark.parametrize("field", ["control_batch", "anchor_batch"])
+def test_the_gradient_at_the_global_point_may_have_a_batch_of_its_own(field: str) -> None:
+    drawn: list[int | None] = []
+
+    class Noting:
+        def __init__(self, oracle: Any) -> None:
+            self.gradient, self.project, self.inner = oracle.gradient, oracle.project, oracle
+
+        def draw(self, size: int | None = None) -> Any:
+            drawn.append(size)
+            return self.inner.draw(size)
+
+    job, own = regression(), {field: 200}
+    strategy = Sagda(**own) if field == "control_batch" else FedNest(**own)  # type: ignore[arg-type]
+    noting: Any = lambda site, server_round: Noting(job.oracles(site, server_round))  # noqa: E731
+    drive(strategy, job.start, noting, 1, K)
+    assert set(drawn) <= {None, 200}
+    assert drawn.count(200) == K * (1 if field == "control_batch" else 2)
+
+
+# ---------------------------------------------------------------------- the known optimum
+
+STEPS: dict[str, Any] = {"local_steps": 10, "lr": 0.01, "lr_dual": 0.01}
+EXACT: list[FederatedStrategy] = [
+    Sagda(**STEPS),
+    Cdma(**STEPS),
+    Cdma(**STEPS, alpha=1.0),
+    FedNest(**STEPS),
+    FedNest(**STEPS, inner_rounds=3),
+]
+
+
+@pytest.mark.parametrize("strategy", EXACT, ids=lambda s: f"{s.name}-{getattr(s, 'inner_rounds', '')}")
+def test_the_saddle_point_is_reached_however_much_the_sites_differ(strategy: FederatedStrategy) -> None:
+    path = distances(strategy)
+    assert max(path[-1]) < REACHED
+    assert path[0][1] > 1, "the start is far away"
+
+
+@pytest.mark.parametrize("server_lr", [0.7, 1.3])
+def test_sagdas_server_step_changes_the_way_and_not_the_goal(server_lr: float) -> None:
+    path = distances(Sagda(**STEPS, server_lr=server_lr), rounds=round(200 / min(1, server_lr)))
+    assert max(path[-1]) < REACHED
+
+
+@pytest.mark.parametrize("algorithm", [Sagda, Cdma, FedNest])
+def test_with_half_of_the_sites_the_draw_of_sites_leaves_a_floor(algorithm: type[FederatedStrategy]) -> None:
+    """The gradient at the global point is that of the sites drawn: unbiased, but noisy."""
+    random = np.random.default_rng(0)
+    chosen = [sorted(int(k) for k in random.choice(10, 5, replace=False)) for _ in range(PARTIAL)]
+    path = distances(algorithm(**STEPS, fraction=0.5), rounds=PARTIAL, participants=chosen)
+    end = np.median([max(point) for point in path[-50:]])
+    assert REACHED < end < 100  # of what is drawn, half of the sites' own optimum has ‖y‖² = Σ mean(b)² ≈ 220
+
+
+# ---------------------------------------------------------------------- first come, first served
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uneven(Cdma):
+    """CDMA with one site that is slow, or broken, in both phases."""
+
+    name = "uneven"
+
+    harm: str = choice("slow", "what that site does", "slow", "nan", "raise")
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        sent = super().broadcast(state, turn, site)
+        return sent | {"marked": torch.ones(1)} if site.index == 1 else sent
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        reply, memory = super().local_update(sent, memory, oracle, turn)
+        if "marked" in sent:
+            if self.harm == "slow":
+                time.sleep(600)
+            if self.harm == "raise":
+                raise RuntimeError
+            reply = {name: vector * torch.nan for name, vector in reply.items()}
+        return reply, memory
+
+
+def uneven(folder: File, harm: str = "slow", **keys: Any) -> dict[str, Any]:
+    base = {"algorithm": "uneven", "problem": "saddle", "dimension": 5, "sites": 4, "rounds": 4, "local-steps": 3}
+    base |= {"device": "cpu", "runs-dir": str(folder), "evaluate-every": 0}
+    own = {"harm": harm, "lr": 0.02, "lr-dual": 0.03, "alpha": 0.3}
+    return (
+        base
+        | {key.replace("_", "-"): value for key, value in keys.items()}
+        | {f"uneven.{k}": v for k, v in own.items()}
+    )
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the algorithm known; worker processes are forked and know it, too."""
+    monkeypatch.setitem(ALGORITHMS, Uneven.name, Uneven)
+
+
+def expected(participants: Sequence[Collection[int]] | None) -> algorithms.Point:
+    slopes, offsets = saddle_coefficients(4, 5, 1.0, 0)
+    start = Saddle(slopes, offsets).initial()
+    x, y = start["x"].double().numpy(), start["y"].double().numpy()
+    plan = algorithms.plan(4, 3)
+    return variance_reduced.cdma(SaddleGame(slopes, offsets), x, y, plan, 0.02, 0.03, 0.3, participants=participants)[
+        -1
+    ]
+
+
+@pytest.mark.usefixtures("registered")
+def test_cdma_does_not_wait_for_a_slow_site(tmp_path: File) -> None:
+    started = time.monotonic()
+    result = simulate(
+        uneven(tmp_path, workers=4, min_replies=3, round_timeout=100.0, rounds=4) | {"wait-timeout": 20.0}
+    )
+    assert time.monotonic() - started < 60, "the slow site sleeps for 600 s, and round-timeout is 100 s"
+    x, y = expected([[0, 2, 3]] * 4)
+    np.testing.assert_allclose(result.arrays["x"], x, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(result.arrays["y"], y, rtol=0, atol=1e-5)
+    assert all(record["site-gradients"].keys() == {"site-0", "site-2", "site-3"} for record in result.metrics)
+    assert len(result.metrics[-1]["sites"]) == 4, "the last evaluation is everybody's"
+
+
+@pytest.mark.usefixtures("registered")
+def test_without_min_replies_cdma_waits_for_all(tmp_path: File) -> None:
+    with pytest.raises(RunError, match=r"3 of 4 sites gave a usable answer, 4 are needed.*\n.*'site-1' did not answer"):
+        simulate(uneven(tmp_path, workers=4, round_timeout=1.5))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("harm", ["nan", "raise"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_answer_that_is_of_no_use_is_not_among_the_first(tmp_path: File, harm: str, workers: int) -> None:
+    result = simulate(uneven(tmp_path, harm, workers=workers, min_replies=3))
+    x, _ = expected([[0, 2, 3]] * 4)
+    np.testing.assert_allclose(result.arrays["x"], x, rtol=0, atol=1e-5)
+    with pytest.raises(RunError, match="3 of 4 sites gave a usable answer, 4 are needed"):
+        simulate(uneven(tmp_path, harm, workers=workers, min_replies=4))
+
+
+def counts(result: Any) -> list[set[str]]:
+    return [set(record["site-gradients"]) for record in result.metrics]
+
+
+def test_sites_that_share_a_process_come_first_in_turn(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine would serve them in order, and the last ones would never count."""
+    keys = uneven(tmp_path, workers=1, min_replies=2, rounds=12) | {"algorithm": "cdma"}
+    keys = {key: value for key, value in keys.items() if not key.startswith("uneven")}
+    one, again, other = simulate(keys), simulate(keys), simulate(keys | {"seed": 1})
+    assert all(record["gradients"] == (5 if r == 0 else 6) * 2 for r, record in enumerate(one.metrics))
+    assert set().union(*counts(one)) == {f"site-{k}" for k in range(4)}
+    assert counts(one) == counts(again) != counts(other)
+    assert np.array_equal(one.arrays["x"], again.arrays["x"])
+
+    aggregate, order = Cdma.aggregate, []
+
+    def noting(self: Any, state: Arrays, replies: Any, turn: Turn) -> Arrays:
+        replies = list(replies)
+        order.append([reply.site.index for reply in replies])
+        return aggregate(self, state, iter(replies), turn)
+
+    monkeypatch.setattr(Cdma, "aggregate", noting)
+    simulate(keys)
+    assert all(indices == sorted(indices) and len(indices) == 2 for indices in order)
+
+
+def test_other_algorithms_wait_for_all_and_so_does_cdma_without_min_replies(tmp_path: File) -> None:
+    keys = uneven(tmp_path, workers=2, min_replies=2)
+    keys = {key: value for key, value in keys.items() if not key.startswith("uneven")}
+    everybody = {f"site-{k}" for k in range(4)}
+    assert counts(simulate(keys | {"algorithm": "sagda"})) == [everybody] * 4
+    assert counts(simulate(keys | {"algorithm": "cdma", "min-replies": 0})) == [everybody] * 4
