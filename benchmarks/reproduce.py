@@ -190,7 +190,7 @@ class Sweep:
             return None
         values = [final(outcome, self.study.select) for outcome in outcomes if outcome]
         found = [(value, -place) for place, value in enumerate(values) if value is not None]
-        return grid[-min(found)[1]] if found else None
+        return grid[-max(found)[1]] if found else None
 
 
 def combinations(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:

@@ -52,9 +52,8 @@ def method(
     """Return a method with a grid of step sizes, the same for x and y."""
     names = [f"{algorithm}.lr"] + [f"{algorithm}.lr-dual"] * (algorithm not in ONE_STEP_SIZE)
     grid, full_grid = (tuple(dict.fromkeys(names, step) for step in values) for values in (steps, full))
-    return Method(
-        label=label or algorithm, algorithm=algorithm, settings=settings or {}, grid=grid, full_grid=full_grid
-    )
+    label = label or algorithm
+    return Method(label=label, algorithm=algorithm, settings=settings or {}, grid=grid, full_grid=full_grid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +213,22 @@ AUC_MNIST = Study(
     name="auc-mnist",
     title="AUC on MNIST, 5 % positive, LeNet5, 16 sites by class, q = 10",
     experiment=REPO / "experiments/fmgda/auc-mnist.toml",
-    methods=_auc((0.3, 1.0), (0.003, 0.01)),
+    methods=(
+        *_auc((0.3, 1.0), (0.003, 0.01)),
+        method("npa", 0.3, 1.0, full=_STEPS, settings={"local-steps": 1, "npa.batch": 500}),
+        *(
+            method(name, 0.3, 1.0, full=_STEPS)
+            for name in (
+                "local-sgda",
+                "local-sgda-plus",
+                "momentum-local-sgda-plus",
+                "fgda",
+                "sagda",
+                "cdma",
+                "fednest",
+            )
+        ),
+    ),
     report=_RANKING,
     reduced={"rounds": 40, "stage-iterations": 160, "evaluate-every": 8},
     note="Reduced: 40 rounds in place of 400, 2 step sizes in place of 5.",

@@ -229,9 +229,7 @@ def test_an_algorithm_takes_exactly_the_kinds_of_problems_that_it_solves(algorit
     assert set(algorithms.removeprefix("algorithm ").split(" or ")) == {
         name for name, a in ALGORITHMS.items() if can_solve(a, PROBLEMS[problem])
     }
-    assert set(problems.split(" or ")) == {
-        name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)
-    }
+    assert set(problems.split(" or ")) == {name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)}
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def by_hand(problem: Maml, x: Tensor, inputs: Tensor, labels: Tensor, steps: int
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize(("model", "shape"), [("conv4", SHAPE), ("mlp", (6,)), ("lenet5", (1, 16, 16))])
 def test_the_gradient_is_that_of_finite_differences(model: str, shape: tuple[int, ...], steps: int) -> None:
-    """Through the inner steps and, in conv4, through batch norm, in float64, along the gradient and random directions."""
+    """Through the inner steps and, in conv4, batch norm, in float64, along the gradient and random directions."""
     problem = make(model=model, shape=shape, inner_steps=steps, inner_lr=0.1)
     x = problem.initial()["x"] + 0.05 * torch.randn(
         problem.network.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
