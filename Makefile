@@ -21,7 +21,7 @@ export RUN_CONFIG # through the environment: it may hold quotes of either kind
 help: ## Say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
-run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-plus" rounds=5' changes the job
+run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
 
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses

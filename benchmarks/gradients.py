@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 SITES, LR = 4, 0.001  # so small that nothing diverges
 TARGET = 1.08
+OWN: dict[str, dict[str, Any]] = {
+    "npa": {"local-steps": 1, "npa.batch": STEPS * BATCH},
+    # The stage of this short run would else end with the scores of all 60,000 samples, a longer one just as much.
+    "coda": {"coda.dual-batch": 512},
+}
 
 
 # ---------------------------------------------------------------------- the bare loop
@@ -138,7 +143,9 @@ def local(algorithm: str, problem: str, rounds: int) -> float:
     from strategies import ALGORITHMS, own_fields
 
     steps = {f"{algorithm}.{key}": LR for key in own_fields(ALGORITHMS[algorithm]) if key in ("lr", "lr-dual")}
-    own = {"local-steps": 1, "npa.batch": STEPS * BATCH} if algorithm == "npa" else {"local-steps": STEPS}
+    own: dict[str, Any] = {"local-steps": STEPS} | OWN.get(algorithm, {})
+    if problem == "auprc":  # half of the samples are positive, in the bare loop's batches too
+        own |= {"sampler": "fixed-positives", "positives-per-batch": BATCH // 2}
     with tempfile.TemporaryDirectory() as folder:
         job = {key: value for key, value in JOB.items() if "." not in key}
         job |= {"algorithm": algorithm, "problem": problem, "sites": SITES, "rounds": rounds, "workers": 1}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Runs = list[tuple[Job, Outcome]]
+Cell = tuple[tuple[str, Any], ...]  # keys that are compared, and a value of each
 
 COSTS = {"gradients": "gradients", "samples": "sample gradients", "megabytes": "MB"}
 STYLES = ("-", "--", ":")  # ten colours, then again with another style
@@ -64,6 +65,9 @@ class Row:
         return statistics.mean(found) if found else None
 
 
+Tables = dict[Cell, list[Row]]
+
+
 def spending(job: Job, outcome: Outcome, kind: str) -> list[tuple[int, float]]:
     """Return (round, what a site had spent by then): gradients, samples (in batches of the run), or megabytes."""
     sites, total, curve = int(parsed(job.settings).sites), 0.0, []
@@ -76,11 +80,9 @@ def spending(job: Job, outcome: Outcome, kind: str) -> list[tuple[int, float]]:
     return curve
 
 
-def gather(sweep: Sweep) -> dict[tuple[tuple[str, Any], ...], list[Row]]:
-    """Read the reported runs: rows by table, a table per combination of what is compared."""
-    tables: dict[tuple[tuple[str, Any], ...], list[Row]] = {
-        tuple(cell.items()): [] for cell in combinations(sweep.study.compare)
-    }
+def gather(sweep: Sweep) -> Tables:
+    """Read the reported runs: rows by cell, a cell per combination of what is compared."""
+    tables: Tables = {tuple(cell.items()): [] for cell in combinations(sweep.study.compare)}
     for method in sweep.study.methods:
         point = sweep.choose(method)
         rows = {cell: Row(method, point) for cell in tables}
@@ -119,7 +121,7 @@ def write(sweep: Sweep, folder: Path) -> str:
     return text
 
 
-def drawn(tables: dict[tuple[tuple[str, Any], ...], list[Row]]) -> bool:
+def drawn(tables: Tables) -> bool:
     """Return whether there is anything to draw."""
     return any(row.converged for rows in tables.values() for row in rows)
 
@@ -136,7 +138,7 @@ def insert(page: Path, name: str, text: str) -> None:
 # ---------------------------------------------------------------------- CSV
 
 
-def csv_lines(sweep: Sweep, tables: dict[tuple[tuple[str, Any], ...], list[Row]]) -> list[dict[str, Any]]:
+def csv_lines(sweep: Sweep, tables: Tables) -> list[dict[str, Any]]:
     """Return a line per run that is there: first the tuning runs, then the reported ones."""
     study, lines = sweep.study, []
     runs = [
@@ -162,7 +164,7 @@ def csv_lines(sweep: Sweep, tables: dict[tuple[tuple[str, Any], ...], list[Row]]
 # ---------------------------------------------------------------------- Markdown
 
 
-def markdown(sweep: Sweep, tables: dict[tuple[tuple[str, Any], ...], list[Row]]) -> str:
+def markdown(sweep: Sweep, tables: Tables) -> str:
     """Return the tables with what one has to know to read them."""
     study = sweep.study
     command = f"python -m benchmarks.reproduce {study.name}{' --full' if sweep.full else ''}"
@@ -191,41 +193,50 @@ def markdown(sweep: Sweep, tables: dict[tuple[tuple[str, Any], ...], list[Row]])
         parts.append(f"These runs are of {len(versions)} versions of the code: {', '.join(sorted(versions))}.")
     if sweep.changes:
         parts.append(f"Changed by hand: {shown(sweep.changes)}.")
-    for cell, rows in tables.items():
-        if cell:
-            parts.append(f"**{shown(dict(cell))}**")
-        parts.append("\n".join(table(sweep, rows)))
+    if len(study.compare) > 1:
+        parts.append("\n".join(table(sweep, tables, tuple(study.compare))))
+    else:
+        for cell, rows in tables.items():
+            if cell:
+                parts.append(f"**{shown(dict(cell))}**")
+            parts.append("\n".join(table(sweep, {cell: rows})))
     return "\n\n".join(parts) + "\n"
 
 
-def table(sweep: Sweep, rows: list[Row]) -> list[str]:
-    """Return one table, line by line."""
+def table(sweep: Sweep, tables: Tables, keys: tuple[str, ...] = ()) -> list[str]:
+    """Return one table of one or several cells, line by line; ``keys``, in its first columns, tell them apart."""
     study = sweep.study
-    headings = ["method", "step sizes"]
+    headings = [*keys, "method", "step sizes"]
     for heading in study.report.values():
         headings.append(heading)
         if any(heading in numbers for numbers in study.paper.values()):
             headings.append(f"{heading}, paper")
-    kinds = [kind for kind in COSTS if any(row.spent(kind) for row in rows)]
+    every = [(cell, row) for cell, rows in tables.items() for row in rows]
+    kinds = [kind for kind in COSTS if any(row.spent(kind) for _, row in every)]
     headings += [f"{COSTS[kind]} per site" for kind in kinds]
     path, main = next(iter(study.report.items()))
-    reference = next((row for row in rows if row.method.label == study.reference and row.converged), None)
-    budgets = {kind: reference.spent(kind) for kind in kinds if kind != "gradients"} if reference else {}
-    headings += [f"{main} within {study.reference}'s {COSTS[kind]}" for kind in budgets]
-    lines = ["| " + " | ".join(headings) + " |", "| --- | --- |" + " ---: |" * (len(headings) - 2)]
-    for row in rows:
+    references = {cell: row for cell, row in every if row.method.label == study.reference and row.converged}
+    budgeted = [kind for kind in kinds if kind != "gradients"] if references else []
+    headings += [f"{main} within {study.reference}'s {COSTS[kind]}" for kind in budgeted]
+    lines = [
+        "| " + " | ".join(headings) + " |",
+        "|" + " --- |" * (len(keys) + 2) + " ---: |" * (len(headings) - len(keys) - 2),
+    ]
+    for cell, row in every:
+        cells = [shown({key: dict(cell)[key]}).partition("=")[2] for key in keys]
         if not row.runs:
             why = "not run" if row.missing or None in map(sweep.outcome, sweep.tuning(row.method)) else "diverged"
-            cells = [row.method.label, "every point of the grid diverged" if why == "diverged" else "", why]
-            lines.append("| " + " | ".join(cells + ["–"] * (len(headings) - 3)) + " |")
+            cells += [row.method.label, "every point of the grid diverged" if why == "diverged" else "", why]
+            lines.append("| " + " | ".join(cells + ["–"] * (len(headings) - len(cells))) + " |")
             continue
-        cells = [row.method.label + remark(row), step_sizes(row.chosen or {})]
+        cells += [row.method.label + remark(row), step_sizes(row.chosen or {})]
         for metric_path, heading in study.report.items():
             cells.append(spread(row.values(metric_path)))
             if f"{heading}, paper" in headings:
                 cells.append(number(study.paper.get(row.method.label, {}).get(heading)))
         cells += [amount(row.spent(kind)) for kind in kinds]
-        cells += [number(row.within(path, kind, budget)) for kind, budget in budgets.items()]
+        reference = references.get(cell)
+        cells += [number(row.within(path, kind, reference.spent(kind)) if reference else None) for kind in budgeted]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -266,8 +277,8 @@ def spread(values: list[float]) -> str:
 # ---------------------------------------------------------------------- picture
 
 
-def draw(sweep: Sweep, tables: dict[tuple[tuple[str, Any], ...], list[Row]], path: Path) -> None:
-    """Draw curves over rounds, a panel per metric and table; or the final numbers side by side."""
+def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
+    """Draw curves over rounds, a panel per metric and cell; or the final numbers side by side."""
     from matplotlib.figure import Figure
 
     study = sweep.study
@@ -277,11 +288,17 @@ def draw(sweep: Sweep, tables: dict[tuple[tuple[str, Any], ...], list[Row]], pat
         points(axes, next(iter(tables.values())), dict(study.report))
     else:
         wanted = [(p, heading) for p, heading in study.report.items() if heading in (study.curves or (heading,))]
-        size = (4.6 * len(tables), 3.3 * len(wanted) + 0.8)
+        # From left to right the values of the last key, from top to bottom those of the others, each with all metrics.
+        columns = len([*study.compare.values()][-1]) if study.compare else 1
+        cells = list(tables.items())
+        blocks = [cells[start : start + columns] for start in range(0, len(cells), columns)]
+        lines = [(block, *metric) for block in blocks for metric in wanted]
+        scale = 0.8 if len(blocks) > 1 else 1.0
+        size = (4.6 * scale * columns, 3.3 * scale * len(lines) + 0.8)
         figure = Figure(figsize=(max(size[0], 6.5), size[1]), layout="constrained", dpi=100)
-        grid = figure.subplots(len(wanted), len(tables), squeeze=False, sharey="row")
-        for column, (cell, rows) in enumerate(tables.items()):
-            for line, (metric_path, heading) in enumerate(wanted):
+        grid = figure.subplots(len(lines), columns, squeeze=False, sharey="row")
+        for line, (block, metric_path, heading) in enumerate(lines):
+            for column, (cell, rows) in enumerate(block):
                 axes = grid[line][column]
                 curves(axes, rows, metric_path)
                 axes.set(xlabel="round", ylabel=heading if column == 0 else "", title=shown(dict(cell)))

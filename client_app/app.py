@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -52,7 +52,7 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
                 )
             content = handle(message, OpenSite.from_context(context))
         except (*MISTAKES, RefusedError) as error:
-            log.error("%s", error)
+            _log_once(str(error))
             # Before the first answer the coordinator knows no names, so this one brings its own.
             node = context.node_config
             name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
@@ -65,6 +65,12 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
         return Message(content, reply_to=message)
 
     return answer
+
+
+@lru_cache(maxsize=64)
+def _log_once(text: str) -> None:
+    """Log a mistake; the sites of a simulation share a process, and most mistakes."""
+    log.error("%s", text)
 
 
 @app.query()
@@ -145,7 +151,10 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     oracle = SiteOracle.open(site.run, problem, site.samples(order)[0], random)
     reply, memory = strategy.local_update(sent, memory, oracle, turn)
     if (statistics := problem.buffers()).numel():
-        (reply if site.run.bn == "average" and strategy.exchanges else memory)["buffers"] = statistics
+        if not (site.run.bn == "average" and strategy.exchanges):
+            memory["buffers"] = statistics
+        elif oracle.gradients:  # only those change them
+            reply["buffers"] = statistics
 
     spent = time.perf_counter() - started
     cost = MetricRecord({"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent})

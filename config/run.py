@@ -49,15 +49,15 @@ def parse_classes(text: str) -> tuple[int, ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         first, dash, last = part.partition("-")
         numbers = (first.strip(), last.strip() if dash else first.strip())
-        if not all(number.isdecimal() for number in numbers) or int(numbers[0]) > int(numbers[1]):
-            raise ValueError('must list classes by number, as in "5,6,7" or "5-9"')
+        if not all(re.fullmatch("[0-9]{1,4}", number) for number in numbers) or int(numbers[0]) > int(numbers[1]):
+            raise ValueError('must list classes by number, up to 9999, as in "5,6,7" or "5-9"')
         classes += range(int(numbers[0]), int(numbers[1]) + 1)
     return tuple(classes)
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Natural = Annotated[int, Field(ge=0, le=10**9)]
 Seconds = Annotated[float, Field(gt=0)]
 
 # The fields that all algorithms share are run-config keys too; they are declared once, in strategies/base.py.
@@ -217,10 +217,10 @@ class RunConfig(BaseModel):
         if not can_solve(algorithm, problem):
             able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
             fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
-            lacks = "".join(f" without {need}" for need in sorted(algorithm.needs - problem.offers))
+            lacks = "".join(f" that offers no {need}" for need in sorted(algorithm.needs - problem.offers))
             found.append(
-                f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind}{lacks}: "
-                f"take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
+                f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind} problem"
+                f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
             )
         if self.min_replies > self.sites:
             found.append(f"min-replies = {self.min_replies}: there are only sites = {self.sites}")
@@ -237,7 +237,8 @@ class RunConfig(BaseModel):
             ]
         elif self.sampler == "fixed-positives" and self.positives_per_batch >= self.batch_size:
             found.append(
-                f"positives-per-batch = {self.positives_per_batch}: must be below batch-size = {self.batch_size}"
+                f"positives-per-batch = {self.positives_per_batch}: must be below batch-size = {self.batch_size}, so "
+                "lower the one or raise the other"
             )
         if problem.sampler == "fixed-positives" and self.sampler != problem.sampler:
             found.append(
@@ -257,6 +258,11 @@ class RunConfig(BaseModel):
             found.append(
                 'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals), not '
                 f"{self.dataset!r}"
+            )
+        if self.problem == "maml" and self.dataset == "omniglot" and self.partition != "by-group":
+            found.append(
+                f"partition = {self.partition!r} spreads the drawings of a character over the sites, and problem = "
+                "'maml' deals characters out whole, each with its four turns: take partition = \"by-group\""
             )
         if not _valid_device(self.device):
             found.append(f'device = {self.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...')
@@ -384,16 +390,31 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
     import click
     from flwr.common.config import parse_config_args
 
-    # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
-    rest = [part for text in arguments if not text.endswith(".toml") for part in _PAIR.sub(" ", text).split()]
-    if rest:
-        text = " ".join(rest)
-        raise ConfigError("--run-config", [f"{text!r} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'"])
-    try:
-        return {key: value for text in arguments for key, value in parse_config_args([text]).items()}
-    except (OSError, ValueError, click.ClickException) as error:
-        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        raise ConfigError("--run-config", [text]) from None
+    values: dict[str, Value] = {}
+    wrong: list[str] = []
+    for text in arguments:
+        file = text.endswith(".toml")
+        # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
+        if not file and (rest := _PAIR.sub(" ", text).split()):
+            wrong.append(f"{' '.join(rest)!r} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
+        parts = [text] if file else [match[0] for match in _PAIR.finditer(text)]
+        keys = [part.partition("=")[0] for part in parts]
+        wrong += [f"{key} is given twice: leave one out" for key in sorted({k for k in keys if keys.count(k) > 1})]
+        for part in parts:
+            try:
+                values |= parse_config_args([part])
+            except (OSError, ValueError, click.ClickException) as error:
+                reason = error.format_message() if isinstance(error, click.ClickException) else str(error)
+                key, _, value = part.partition("=")
+                wrong.append(
+                    f"{part}: {reason}"
+                    if file
+                    else f"{part}: is neither a number nor true nor false, and text needs "
+                    f"quotes, as in '{key}=\"{value}\"'"
+                )
+    if wrong:
+        raise ConfigError("--run-config", wrong)
+    return values
 
 
 _PAIR = re.compile(r"""\S+?=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them

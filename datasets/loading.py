@@ -274,15 +274,19 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
     positive, negative = config.positive_classes, config.negative_classes
     if unknown := sorted({*positive, *negative} - set(every)):
         raise DataError.plain(
-            f"classes {unknown} in positive_classes or negative_classes do not exist: "
-            f"{config.dataset} has classes 0 to {count - 1}"
+            f"positive-classes or negative-classes name {unknown}: {config.dataset} has classes 0 to {count - 1}, so "
+            "leave the others out"
         )
     if not positive:
         positive = tuple(c for c in every if (c not in negative if negative else c >= count // 2))
     if not negative:
         negative = tuple(c for c in every if c not in positive)
     if not positive or not negative:
-        raise DataError.plain(f"positive_classes {positive} and negative_classes {negative} leave one side empty")
+        key, side = ("positive-classes", positive) if positive else ("negative-classes", negative)
+        raise DataError.plain(
+            f"{key} = {','.join(map(str, side))!r} leaves the other side empty: {config.dataset} has classes 0 to "
+            f"{count - 1}, so name fewer"
+        )
     labels = np.full(count, -1)
     labels[list(positive)] = 1
     labels[list(negative)] = 0

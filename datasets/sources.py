@@ -111,8 +111,8 @@ def heart_disease(folder: str, download: bool) -> Source:
         raise DataError(
             f"heart-disease: {examples(missing)} not found in {places[0]} or {places[1]}; download the "
             "processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease to one of "
-            "these folders under those names, or set data_root",
-            f"heart-disease: {examples(missing)} not found under data_root",
+            "these folders under those names, or set data-root",
+            f"heart-disease: {examples(missing)} not found under data-root",
         )
     tables = [_heart_table(place / name) for name in names]
     table = np.concatenate(tables)
@@ -254,10 +254,10 @@ def _download(
             reason = f"the download failed ({error})"
     raise DataError(
         f"{name} was not found and {reason}. Looked for:\n  " + "\n  ".join(sought) + "\nPut the files "
-        "there, set data_root to the folder that has them, or run once where the internet can be reached: "
+        "there, set data-root to the folder that has them, or run once where the internet can be reached: "
         f'python -c "from torchvision.datasets import {class_name} as D; '
         f"[D('{root}', {part}=value, download=True) for value in (True, False)]\"",
-        f"{name} was not found under data_root and could not be downloaded",
+        f"{name} was not found under data-root and could not be downloaded",
     )
 
 

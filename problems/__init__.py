@@ -111,7 +111,7 @@ def build_problem(task: Task) -> Problem:
         return problem(t, b, task.site, task.seed, task.device, task.dtype)
     if issubclass(problem, InvariantLogistic):
         return problem(task.inner_samples, task.dimension, task.sigma_ratio, task.seed, task.device, task.dtype)
-    from models import FlatNetwork, build
+    from models import FlatNetwork, ModelError, build
 
     outputs = task.ways if issubclass(problem, Maml) else task.classes if problem.multiclass else 1
     module = build(task.model, task.shape, outputs, hidden=task.hidden, seed=task.seed)
@@ -129,6 +129,9 @@ def build_problem(task: Task) -> Problem:
     if issubclass(problem, Maml):
         form = (task.ways, task.shots, task.queries)
         steps = (task.inner_lr, task.inner_steps, task.test_inner_steps)
-        return problem(network, task.shape, task.amp, *form, *steps, task.test_tasks, task.seed)
+        try:
+            return problem(network, task.shape, task.amp, *form, *steps, task.test_tasks, task.seed)
+        except ModelError as error:
+            raise ModelError(f"model = {task.model!r}: {error}") from None
     assert issubclass(problem, NetworkProblem), "a closed form is built above"
     return problem(network, task.prior, task.amp)

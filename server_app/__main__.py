@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 
@@ -25,6 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     from config import MISTAKES, ConfigError, read_overrides
     from server_app.api import simulate
 
+    # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         simulate(read_overrides(options.run_config), quiet=False)
     except ConfigError as error:

@@ -195,12 +195,16 @@ def agree(config: RunConfig, sites: list[Site], facts: dict[int, Facts], progres
         wrong.append(f"all {examples} training samples of all sites are of one class: there is nothing to tell apart")
     none = [name for name, fact in by_name.items() if not fact.get("positives", 1)]
     if config.sampler == "fixed-positives" and none:
-        needed, other = ('sampler = "fixed-positives"', 'sampler = "uniform"')
+        needed = 'sampler = "fixed-positives"'
+        fix = f'use another partition than {config.partition!r}, such as "iid", or fewer sites'
+        if config.dataset == "site":
+            fix = "check their label columns, or leave these sites out"
         if problem.sampler == config.sampler:  # the problem's own: it can do with no other
-            needed, other = (f"problem = {config.problem!r}", "another problem, such as auc")
+            needed = f"problem = {config.problem!r}"
+        else:
+            fix = f'use sampler = "uniform", or {fix}'
         wrong.append(
-            f"{needed} needs positives at every site, and {', '.join(none)} have none among the training samples: use "
-            f"{other} or another partition, or leave these sites out"
+            f"{needed} needs positives at every site, and these have none to train on: {', '.join(none)}; {fix}"
         )
     if wrong:
         raise RunError("\n".join(wrong))

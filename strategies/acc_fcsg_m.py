@@ -1,4 +1,4 @@
-"""Acc-FCSG-M (Wu, Sun, Hu & Huang, NeurIPS 2023, Algorithm 2): FCSG with recursive momentum at the clients."""
+"""Acc-FCSG-M (Wu et al., NeurIPS 2023, Algorithm 2): FCSG with recursive momentum at the clients."""
 
 from __future__ import annotations
 

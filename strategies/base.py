@@ -12,6 +12,7 @@ import math
 import operator
 import time
 from abc import abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -27,7 +28,7 @@ from strategies.schedule import Stages, Turn
 from strategies.wire import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flwr.app import ArrayRecord
     from flwr.serverapp import Grid
@@ -148,7 +149,7 @@ class FederatedStrategy(Strategy):
     stage_decay: float = hyper(3.0, "what step sizes are divided by from one stage to the next", low=1.0)
     stage_growth: float = hyper(1.0, "T_(s+1)/T_s: how much longer each stage is", low=1.0)
     stage_steps_growth: float = hyper(1.0, "q_(s+1)/q_s: how many more local steps each stage has", low=1.0)
-    seed: int = hyper(0, "of every random choice", low=0)
+    seed: int = hyper(0, "of every random choice", low=0, high=2**63 - 1)
 
     _run: _Run | None = field(init=False, repr=False, compare=False, default=None)
 
@@ -323,29 +324,30 @@ class FederatedStrategy(Strategy):
         def evaluate_here(server_round: int) -> None:
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
+                with _round(server_round, num_rounds):
+                    self._require_convergence([("at the coordinator", metrics)], loss_bound)
 
         for r in range(1, num_rounds + 1):
             started, before = time.monotonic(), exchange.cost()
             evaluated: list[tuple[Site, Metrics]] = []
             run.work = {}
             samples = 0.0
-            try:
-                for run.phase in self.phases:
-                    first = run.phase == self.phases[0]
-                    if not (first or self.plays(self._turn(r))):
-                        continue
-                    wanted = first and r > 1 and evaluate_every > 0 and (r - 1) % evaluate_every == 0
-                    config = ConfigRecord({**(train_config or {}), "evaluate": wanted})
-                    messages = self.configure_train(r, arrays, config, grid)
-                    replies = _noting(exchange(messages), exchange.by_node, evaluated)
-                    samples += float(str(self.aggregate_train(r, replies)[1]["samples"]))
-                    self._require_convergence(evaluated, loss_bound)
-                arrays = pack(run.model())
-            except RunError as error:
-                raise RunError(f"round {r} of {num_rounds}: {error}") from None
-            finally:
-                if evaluated and observer:
-                    observer.evaluated(r - 1, evaluated)
+            with _round(r, num_rounds):
+                try:
+                    for run.phase in self.phases:
+                        first = run.phase == self.phases[0]
+                        if not (first or self.plays(self._turn(r))):
+                            continue
+                        wanted = first and r > 1 and evaluate_every > 0 and (r - 1) % evaluate_every == 0
+                        config = ConfigRecord({**(train_config or {}), "evaluate": wanted})
+                        messages = self.configure_train(r, arrays, config, grid)
+                        replies = _noting(exchange(messages), exchange.by_node, evaluated)
+                        samples += float(str(self.aggregate_train(r, replies)[1]["samples"]))
+                        self._require_convergence(_at_sites(evaluated), loss_bound)
+                    arrays = pack(run.model())
+                finally:
+                    if evaluated and observer:
+                        observer.evaluated(r - 1, evaluated)
             output.update(unpack(arrays), self._turn(r))
             if observer:
                 cost = {name: total - before[name] for name, total in exchange.cost().items()}
@@ -366,21 +368,19 @@ class FederatedStrategy(Strategy):
         result.evaluate_metrics_clientapp[num_rounds] = pooled or MetricRecord()
         if observer:
             observer.evaluated(num_rounds, final)
-        try:
-            self._require_convergence(final, loss_bound)
-        except RunError as error:
-            raise RunError(f"round {num_rounds} of {num_rounds}: {error}") from None
+        with _round(num_rounds, num_rounds):
+            self._require_convergence(_at_sites(final), loss_bound)
         return result
 
-    def _require_convergence(self, evaluated: list[tuple[Site, Metrics]], bound: float) -> None:
-        """Raise RunError when a site's evaluation says that the run diverges."""
-        for site, metrics in evaluated:
+    def _require_convergence(self, evaluated: Iterable[tuple[str, Mapping[str, object]]], bound: float) -> None:
+        """Raise RunError when an evaluation says that the run diverges; each comes with where it took place."""
+        for where, metrics in evaluated:
             for name in DIVERGING:
                 value = metrics.get(name)
                 if isinstance(value, float) and not value <= bound:
                     raise RunError(
-                        f"the run diverges: at site {site.name!r} the {name} of the model it received is {value:g} "
-                        f"(loss-bound = {bound:g}). Lower {self.step_sizes}"
+                        f"the run diverges: {where} the {name} of the model is {value:g} (loss-bound = {bound:g}). "
+                        f"Lower {self.step_sizes}"
                     )
 
     def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
@@ -446,7 +446,8 @@ class FederatedStrategy(Strategy):
                 yield reply
 
         state = self.aggregate(run.state, opened(), turn)
-        run.state = state | mean_buffers.value()
+        kept = {name: run.state[name] for name in ("buffers",) if name in run.state}
+        run.state = kept | state | mean_buffers.value()
         if run.project and "y" in run.state:
             run.state["y"] = run.project(run.state["y"])
         return None, MetricRecord({"samples": samples})
@@ -472,6 +473,20 @@ class FederatedStrategy(Strategy):
         """Log the algorithm and its hyper-parameters."""
         values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in fields(self) if f.init)
         log.info("%s: %s", self.name, values)
+
+
+@contextmanager
+def _round(server_round: int, rounds: int) -> Iterator[None]:
+    """Say in a RunError which round it was."""
+    try:
+        yield
+    except RunError as error:
+        raise RunError(f"round {server_round} of {rounds}: {error}") from None
+
+
+def _at_sites(evaluated: Iterable[tuple[Site, Metrics]]) -> Iterator[tuple[str, Metrics]]:
+    """Yield evaluations with where they took place."""
+    return ((f"at site {site.name!r}", metrics) for site, metrics in evaluated)
 
 
 def _turn_config(config: ConfigRecord, turn: Turn, site: Site) -> ConfigRecord:

@@ -1,4 +1,4 @@
-"""CDMA (Xie, Zhang, Chen, Bai & Zheng, AAAI 2023): cross-device federated minimax."""
+"""CDMA (Xie et al., AAAI 2023): cross-device federated minimax."""
 
 from __future__ import annotations
 
@@ -72,11 +72,12 @@ class Cdma(FederatedStrategy):
         anchor_x, anchor_y = sent["x"], sent["y"]
         if turn.phase == "direction":  # l.1
             batch = oracle.draw()
+            # The old point first: batch-norm statistics end at the new one.
+            before = oracle.gradient(sent["x_prev"], sent["y_prev"], batch) if "x_prev" in sent else None
             du, dv = oracle.gradient(anchor_x, anchor_y, batch)
-            if "x_prev" in sent:
-                px, py = oracle.gradient(sent["x_prev"], sent["y_prev"], batch)
-                du.sub_(px, alpha=1 - self.alpha)
-                dv.sub_(py, alpha=1 - self.alpha)
+            if before is not None:
+                du.sub_(before[0], alpha=1 - self.alpha)
+                dv.sub_(before[1], alpha=1 - self.alpha)
             return {"u": du, "v": dv}, {}
         u, v = sent["u"], sent["v"]
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate

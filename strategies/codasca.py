@@ -87,7 +87,7 @@ class Codasca(FederatedStrategy):
                 gx.add_(x, alpha=self.gamma).sub_(x_ref, alpha=self.gamma)
             x.add_(gx, alpha=-lr)  # l.3
             y = oracle.project(y + lr * (gy + correct_y))  # l.4
-        path = turn.local_steps * lr
+        path = max(turn.local_steps * lr, torch.finfo(x.dtype).tiny)  # after very many stages: 0 / 0
         new_ckx, new_cky = (x_sent - x) / path - correct_x, (y - y_sent) / path - correct_y  # l.5
         remembered = {"ckx": new_ckx, "cky": new_cky, "round": torch.tensor([turn.round])}
         if self.fraction == 1:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from problems import Arrays
     from strategies.average import Site
 
+NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
 
 
@@ -101,11 +102,11 @@ class Exchange:
         """
         wanted = self.min_replies if min_replies is None else min_replies
         required = min(wanted, len(messages)) or len(messages)
-        failures: list[str] = []
+        failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
         rush = self.first_come if wanted and min_replies is None else None
         for site, answer in self._answers(messages) if rush is None else self._first(messages, required, rush):
-            failure = self._failure(site, answer)
+            failure = self._failure(answer)
             if failure is None and answer is not None:
                 arrays = _arrays(answer)
                 self.bytes_up += size(arrays)
@@ -113,20 +114,22 @@ class Exchange:
                     usable += 1
                     yield answer
                     continue
-                failure = f"site {site.name!r} sent NaN or infinity in {', '.join(map(repr, bad))}. "
+                failure = f"sent NaN or infinity in {', '.join(map(repr, bad))}. "
                 failure += f"{self.advice}, or look at that site's data"
                 if self.on_bad_update == "stop":
-                    raise RunError(f'{failure} (stopped because on-bad-update = "stop")')
+                    raise RunError(f'site {site.name!r} {failure} (stopped because on-bad-update = "stop")')
                 skipped += 1
-            failures.append(str(failure))
-            self.warn(f"{failure} [left out]")
+            failures.setdefault(str(failure), []).append(_name(site, answer))
+        listed = [f"{_sites(names)} {reason}" for reason, names in failures.items()]
+        for text in listed:
+            self.warn(f"{text} [left out]")
         if 2 * skipped > len(messages):  # not one broken site, then
-            raise RunError("the run diverges:\n  " + "\n  ".join(failures))
+            raise RunError("the run diverges:\n  " + "\n  ".join(listed))
         if not usable or usable + (0 if wanted else skipped) < required:
             advice = f" (min-replies={max(1, usable)} would go on without the others)" if min_replies is None else ""
             raise RunError(
                 f"{usable} of {len(messages)} sites gave a usable answer, {required} are needed"
-                f"{advice}:\n  " + "\n  ".join(failures)
+                f"{advice}:\n  " + "\n  ".join(listed)
             )
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[Site, Message | None]]:
@@ -149,7 +152,7 @@ class Exchange:
         for answer in self._arrivals(asked):
             identifier = answer.metadata.reply_to_message_id
             arrived[identifier] = answer
-            usable += self._failure(asked[identifier], answer) is None and not not_finite(_arrays(answer))
+            usable += self._failure(answer) is None and not not_finite(_arrays(answer))
             if usable == enough:
                 asked = {identifier: asked[identifier] for identifier in arrived}
                 break
@@ -182,15 +185,28 @@ class Exchange:
             self.waiting += time.monotonic() - started
             yield from answers
 
-    def _failure(self, site: Site, answer: Message | None) -> str | None:
+    def _failure(self, answer: Message | None) -> str | None:
         if answer is None:
-            waited = f"within round-timeout = {self.timeout:g} s"
-            return f"site {site.name!r} did not answer {waited}, or could not be reached"
+            return f"did not answer within round-timeout = {self.timeout:g} s, or could not be reached"
         if answer.has_error():
-            return f"site {site.name!r} failed: {answer.error.reason or 'it gave no reason'}"
+            return f"failed: {answer.error.reason or 'it gave no reason'}"
         if (refusal := answer.content.config_records.get("error")) is not None:
-            return f"site {refusal['site']!r} refused: {refusal['message']!s}"
+            return f"refused: {refusal['message']!s}"
         return None
+
+
+def _name(site: Site, answer: Message | None) -> str:
+    """Return what to call a site: before its first answer it has no name, but a refusal brings one."""
+    refusal = answer.content.config_records.get("error") if answer is not None and answer.has_content() else None
+    return site.name if refusal is None else str(refusal["site"])
+
+
+def _sites(names: Sequence[str]) -> str:
+    """Name one site, or say how many and name the first."""
+    if len(names) == 1:
+        return f"site {names[0]!r}"
+    rest = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return f"{len(names)} sites ({', '.join([*map(repr, names[:NAMED]), *rest])})"
 
 
 def _arrays(message: Message) -> Arrays:

@@ -1,4 +1,4 @@
-"""FCSG and FCSG-M (Wu, Sun, Hu & Huang, NeurIPS 2023, Algorithm 1): federated conditional stochastic optimisation."""
+"""FCSG and FCSG-M (Wu et al., NeurIPS 2023, Algorithm 1): federated conditional stochastic optimisation."""
 
 from __future__ import annotations
 

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+LARGEST = 1e300  # finite, and an integer below it is a float
+
+
 class StrategyError(ValueError):
     """Hyper-parameters that cannot be used; the message names each, its value and what is allowed."""
 
@@ -37,7 +40,7 @@ def problems_of(name: str, value: Any, kind: type, metadata: Mapping[str, Any]) 
         isinstance(value, int | float) and not isinstance(value, bool) and (kind is float or isinstance(value, int))
     )
     low, above, high = metadata["low"], metadata["above"], metadata["high"]
-    inside = number and math.isfinite(value) and low <= value <= high and value > above
+    inside = number and abs(value) <= LARGEST and low <= value <= high and value > above
     if not inside:
         bounds = [f"> {above:g}"] if above > -math.inf else [f">= {low:g}"] if low > -math.inf else []
         bounds += [f"<= {high:g}"] if high < math.inf else []

@@ -79,7 +79,7 @@ class Sagda(FederatedStrategy):
             gx, gy = oracle.gradient(x, y)  # l.4
             x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
             y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
-        return {"x": x, "y": y}, memory
+        return {"x": x, "y": y}, {}  # the next round takes them anew
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
         """Line 2, or line 7."""

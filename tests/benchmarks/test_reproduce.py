@@ -188,6 +188,51 @@ def test_missing_and_diverged_runs_are_named(sweep: Sweep) -> None:
     assert "| fedavg (1 of 2 runs diverged) | 0.1 | 0.7500 |" in markdown(sweep, gather(sweep))
 
 
+def test_several_keys_make_one_table_with_a_row_per_value_and_method(sweep: Sweep) -> None:
+    keys = {"local-steps": (2, 4), "concentration": (0.5, 1.0, 2.0)}
+    sweep = replace(sweep, study=replace(sweep.study, compare=keys))
+    fedavg, codasca = sweep.study.methods
+    for each in (fedavg, codasca):
+        for job in sweep.tuning(each):
+            pretend(sweep, job, held_out=0.6)
+        for job in sweep.reported(each, sweep.grid(each)[0]):
+            # The reference has no run in one cell.
+            if each is codasca or job.cell != {"local-steps": 4, "concentration": 2.0}:
+                test = job.cell["local-steps"] / 10 + job.cell["concentration"] / 100 + (each is codasca) / 5  # type: ignore[operator]
+                pretend(sweep, job, held_out=0.6, test=test)
+    lines = [line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("|")]
+    assert lines[0].startswith("| local-steps | concentration | method | step sizes | AUROC |")
+    assert len(lines) == 2 + 2 * 3 * 2
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| 2 | 0.5 | fedavg | 0.1 | 0.2050 ± 0.0000 |")
+    assert lines[3].startswith("| 2 | 0.5 | codasca | 0.1 | 0.4050 ± 0.0000 |")
+    assert lines[3].endswith("| 0.4050 | 0.4050 |")
+    assert lines[-2].startswith("| 4 | 2 | fedavg |  | not run |")
+    assert lines[-1].startswith("| 4 | 2 | codasca | 0.1 | 0.6200 ± 0.0000 |")
+    assert lines[-1].endswith("| – | – |"), "nothing to compare with"
+
+
+def test_a_picture_of_two_keys_has_a_line_of_panels_per_value_of_the_first(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    keys = {"local-steps": (2, 4), "concentration": (0.5, 1.0, 2.0)}
+    sweep = replace(sweep, study=replace(sweep.study, compare=keys))
+    for each in sweep.study.methods:
+        for job in (*sweep.tuning(each), *sweep.reported(each, sweep.grid(each)[0])):
+            pretend(sweep, job, held_out=0.6)
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    write(sweep, tmp_path / "results")
+    [figure] = figures
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [f"local-steps={q}, concentration={c}" for q in (2, 4) for c in ("0.5", "1", "2")]
+    assert {(spec.rowspan.start, spec.colspan.start) for axes in figure.axes if (spec := axes.get_subplotspec())} == {
+        (line, column) for line in (0, 1) for column in (0, 1, 2)
+    }
+
+
 @pytest.mark.slow
 def test_a_sweep_runs_once_whatever_the_number_of_processes(sweep: Sweep, tmp_path: Path) -> None:
     one_method = replace(sweep.study, methods=sweep.study.methods[:1], compare={})

@@ -274,7 +274,7 @@ def test_all_wrong_fields_are_named_at_once() -> None:
         ({}, 3, 3, "from 0 to 2"),
         ({"partition": "sites"}, 0, 2, "natural sites"),
         ({"positive_classes": (4,)}, 0, 2, "classes 0 to 1"),
-        ({"positive_classes": (0, 1)}, 0, 2, "one side empty"),
+        ({"positive_classes": (0, 1)}, 0, 2, "other side empty"),
     ],
 )
 def test_a_split_that_cannot_be(fields: dict[str, object], site: int, sites: int, says: str) -> None:

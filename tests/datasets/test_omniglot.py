@@ -99,6 +99,7 @@ def test_held_out_characters_are_the_same_for_every_run_and_keep_their_turns(tmp
     assert len(tests[0]) == 4 * 5  # of 20 characters, 423/1623
     assert all({4 * (c // 4) + turns for turns in range(4)} <= set(tests[0]) for c in tests[0])
     assert int(omniglot.held_out(1623).sum()) == 423
+    assert np.array_equal(omniglot.held_out(1623), omniglot.held_out(1623)), "each process draws them for itself"
 
 
 @pytest.mark.parametrize(("sites", "share", "folds"), [(1, 0.2, 0), (4, 0.3, 0), (7, 0.0, 0), (3, 0.2, 2)])
@@ -203,3 +204,8 @@ def test_real_files(data_root: str) -> None:
     sites = [load_site(config, site, 16) for site in range(16)]
     assert sum(len(site.train) + len(site.held_out) for site in sites) == 179 * 80
     assert min(len(site.held_out.targets().unique()) for site in sites) == 8
+    test = load_test(config)
+    assert test is not None
+    parts = [test, *(part for site in sites for part in (site.train, site.held_out))]
+    characters = [set((part.targets() // 4).tolist()) for part in parts]
+    assert sum(map(len, characters)) == len(set().union(*characters)) == 242, "no character is in two places"

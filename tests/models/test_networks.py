@@ -177,6 +177,8 @@ def test_a_network_is_a_trainable_float32_module(name: str) -> None:
         ("cnn-mnist", (1, 15, 28), ["'cnn-mnist'", "(1, 15, 28)", "at least 16"]),
         ("cnn-cifar", (28, 28), ["(28, 28)", "at least 4"]),
         ("cnn-cifar", (1, 3, 28), ["at least 4"]),
+        ("conv4", VECTOR, ["'conv4'", "(30,)", "(channels, height, width)", "17"]),
+        ("conv4", (1, 28, 16), ["(1, 28, 16)", "at least 17"]),
         *((name, VECTOR, [repr(name), "(30,)", "(channels, height, width)"]) for name in DEEP),
         *((name, (3, 15, 40), [repr(name), "(3, 15, 40)", "at least 16"]) for name in DEEP),
         *((name, (), [repr(name), "()", "(features,)"]) for name in MODELS),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from config import ConfigError, RunConfig
+from config.run import Value
 from datasets import SAMPLERS
 from problems import Task, build_problem
 from problems import auprc as module
@@ -20,6 +21,7 @@ from server_app import simulate
 from strategies import RunError
 from tests.problems.example import FEATURES, batch, point, samples
 from tests.reference import losses
+from tests.server_app.sites import hospitals, run_at, site_job, table, write_table
 
 
 def build(margin: float = 1.0, model: str = "linear", dtype: torch.dtype = torch.float64) -> Auprc:
@@ -178,6 +180,16 @@ def test_gradients_belong_to_the_caller() -> None:
     assert not problem.gradient(x, None, data)[0].requires_grad
 
 
+def test_bfloat16_changes_little_and_something() -> None:
+    whole, short = (
+        build_problem(Task(problem="auprc", model="mlp", hidden=8, shape=(FEATURES,), amp=amp)) for amp in ("", "bf16")
+    )
+    x, drawn = whole.initial()["x"], batch(6, 8, 24, torch.float32)
+    exact, rough = (problem.gradient(x, None, drawn)[0] for problem in (whole, short))
+    assert rough.dtype == torch.float32
+    assert 0 < (rough - exact).norm() < 0.1 * exact.norm()
+
+
 # ---------------------------------------------------------------------- in a run
 
 
@@ -200,10 +212,56 @@ JOB: dict[str, Any] = {"problem": "auprc", "workers": 1, "device": "cpu", "thin-
 
 def test_a_site_without_positives_is_named_with_the_fix(tmp_path: Any) -> None:
     job = JOB | {"algorithm": "fcsg", "partition": "dirichlet", "thin-share": 0.1, "runs-dir": str(tmp_path)}
-    with pytest.raises(RunError, match=r"'auprc' needs positives at every site, and .*site-4.* have none") as caught:
+    with pytest.raises(RunError) as caught:
         simulate(job)
-    assert "another partition" in str(caught.value)
-    assert 'sampler = "uniform"' not in str(caught.value), "auprc would refuse that"
+    assert str(caught.value) == (
+        "problem = 'auprc' needs positives at every site, and these have none to train on: site-4; "
+        "use another partition than 'dirichlet', such as \"iid\", or fewer sites"
+    )
+    assert simulate(job | {"partition": "iid", "rounds": 1}).metrics, "the first advice works"
+
+
+@pytest.mark.parametrize("algorithm", ["fcsg", "fcsg-m", "acc-fcsg-m"])
+def test_hospitals_with_tables_of_their_own(tmp_path: Any, algorithm: str) -> None:
+    job = site_job(tmp_path, problem="auprc", algorithm=algorithm, rounds=10, local_steps=10)
+    first, *_, last = run_at(job, hospitals(tmp_path)).metrics
+    assert list(last["sites"]) == ["north", "south", "west"]
+    assert "central" not in last
+    assert last["auprc"] == last["pooled"]["auprc"] > 0.9
+    assert last["loss"] < first["loss"] - 0.02
+
+
+def test_a_hospital_without_positives_is_told_what_to_do_about_its_own_table(tmp_path: Any) -> None:
+    nodes = hospitals(tmp_path)
+    for name in ("south", "west"):
+        write_table(tmp_path / f"private-{name}", *table(40, seed=1, positives=0))
+    with pytest.raises(RunError) as caught:
+        run_at(site_job(tmp_path, problem="auprc", algorithm="fcsg"), nodes)
+    assert str(caught.value) == (
+        "problem = 'auprc' needs positives at every site, and these have none to train on: south, west; "
+        "check their label columns, or leave these sites out"
+    )
+    keys: dict[str, Value] = {"problem": "auprc", "algorithm": "fcsg", "sites": 1}
+    assert run_at(site_job(tmp_path, **keys), nodes[:1]).metrics, "which works"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"positives-per-batch": 0}, "positives-per-batch = 0: input should be greater than or equal to 1"),
+        ({"batch-size": 0}, "batch-size = 0: input should be greater than or equal to 1"),
+        (
+            {"batch-size": 4},
+            "positives-per-batch = 4: must be below batch-size = 4, so lower the one or raise the other",
+        ),
+        ({"margin": 0.0}, "margin = 0.0: input should be greater than 0"),
+    ],
+)
+def test_outer_and_inner_samples_are_at_least_one(wrong: dict[str, Value], said: str) -> None:
+    """b is positives-per-batch, m is batch-size."""
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse({"algorithm": "fcsg", "problem": "auprc", **wrong})
+    assert caught.value.problems == [said]
 
 
 @pytest.mark.parametrize(("algorithm", "lr"), [("fcsg", 0.5), ("fcsg-m", 0.5), ("acc-fcsg-m", 0.1)])

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from config import ConfigError, RunConfig
-from datasets import Samples
+from datasets import PARTITIONS, Samples
 from models import FlatNetwork, ModelError
 from problems import Task, build_problem
 from problems.maml import Maml, draw_tasks
@@ -367,6 +367,41 @@ def test_sites_that_cannot_make_a_task_are_named_before_training(tmp_path: Path)
     lines = str(refusal.value).splitlines()
     assert [line[:15] for line in lines] == [f"site 'site-{k}' h" for k in range(3)]
     assert all("0 classes with at least 10 samples" in line and "queries = 9" in line for line in lines)
+
+
+def test_sites_with_too_few_characters_are_named_before_training(tmp_path: Path) -> None:
+    """Three of twelve are for testing; each site has three, holds one out, and trains on two in four turns."""
+    with pytest.raises(RunError) as refusal:
+        simulate(job(tmp_path, ways=9))
+    assert str(refusal.value).splitlines() == [
+        f"site 'site-{k}' has, to train on, 8 classes with at least 4 samples (shots = 1, queries = 3), and a task "
+        "needs ways = 9: lower these keys, or give each site more of the data (fewer sites)"
+        for k in range(3)
+    ]
+    assert simulate(job(tmp_path, ways=8, rounds=1)).metrics, "the advice works"
+
+
+@pytest.mark.parametrize("partition", [name for name in PARTITIONS if name not in ("by-group", "sites")])
+def test_characters_are_dealt_whole_or_not_at_all(partition: str) -> None:
+    keys: dict[str, Any] = {"algorithm": "fcsg", "problem": "maml", "dataset": "omniglot"}
+    with pytest.raises(ConfigError) as refusal:
+        RunConfig.parse(keys | {"partition": partition})
+    [text] = refusal.value.problems
+    assert text.startswith(f"partition = {partition!r} ")
+    assert text.endswith('take partition = "by-group"')
+    assert RunConfig.parse(keys | {"partition": "by-group"})
+
+
+def test_a_network_that_cannot_adapt_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^model = 'resnet18': ResNet cannot be adapted .* such as conv4 or mlp$"):
+        simulate(job(tmp_path, model="resnet18"))
+
+
+def test_training_adapts_by_one_step_and_testing_by_three() -> None:
+    config = RunConfig.parse({"algorithm": "fcsg", "problem": "maml"})
+    problem = build_problem(config.task("cpu", (6,), 9, 0.5, -1, 2))
+    assert isinstance(problem, Maml)
+    assert (problem.inner_steps, problem.test_inner_steps) == (1, 3)
 
 
 def test_a_site_that_cannot_be_evaluated_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

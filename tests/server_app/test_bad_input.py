@@ -98,10 +98,10 @@ def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ('dataset="heart-disease" data-root="DATA/nowhere"', "not found under data_root"),
+        ('dataset="heart-disease" data-root="DATA/nowhere"', "not found under data-root"),
         ('dataset="site"', "data-dir is missing"),
         ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
-        ('positive-classes="7"', "classes [7]"),
+        ('positive-classes="7"', "negative-classes name [7]"),
         ('problem="saddle" saddle-file="DATA/nowhere.npz"', "nowhere.npz"),
         ('runs-dir="DATA/a-file"', "a-file"),
     ],
@@ -213,7 +213,7 @@ def test_every_bad_site_is_named_at_once(tmp_path: Path) -> None:
         (tmp_path / f"private-{name}" / "data.csv").unlink()
     with pytest.raises(RunError, match="1 of 3 sites gave a usable answer") as caught:
         run_at(site_job(tmp_path), nodes)
-    assert str(caught.value).count("the data folder holds none of") == 2
+    assert "2 sites ('north', 'west') refused: the data folder holds none of" in str(caught.value)
 
 
 @pytest.mark.parametrize("order", [[3, 1, 0, 2], [2, 3, 1, 0]])
@@ -304,7 +304,7 @@ def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
     monkeypatch.setattr("server_app.coordinator.fingerprint", lambda: "0123456789ab")
     with pytest.raises(RunError, match="the coordinator 0123456789ab: install the same release on both") as caught:
         simulate(saddle_job(tmp_path))
-    assert "site 'site-0' refused: this site runs version" in str(caught.value)
+    assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') refused: this site runs version" in str(caught.value)
 
 
 def test_a_sampler_that_a_site_cannot_use_is_refused_before_training(tmp_path: Path) -> None:

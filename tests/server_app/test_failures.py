@@ -39,7 +39,8 @@ ALL = [0, 1, 2, 3]
 
 def usable(out: str) -> list[int]:
     """The sites that no warning names."""
-    return [k for k in ALL if f"warning: site 'site-{k}'" not in out]
+    warnings = "".join(line for line in out.splitlines() if line.startswith("warning: "))
+    return [k for k in ALL if f"'site-{k}'" not in warnings]
 
 
 def distances(t: np.ndarray, b: np.ndarray, result: Result, taking_part: list[list[int]]) -> np.ndarray:

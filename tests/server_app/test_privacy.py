@@ -64,6 +64,7 @@ def form(message: Message) -> dict[str, dict[str, Any]]:
         {"algorithm": "coda-plus", "fraction": 0.5},
         {"algorithm": "local-sgda", "problem": "auc-margin", "sampler": "fixed-positives"},
         {"algorithm": "fedavg", "problem": "bce", "standardise": False},
+        {"algorithm": "fcsg", "problem": "auprc"},
     ],
     ids=lambda keys: keys["algorithm"],
 )

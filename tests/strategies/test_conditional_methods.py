@@ -18,7 +18,21 @@ from config import ConfigError, RunConfig
 from problems import Batch
 from problems.invariant_logistic import InvariantLogistic
 from server_app import simulate
-from strategies import ALGORITHMS, FederatedStrategy, StrategyError
+from server_app.__main__ import main
+from strategies import (
+    ALGORITHMS,
+    FederatedStrategy,
+    StrategyError,
+    acc_fcsg_m,
+    adafgda,
+    fcsg,
+    fgda,
+    fmgda,
+    local_scgd,
+    momentum,
+    momentum_sgda,
+    recursive_momentum,
+)
 from strategies.acc_fcsg_m import AccFCSGM
 from strategies.fcsg import FCSG, FCSGM
 from strategies.fedavg import FedAvg
@@ -256,6 +270,14 @@ def test_with_the_identity_inside_it_is_fedavg(strategy: FederatedStrategy) -> N
     same(composed, drive(FedAvg(local_steps=STEPS, lr=0.05), start, regression_oracles(game), ROUNDS, K))
 
 
+def test_one_momentum_and_one_recursive_momentum_serve_all_methods() -> None:
+    """No second copy: the minimax methods take theirs from the same two files."""
+    assert all(user.momentum is momentum.momentum for user in (fcsg, local_scgd, momentum_sgda))  # type: ignore[attr-defined]
+    for user in (acc_fcsg_m, fmgda, fgda, adafgda):
+        assert user.corrected is recursive_momentum.corrected  # type: ignore[attr-defined]
+        assert user.first is recursive_momentum.first  # type: ignore[attr-defined]
+
+
 def test_momentum_and_correction_matter_where_beta_is_below_one() -> None:
     game = CompositionGame(K)
     plain = run(FCSG(local_steps=STEPS, lr=0.05), game)[-1]["x"]
@@ -318,6 +340,20 @@ def test_what_is_exchanged_and_computed_is_what_the_paper_says(
     assert records[0]["samples"] == 3 * first
 
 
+@pytest.mark.parametrize(("algorithm", "down", "up"), [("local-scgd", (1, 1), (1, 1)), ("local-scgdm", (1, 3), (3, 3))])
+def test_the_inner_state_travels_only_where_it_is_averaged(
+    algorithm: str, down: tuple[int, int], up: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of maml it is as long as x. A gradient and the inner value that it is taken at count once; samples are tasks."""
+    keys = {"problem": "maml", "dataset": "digits", "partition": "iid", "model": "linear", "ways": 3, "queries": 4}
+    keys |= {"algorithm": algorithm, "batch-size": 2, "evaluate-every": 0, "runs-dir": str(tmp_path)}
+    result = simulate(JOB | keys)
+    vector = 4 * len(result.arrays["x"])
+    assert tuple(record["bytes-down"] for record in result.metrics) == tuple(3 * vector * n for n in down)
+    assert tuple(record["bytes-up"] for record in result.metrics) == tuple(3 * vector * n for n in up)
+    assert [(record["gradients"], record["samples"]) for record in result.metrics] == [(3 * 3, 3 * 3 * 2)] * 2
+
+
 @pytest.mark.parametrize("algorithm", ["fcsg", "fcsg-m", "acc-fcsg-m"])
 def test_invariant_logistic_regression_is_learned(algorithm: str, tmp_path: Path) -> None:
     keys = {"algorithm": algorithm, f"{algorithm}.lr": 0.05, "rounds": 25, "local-steps": 20, "runs-dir": str(tmp_path)}
@@ -339,14 +375,45 @@ def refused(keys: dict[str, Any]) -> str:
 @pytest.mark.parametrize("problem", ["invariant-logistic", "auprc"])
 def test_scgd_refuses_a_problem_without_a_fixed_inner_function(algorithm: str, problem: str) -> None:
     text = refused({"algorithm": algorithm, "problem": problem})
-    assert f"algorithm = {algorithm!r} cannot solve problem = {problem!r}, a conditional without inner-function" in text
-    assert all(name in text.partition("take algorithm")[2] for name in ("acc-fcsg-m", "fcsg", "fcsg-m"))
+    assert text == (
+        f"algorithm = {algorithm!r} cannot solve problem = {problem!r}, a conditional problem that offers no "
+        "inner-function: take algorithm acc-fcsg-m or fcsg or fcsg-m, or problem maml"
+    )
 
 
 @pytest.mark.parametrize("key", ["inner-samples", "batch-size"])
-@pytest.mark.parametrize("value", [0, -1, 1.5])
-def test_m_and_b_are_at_least_one(key: str, value: float) -> None:
-    assert key in refused({key: value})
+@pytest.mark.parametrize(("value", "allowed"), [(0, "greater than or equal to 1"), (-1, "1"), (1.5, "a valid integer")])
+def test_m_and_b_are_at_least_one(key: str, value: float, allowed: str) -> None:
+    text = refused({key: value})
+    assert text.startswith(f"{key} = {value}: input should be ")
+    assert text.endswith(allowed)
+
+
+MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "said"),
+    [
+        ('problem="auprc" algorithm="fcsg"', 1, ["problem = 'auprc'", "site-4", 'such as "iid"']),
+        (f"{MAML} ways=11 queries=5", 1, ["10 classes with at least 6 samples", "ways = 11: lower"]),
+        (f"{MAML} queries=500", 1, ["0 classes with at least 501", "queries = 500", "ways = 5: lower"]),
+        (f"{MAML} shots=0", 2, ["shots = 0: ", "equal to 1"]),
+        ('problem="auprc" algorithm="local-scgd"', 2, ["algorithm = 'local-scgd'", "problem maml"]),
+        ('problem="invariant-logistic" algorithm="local-scgdm"', 2, ["algorithm = 'local-scgdm'", "problem maml"]),
+        ('problem="invariant-logistic" algorithm="fcsg" inner-samples=0', 2, ["inner-samples = 0: ", "equal to 1"]),
+        ('problem="invariant-logistic" algorithm="fcsg" batch-size=0', 2, ["batch-size = 0: ", "equal to 1"]),
+    ],
+)
+def test_a_user_reads_one_message_and_no_traceback(
+    job: str, code: int, said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--run-config", f'workers=1 device="cpu" runs-dir="{tmp_path}/runs"', "--run-config", job]) == code
+    out, err = capsys.readouterr()
+    assert [part for part in said if part not in err] == []
+    assert err.startswith("error: " if code == 1 else "1 problem in the run-config:")
+    assert "Traceback" not in out + err
+    assert not list(tmp_path.glob("runs/*/metrics.jsonl")), "before anything is trained"
 
 
 @pytest.mark.parametrize(
