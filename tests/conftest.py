@@ -15,3 +15,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def curves() -> None:
+    """Let the runs of a test draw their curves."""
+
+
+@pytest.fixture(autouse=True)
+def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save half a second per run, which is most of its time, where curves are not what a test is about."""
+    if "curves" not in request.fixturenames:
+        monkeypatch.setattr("server_app.report.draw", lambda records, path: None)

@@ -140,10 +140,7 @@ def value(cell: str, **numbers: int) -> int:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_costs_are_those_of_a_round_in_the_middle_of_a_stage(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server_app.report.draw", lambda records, path: None)
+def test_costs_are_those_of_a_round_in_the_middle_of_a_stage(name: str, tmp_path: Path) -> None:
     solved = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
     sites, q = 2, 1 if name == "npa" else 3
     keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "linear", "partition": "iid"}

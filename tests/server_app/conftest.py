@@ -19,18 +19,6 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, Sabotage.name, Sabotage)
 
 
-@pytest.fixture
-def curves() -> None:
-    """Let the runs of a test draw their curves."""
-
-
-@pytest.fixture(autouse=True)
-def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per run, which is most of its time, where curves are not what a test is about."""
-    if "curves" not in request.fixturenames:
-        monkeypatch.setattr("server_app.report.draw", lambda records, path: None)
-
-
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Check that every run, however it ended, left no process and no folder but its run folder."""

@@ -216,8 +216,11 @@ def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: py
     assert gradients == [8, 2, 8, 8]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(signal.SIGKILL, -9, ""), (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "")],
+)
+def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signals, code: int, words: str) -> None:
     command = [sys.executable, "-m", "server_app", "--run-config"]
     command.append(f'problem="saddle" rounds=1000000 workers=2 sites=2 runs-dir="{tmp_path}" device="cpu"')
     with subprocess.Popen(
@@ -232,11 +235,11 @@ def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signa
                 coordinator.send_signal(number)
             assert coordinator.stderr is not None
             said = coordinator.stderr.read()  # to the end: nobody holds the pipe any more
-            assert coordinator.wait(timeout=30) == (130 if number == signal.SIGINT else -9)
+            assert coordinator.wait(timeout=30) == code
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(coordinator.pid, signal.SIGKILL)
-    assert number == signal.SIGKILL or said.strip() == "interrupted"
+    assert number == signal.SIGKILL or said.strip() == words
     deadline = time.monotonic() + 10
     while (folder.exists() or any(map(runs, workers))) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -17,13 +17,6 @@ from tests.strategies.closed_form import build, objective
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Arrays, OpenOracle, drive
 
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per run."""
-    monkeypatch.setattr("server_app.report.draw", lambda records, path: None)
-
-
 # ---------------------------------------------------------------------- bytes
 
 # A line per exchange, "down > up". Rounds 1-3 are one stage, 4-6 another. Numbers are rounds, "else" all others.

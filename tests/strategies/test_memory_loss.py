@@ -227,9 +227,8 @@ class Forgetful(LocalGrid):
 
 
 @pytest.mark.parametrize("name", [n for n in REMEMBERING if "minimax" in ALGORITHMS[n].solves])
-def test_in_the_engine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_engine(name: str, tmp_path: Path) -> None:
     """Files on disk go, in float32; the run goes on and ends where it ends without that."""
-    monkeypatch.setattr("server_app.report.draw", lambda records, path: None)
     strategy = build(name)
     own = {f: getattr(strategy, f) for f in ("lr", "lr_dual", "gamma", "rho") if hasattr(strategy, f)}
     own |= {f: 2 * own[f] for f in ("lr", "lr_dual") if f in own}
