@@ -205,7 +205,7 @@ class Maml(NetworkProblem):
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Return query loss and accuracy after adaptation, over tasks of these samples; nothing where they make none.
 
-        ``n`` is the number of classes to draw from: it weighs sites when their numbers are pooled.
+        ``n`` is the number of samples to draw from: it weighs sites when their numbers are pooled.
         """
         assert data is not None, "a network is evaluated on samples"
         counts = data.targets().bincount()
@@ -225,7 +225,7 @@ class Maml(NetworkProblem):
                 loss += cross_entropy(logits.flatten(0, 1), query[1].flatten(), reduction="sum").item()
                 right += int((logits.argmax(2) == query[1]).sum())
         judged = self.test_tasks * self.ways * self.queries
-        n = int((counts >= self.shots + self.queries).sum())
+        n = int(counts[counts >= self.shots + self.queries].sum())
         return {"loss": loss / judged, "accuracy": right / judged, "n": n}
 
 

@@ -67,23 +67,27 @@ class Progress:
     def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]]) -> None:
         """Print the last table: how the final model does at each site, pooled, and on the common test set.
 
-        ``gradients`` is what a site evaluated in the whole run.
+        ``gradients`` is what a site evaluated in the whole run. Columns that no site has a number for are left out.
         """
         record = records[-1]
         per_site = record.get("sites", {})
         names = [name for name in NAMES if any(name in site for site in per_site.values())]
-        table = Table(title="the final model, on samples that no site trained on", title_justify="left")
+        counted = {"examples": "train", "positives": "positive", "held-out": "held out"}
+        counted = {key: heading for key, heading in counted.items() if any(key in size for size in sizes.values())}
+        title = "the final model, on samples that no site trained on" if counted else "the final model"
+        table = Table(title=title, title_justify="left")
         table.add_column("site")
-        for heading in ("train", "positive", "held out", "gradients", *(NAMES[name] for name in names)):
+        for heading in (*counted.values(), "gradients", *(NAMES[name] for name in names)):
             table.add_column(heading, justify="right")
         for site, metrics in per_site.items():
-            size = sizes.get(site, {})
-            counts = [str(size.get(key, "-")) for key in ("examples", "positives", "held-out")]
+            counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
             gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
             table.add_row(site, *counts, gradients, *(shown(metrics.get(name)) for name in names))
-        for kind, label in (("pooled", "all sites, pooled"), ("central", "common test set")):
+        common = "common test set" if counted else "at the coordinator"  # a problem without data
+        for kind, label in (("pooled", "all sites, pooled"), ("central", common)):
             if kind in record:
                 table.add_section()
-                count = str(int(record[kind]["n"])) if "n" in record[kind] else "-"
-                table.add_row(label, "", "", count, "", *(shown(record[kind].get(name)) for name in names))
+                n = str(int(record[kind].get("n", 0)) or "-")
+                counts = [n if key == "held-out" else "" for key in counted]
+                table.add_row(label, *counts, "", *(shown(record[kind].get(name)) for name in names))
         self.console.print(table)

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from problems import PROBLEMS
 from problems.metrics import pool
 from strategies import ALGORITHMS, RunError
 
@@ -183,7 +184,8 @@ def draw(records: list[Record], path: Path) -> None:
 
 def _new_folder(root: Path, config: RunConfig) -> Path:
     """Make a folder that no other run has."""
-    name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.dataset}"
+    what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
+    name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
     name = re.sub(r"[^\w.+-]+", "-", name)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         folder = root / (name + suffix)
