@@ -42,7 +42,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
-PATHS = ("runs-dir", "data-root", "saddle-file")
+PATHS = ("runs-dir", "state-dir", "data-root", "saddle-file")
 STOP_TIMEOUT = 5.0  # seconds to end in peace
 
 Scalar = bool | int | float | str

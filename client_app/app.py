@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from functools import lru_cache, wraps
@@ -40,6 +39,7 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
         from client_app.fingerprint import fingerprint
+        from client_app.memory import StateError
         from client_app.site import OpenSite
         from config import MISTAKES
 
@@ -51,7 +51,7 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
                     "release on both, and end a SuperLink or SuperNode that was started in another project"
                 )
             content = handle(message, OpenSite.from_context(context))
-        except (*MISTAKES, RefusedError) as error:
+        except (*MISTAKES, RefusedError, StateError) as error:
             _log_once(str(error))
             # Before the first answer the coordinator knows no names, so this one brings its own.
             node = context.node_config
@@ -85,6 +85,7 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
     facts: dict[str, object] = {"name": site.node.name, "partition-id": site.node.partition_id}
     data = site.data()
     if data is not None:
+        from client_app.site import columns_hash
         from datasets import moments
         from problems import PROBLEMS
 
@@ -99,8 +100,7 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
             "held-out": len(data.held_out),
             "missing": data.missing,
             "shape": list(data.train.shape),
-            # Only whether the sites agree on their columns matters, so only a hash of the names leaves.
-            "columns": hashlib.sha256("\n".join(data.features).encode()).hexdigest()[:8],
+            "columns": columns_hash(data.features),
             "count": count,
             "total": total,
             "squares": squares,
@@ -137,14 +137,14 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     strategy, problem = site.run.strategy(), site.problem(order)
     turn = strategy.turn(order.round, site.run.rounds, order.phase, site.run.sites)
     sent = unpack(message.content.array_records["arrays"], problem.device)
-    store = site.memory(order.name)
+    store = site.memory(order)
     memory = store.load(problem.device)
 
     own_statistics = memory.pop("buffers", None)
     statistics = sent.pop("buffers", None) if own_statistics is None else own_statistics
     if statistics is not None:
         problem.load_buffers(statistics)
-    model = strategy.personal(sent, memory)
+    model = strategy.personal(sent, memory, problem.fresh())
     metrics = _evaluation(site, problem, model, order) if order.evaluate else MetricRecord({})
 
     random = stream(site.run.seed, order.site, order.round, strategy.phases.index(order.phase))
@@ -171,18 +171,22 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 @app.evaluate()
 @_answering
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
-    """Evaluate the run's final model and forget the run."""
+    """Evaluate the run's final model and forget the run, but for a model of the site's own."""
     from client_app.site import Order
     from strategies import unpack
 
     order = Order.of(message)
     strategy, problem = site.run.strategy(), site.problem(order)
     sent = unpack(message.content.array_records["arrays"], problem.device)
-    store = site.memory(order.name)
+    store = site.memory(order)
     memory = store.load(problem.device)
     statistics = memory.pop("buffers", sent.pop("buffers", None))
     if statistics is not None:
         problem.load_buffers(statistics)
-    metrics = _evaluation(site, problem, strategy.personal(sent, memory), order)
-    store.forget()
+    model = strategy.personal(sent, memory, problem.fresh())
+    metrics = _evaluation(site, problem, model, order)
+    if strategy.personalised:
+        buffers = {} if statistics is None else {"buffers": statistics}
+        store.keep(model | buffers, order.facts(site.run))
+    store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})

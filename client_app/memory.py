@@ -1,8 +1,12 @@
-"""What a site remembers between rounds, on its own disk: it outlives the process, which Flower ends after a message."""
+"""What a site keeps on its own disk: its memory between rounds, and at the end its own model.
+
+Both outlive the process, which Flower ends after a message, and the SuperNode.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import tempfile
@@ -13,41 +17,75 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
     from problems import Arrays
 
 log = logging.getLogger("edelweiss")
 
+Owner = dict[str, str | int]
+"""Whose vectors a file holds: algorithm, problem, model and d, the length of x."""
+
+
+class StateError(ValueError):
+    """A file in the state folder belongs to another algorithm or model, and stays as it is.
+
+    Attributes
+    ----------
+    public : str
+        The message without the path: it may leave the site.
+    """
+
+    def __init__(self, path: Path, theirs: Mapping[str, object], owner: Owner) -> None:
+        said = f"holds the state of {_described(theirs)}" if theirs else "does not say whose state it holds"
+        fix = f"{said}, and this run is {_described(owner)}. The file is untouched: move it, or set another state-dir"
+        self.public = f"{path.name} in the state folder {fix}"
+        super().__init__(f"{path} {fix}")
+
 
 class Memory:
-    """One site's vectors in one run: a file of named tensors, replaced as a whole.
+    """One site's vectors in one run: files of named tensors, each replaced as a whole.
 
     Parameters
     ----------
     state_dir : str
         The site's own folder; empty: a private one under the system's folder for temporary files, which does
         not outlive the machine.
-    run_id : int
-        Flower's number of the run; each has its own file.
+    run : int or str
+        Flower's number of the run, or a name; each has its own files.
     site : str
         The site's name: in a simulation many share one folder.
+    owner : Owner, optional
+        What is written into each file, and must be there in one that is read; None reads any.
     """
 
-    def __init__(self, state_dir: str, run_id: int, site: str) -> None:
-        folder = Path(state_dir) if state_dir else Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
-        self.path = folder / f"run-{run_id}" / f"{site.replace('/', '_')}.safetensors"
-        self._draft = self.path.with_suffix(".draft")
+    def __init__(self, state_dir: str, run: int | str, site: str, owner: Owner | None = None) -> None:
+        private = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
+        folder = Path(state_dir).expanduser() if state_dir else private
+        name = f"{site.replace('/', '_')}.safetensors"
+        self.path = folder / f"run-{run}" / name
+        self.model_path = folder / "models" / f"{run}-{name}"
+        self.owner = owner
 
     def load(self, device: torch.device) -> Arrays:
-        """Return what was saved last; empty when there is nothing or it cannot be read."""
+        """Return what was saved last; empty when there is nothing or it cannot be read.
+
+        Raises
+        ------
+        StateError
+            When somebody else's vectors are there.
+        """
         try:
-            arrays: Arrays = load(self.path.read_bytes())
+            data = self.path.read_bytes()
+            arrays: Arrays = load(data)
         except FileNotFoundError:
             return {}
         except (OSError, SafetensorError) as error:
             log.warning("%s cannot be read (%s): this site starts without its memory", self.path, error)
             return {}
+        self._require_own(self.path, data)
         return {name: vector.to(device) for name, vector in arrays.items()}
 
     def save(self, arrays: Arrays) -> None:
@@ -55,16 +93,63 @@ class Memory:
         if not arrays:
             self.path.unlink(missing_ok=True)
             return
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._draft.open("wb") as file:
-            file.write(save({name: vector.contiguous() for name, vector in arrays.items()}))
-            file.flush()
-            os.fsync(file.fileno())
-        self._draft.replace(self.path)
+        self._write(self.path, arrays, self.owner or {})
+
+    def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
+        """Write the site's own model, which stays when the run is forgotten; return its path.
+
+        Parameters
+        ----------
+        model : Arrays
+            x, and y and buffers where there are such.
+        facts : mapping
+            What else it takes to use it, as JSON has it: written beside the owner, as the file's metadata.
+
+        Raises
+        ------
+        StateError
+            When somebody else's model has this name.
+        """
+        with contextlib.suppress(OSError):
+            self._require_own(self.model_path, self.model_path.read_bytes())
+        self._write(self.model_path, model, {**(self.owner or {}), **facts})
+        return self.model_path
 
     def forget(self) -> None:
-        """Remove the file, and the run's folder when it was the last one there."""
+        """Remove the memory, and the run's folder when it was the last one there."""
         self.path.unlink(missing_ok=True)
-        self._draft.unlink(missing_ok=True)  # of a process that was stopped half-way
+        _draft(self.path).unlink(missing_ok=True)  # of a process that was stopped half-way
         with contextlib.suppress(OSError):
             self.path.parent.rmdir()
+
+    def _require_own(self, path: Path, data: bytes) -> None:
+        theirs = metadata(data)
+        if self.owner is not None and {name: theirs.get(name) for name in self.owner} != self.owner:
+            raise StateError(path, {name: theirs[name] for name in self.owner if name in theirs}, self.owner)
+
+    @staticmethod
+    def _write(path: Path, arrays: Arrays, facts: Mapping[str, object]) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        vectors = {name: vector.contiguous() for name, vector in arrays.items()}
+        with _draft(path).open("wb") as file:
+            # One entry: the format keeps no order between several, and equal states shall give equal bytes.
+            file.write(save(vectors, {"edelweiss": json.dumps(facts)}))
+            file.flush()
+            os.fsync(file.fileno())
+        _draft(path).replace(path)
+
+
+def metadata(data: bytes) -> dict[str, object]:
+    """Return what this app wrote into a file beside the tensors; empty for a file that is not the app's."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return dict(json.loads(header["__metadata__"]["edelweiss"]))
+    return {}
+
+
+def _draft(path: Path) -> Path:
+    return path.with_suffix(".draft")
+
+
+def _described(owner: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in owner.items())

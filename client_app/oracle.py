@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from config import RunConfig
-    from problems import Batch, Problem
+    from problems import Arrays, Batch, Problem
 
 
 def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generator:
@@ -60,6 +60,9 @@ class SiteOracle:
         self.problem, self.samples, self.sampler = problem, samples, sampler
         self.generator, self.batch_size = generator, batch_size
         self.gradients = self.differentiated = 0
+        self._counts: Tensor | None = None  # of the classes, once asked for
+        self._batch: Batch | None = None  # of the last gradient
+        self._batches = 0  # that gradients were taken on
         self._ahead: Iterator[Batch] = iter(())
         self._count = 8
 
@@ -97,11 +100,22 @@ class SiteOracle:
         return next(self._ahead)
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return (gx, gy) at any point, on the given batch or on a fresh one."""
+        """Return (gx, gy) at any point, on the given batch or on a fresh one.
+
+        What the model itself draws (dropout) follows from the stream's seed and the number of the batch: new for each
+        batch, the same for all gradients in a row on one, and no reason for other batches than without.
+        """
+        return self.problem.gradient(x, y, self._noted(batch))
+
+    def _noted(self, batch: Batch | None) -> Batch | None:
+        """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
         batch = batch if batch is not None else self.draw()
+        if batch is not self._batch:
+            self._batch, self._batches = batch, self._batches + 1
+        self.problem.reseed((self.generator.initial_seed() + self._batches) % 2**63)
         self.gradients += 1
         self.differentiated += len(batch[1]) if batch is not None else 0
-        return self.problem.gradient(x, y, batch)
+        return batch
 
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
         """Return g(x; batch), the inner function's estimate; counted with the gradient that it serves."""
@@ -112,6 +126,28 @@ class SiteOracle:
         self.gradients += 1
         self.differentiated += len(batch[1]) if batch is not None else 0
         return self.problem.compositional_gradient(x, s, batch)
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return the gradient of the balanced loss, with this site's counts of the classes; one gradient."""
+        assert self.samples is not None, "a balanced loss is about samples"
+        if self._counts is None:
+            self._counts = self.samples.targets().bincount()
+        batch = self._noted(batch)
+        return self.problem.balanced_gradient(x, batch, self._counts)
+
+    @property
+    def head(self) -> int:
+        """Where the head begins in x."""
+        return self.problem.head
+
+    @property
+    def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+        """Where each of the network's parameters lies in x, and its shape."""
+        return self.problem.layers
+
+    def fresh(self) -> Arrays:
+        """Return the head and the y that a site starts from which has none yet; not to be written to."""
+        return self.problem.fresh()
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
         """Return numerators (j, p) and denominators (j,), summed over a batch of any size; no gradient is evaluated."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from client_app.memory import Memory
+from client_app.memory import Memory, Owner
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from datasets import DataConfig, SiteData, load_site
-from problems import PROBLEMS, Problem, build_problem
+from problems import PROBLEMS, Problem, Task, build_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from flwr.app import Context, Message
 
     from datasets import Samples
 
 cached_problem = lru_cache(maxsize=32)(build_problem)
+
+
+@lru_cache(maxsize=1024)
+def dimension(task: Task) -> int:
+    """Return d, the length of x; once per process."""
+    return len(cached_problem(task).initial()["x"])
 
 
 def resolve_device(wanted: str) -> str:
@@ -53,6 +60,21 @@ def prepared(
         vectors = torch.tensor(shift), torch.tensor(scale)
         train, held_out = train.standardised(*vectors), held_out.standardised(*vectors)
     return train.to(device), held_out.to(device)
+
+
+def owner(run: RunConfig, d: int) -> Owner:
+    """Say whose a site's files are: what vectors mean depends on algorithm, problem, model and d, the length of x."""
+    model: Owner = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
+    return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
+
+
+def columns_hash(features: Sequence[str]) -> str:
+    """Return what leaves a site of its column names: whether they agree is all that others must know."""
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:8]
+
+
+FACTS = ("shape", "classes", "prior", "shares", "shift", "scale")
+"""What a network and its inputs depend on besides the run-config, see `Order`."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +111,12 @@ class Order:
         values = {f.name: record[f.name] for f in fields(cls) if f.name in record}
         vectors = {name: tuple(record.get(name, ())) for name in ("shape", "shift", "scale", "shares")}
         return cls(**({"evaluate": True} | values | vectors))
+
+    def facts(self, run: RunConfig) -> dict[str, object]:
+        """Return what it takes to use a model of this run; nothing for a problem in closed form."""
+        if not PROBLEMS[run.problem].needs_data:
+            return {}
+        return {"hidden": run.hidden, **{name: getattr(self, name) for name in FACTS if getattr(self, name)}}
 
 
 @dataclass(frozen=True)
@@ -158,12 +186,16 @@ class OpenSite:
         part = max(0, self.node.partition_id)
         return prepared(self.data_config, part, self.run.sites, self.device, order.shift, order.scale)
 
+    def task(self, order: Order) -> Task:
+        """Describe the problem."""
+        facts = (order.shape, order.classes, order.prior, order.site, self.run.sites, order.shares)
+        return self.run.task(self.device, *facts)
+
     def problem(self, order: Order) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        facts = (order.shape, order.classes, order.prior, order.site, self.run.sites, order.shares)
-        task = self.run.task(self.device, *facts)
-        return cached_problem(task)
+        return cached_problem(self.task(order))
 
-    def memory(self, name: str) -> Memory:
-        """Return the site's memory."""
-        return Memory(self.node.state_dir, self.run_id, name)
+    def memory(self, order: Order) -> Memory:
+        """Return the site's memory; another algorithm's or model's is none of its own."""
+        mine = owner(self.run, dimension(self.task(order)))
+        return Memory(self.node.state_dir or self.run.state_dir, self.run_id, order.name, mine)

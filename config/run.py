@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from config.errors import ConfigError, explain, unknown
 from datasets import DATASETS, PARTITIONS, SAMPLERS, DataConfig
-from models import MODELS
+from models import MODELS, WITH_STATISTICS
 from problems import PROBLEMS, Task
 from strategies import ALGORITHMS, FederatedStrategy, StrategyError, can_solve, own_fields
 from strategies.hyper import problems_of
@@ -84,6 +84,7 @@ class RunConfig(BaseModel):
     problem: Annotated[str, _one_of("problem", PROBLEMS)] = "auc"
     model: Annotated[str, _one_of("model", MODELS)] = "mlp"
     hidden: Positive = 32
+    head: str = ""
     rounds: Positive = 40
     batch_size: Positive = 16
 
@@ -98,6 +99,7 @@ class RunConfig(BaseModel):
     thin_share: Share = 0.1
     test_share: Share = 0.25
     holdout_share: Share = 0.2
+    personal_test: bool = False
     folds: Natural = 0
     fold: Natural = 0
     label: str = "label"
@@ -145,6 +147,7 @@ class RunConfig(BaseModel):
     central_test: bool = True
     checkpoint_every: Natural = 10
     runs_dir: str = "runs"
+    state_dir: str = ""
     run_name: str = ""
 
     hyper: dict[str, Value] = {}
@@ -222,6 +225,16 @@ class RunConfig(BaseModel):
                 f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind} problem"
                 f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
             )
+        if algorithm.last_layer and self.head:
+            found.append(
+                f"head = {self.head!r}: algorithm = {self.algorithm!r} adds up two linear heads, so its head is the "
+                'last layer: leave head = ""'
+            )
+        if algorithm.own_statistics and self.bn == "average" and self.model in WITH_STATISTICS and problem.needs_data:
+            found.append(
+                f"bn = {self.bn!r}: with algorithm = {self.algorithm!r} the batch-norm statistics of model = "
+                f'{self.model!r} belong to each site\'s own model, so take bn = "local"'
+            )
         if self.min_replies > self.sites:
             found.append(f"min-replies = {self.min_replies}: there are only sites = {self.sites}")
         if problem.multiclass:
@@ -252,12 +265,20 @@ class RunConfig(BaseModel):
             )
         if both := set(parse_classes(self.positive_classes)) & set(parse_classes(self.negative_classes)):
             found.append(f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}")
-        if self.partition == "sites" and self.dataset not in ("heart-disease", "site"):
-            found.append(f'partition = "sites" needs data with natural sites (heart-disease), not {self.dataset!r}')
-        if self.partition == "by-group" and self.dataset not in ("omniglot", "heart-disease", "site"):
+        if self.personal_test and (self.folds or self.dataset == "site"):
+            none = 'dataset = "site" has none' if self.dataset == "site" else f"folds = {self.folds} leave none"
             found.append(
-                'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals), not '
-                f"{self.dataset!r}"
+                f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
+                "with which each site holds out rows of its own"
+            )
+        if self.partition == "sites" and self.dataset not in ("heart-disease", "harbox", "site"):
+            found.append(
+                f'partition = "sites" needs data with natural sites (heart-disease, harbox), not {self.dataset!r}'
+            )
+        if self.partition == "by-group" and self.dataset not in ("omniglot", "heart-disease", "harbox", "site"):
+            found.append(
+                'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals, '
+                f"harbox: users), not {self.dataset!r}"
             )
         if self.problem == "maml" and self.dataset == "omniglot" and self.partition != "by-group":
             found.append(
@@ -319,6 +340,7 @@ class RunConfig(BaseModel):
             thin_share=0.0 if self.dataset == "site" or multiclass else self.thin_share,
             test_share=self.test_share,
             holdout_share=self.holdout_share,
+            personal_test=self.personal_test,
             folds=self.folds,
             fold=self.fold,
             label=label or self.label,
@@ -342,6 +364,7 @@ class RunConfig(BaseModel):
             device=device,
             model=self.model,
             hidden=self.hidden,
+            head=self.head,
             shape=shape,
             classes=classes,
             prior=self.prior or prior,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datasets.errors import DataError, suggestion
-from datasets.partition import PARTITIONS, Ints, Rows, dealt, partition, stratified, thinned
+from datasets.partition import PARTITIONS, Ints, Rows, dealt, dealt_alike, partition, stratified, thinned
 from datasets.samples import Samples
 from datasets.site import read_site
 from datasets.sources import READERS, Source
@@ -34,7 +34,7 @@ class DataConfig:
     dataset
         One of `DATASETS`.
     data_root
-        Folder with downloaded or found files (mnist and the like, heart-disease). Empty: the cache folder.
+        Folder with downloaded or found files (mnist and the like, heart-disease, harbox). Empty: the cache folder.
     data_dir
         A hospital's own folder, for the data set ``"site"``.
     partition
@@ -56,6 +56,10 @@ class DataConfig:
     holdout_share
         In [0, 1). Rows that each site holds out of its own, stratified by class; with the partition ``"by-group"``
         whole groups.
+    personal_test
+        True: a site holds out none of its training rows, and is given a part of the common test rows in their place: of
+        each class the same proportion as of the training rows. With the partitions ``"sites"`` and ``"by-group"`` a
+        test row goes where its own hospital or user is. `holdout_share` then plays no part.
     folds, fold
         With 2 or more folds each site deals its rows into so many, stratified by class, and holds out number `fold`,
         from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
@@ -85,6 +89,7 @@ class DataConfig:
     thin_share: float = 0.0
     test_share: float = 0.25
     holdout_share: float = 0.2
+    personal_test: bool = False
     folds: int = 0
     fold: int = 0
     label: str = "label"
@@ -110,6 +115,14 @@ class DataConfig:
         elif not 0 <= self.fold < max(1, self.folds):
             highest = max(0, self.folds - 1)
             problems.append(f"fold is {self.fold}; with {self.folds} folds it must be from 0 to {highest}")
+        if self.personal_test and self.folds:
+            problems.append(
+                "personal_test deals out a common test set, which cross-validation has none of; set folds to 0"
+            )
+        if self.personal_test and self.dataset == SITE:
+            problems.append(
+                "personal_test needs a common test set, which hospitals do not have: each holds out its own"
+            )
         if not 0 < self.concentration < float("inf"):
             problems.append(f"concentration is {self.concentration}; it must be above 0 and finite")
         if self.seed < 0:
@@ -134,7 +147,8 @@ class SiteData:
         Training rows, at least one.
     held_out
         The site's own evaluation rows. A class with a single row is in `train` only, so this may be empty; in
-        cross-validation it may, where a site has fewer rows than there are folds.
+        cross-validation it may, where a site has fewer rows than there are folds; so may a site's part of a common
+        test set with fewer rows than there are sites.
     classes
         How many labels there are: 2 in a binary run.
     missing
@@ -210,8 +224,8 @@ def load_test(config: DataConfig) -> Samples | None:
     Returns
     -------
     samples
-        The official test set, or `test_share` of the rows. None for the data set ``"site"``, and when a
-        share of 0 or cross-validation leaves no test rows.
+        The official test set, or `test_share` of the rows; in a personal test the sites' parts together. None for the
+        data set ``"site"``, and when a share of 0 or cross-validation leaves no test rows.
 
     Raises
     ------
@@ -298,6 +312,9 @@ def _splits(config: DataConfig, sites: int) -> list[tuple[Tensor, Tensor]]:
     """Training and held-out rows of every site."""
     pool = _pool(config)
     labels = pool.labels.numpy()[pool.train]
+    if config.personal_test and not len(pool.test):
+        raise DataError.plain(f"personal-test needs a test set, and {config.dataset} comes without: raise test-share")
+    holds_out = not config.personal_test and (config.holdout_share > 0 or config.folds > 0)
     if config.dataset == SITE:
         owner = np.zeros(len(labels), np.int64)
     else:
@@ -308,10 +325,11 @@ def _splits(config: DataConfig, sites: int) -> list[tuple[Tensor, Tensor]]:
             labels if config.binary else np.zeros_like(labels),
             None if source.groups is None else source.groups[pool.train],
             config.concentration,
+            least=2 if holds_out else 1,
         )
         owner = partition(config.partition, rows, sites, _rng(config, "partition"))
     held_out = np.zeros(len(labels), np.bool_)
-    for site, members in enumerate(_by_owner(owner, sites)):
+    for site, members in enumerate(_by_owner(owner, sites) if holds_out else ()):
         strata, unit = labels[members], np.arange(len(members))
         if config.partition == "by-group" and pool.source.groups is not None:  # what is dealt whole is held out whole
             groups, unit = np.unique(pool.source.groups[pool.train][members], return_inverse=True)
@@ -325,11 +343,21 @@ def _splits(config: DataConfig, sites: int) -> list[tuple[Tensor, Tensor]]:
     if config.thin_share:
         rare = labels[train] == (config.thin_class == "positive")
         train = train[thinned(rare, owner[train], config.thin_share, _rng(config, "thin"))]
+    held, held_owner = pool.train[held_out], owner[held_out]
+    if config.personal_test:
+        strata, theirs = (_strata(config, pool.source, rows) for rows in (pool.train, pool.test))
+        held, held_owner = pool.test, dealt_alike(strata, owner, theirs, sites, _rng(config, "personal-test"))
     return [
-        (torch.from_numpy(pool.train[train[mine]]), torch.from_numpy(pool.train[held[theirs]]))
-        for held in [np.flatnonzero(held_out)]
-        for mine, theirs in zip(_by_owner(owner[train], sites), _by_owner(owner[held], sites), strict=True)
+        (torch.from_numpy(pool.train[train[mine]]), torch.from_numpy(held[theirs]))
+        for mine, theirs in zip(_by_owner(owner[train], sites), _by_owner(held_owner, sites), strict=True)
     ]
+
+
+def _strata(config: DataConfig, source: Source, rows: Ints) -> Ints:
+    """Return what makes test rows and training rows alike: the class, and the group where groups are dealt whole."""
+    if config.partition not in ("sites", "by-group") or source.groups is None:
+        return source.classes[rows]
+    return source.classes[rows] + source.class_count * source.groups[rows]
 
 
 def _by_owner(owner: Ints, sites: int) -> list[Ints]:

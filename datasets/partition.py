@@ -16,8 +16,6 @@ from datasets.errors import DataError
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_LEAST = 2  # rows a site has at least: one to train on, one to hold out
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -35,6 +33,8 @@ class Rows:
         Shape (n,): the natural site of each row, or its character; None when the data set has none.
     concentration
         Of the Dirichlet distribution, above 0.
+    least
+        Rows that a site has at least: one to train on, and one to hold out where it does.
     """
 
     labels: Ints
@@ -42,6 +42,7 @@ class Rows:
     sides: Ints
     groups: Ints | None
     concentration: float
+    least: int = 2
 
 
 Partitioner = Callable[[Rows, int, np.random.Generator], Ints]
@@ -55,7 +56,7 @@ def iid(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
 def dirichlet(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     """Split each label over the sites by shares drawn from a Dirichlet distribution: label skew.
 
-    A site left with fewer than two rows gets some, at random, from the site that is largest at the moment.
+    A site left with fewer than the least rows gets some, at random, from the site that is largest at the moment.
     """
     owner = np.empty(len(rows.labels), np.int64)
     for label in np.unique(rows.labels):
@@ -64,7 +65,7 @@ def dirichlet(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
         ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
         for site, part in enumerate(np.split(members, ends)):
             owner[part] = site
-    return _topped_up(owner, sites, rng)
+    return _topped_up(owner, sites, rows.least, rng)
 
 
 def by_class(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
@@ -80,14 +81,14 @@ def by_class(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
             sharers = np.arange(place % sites, sites, len(classes))
             members = rng.permutation(np.flatnonzero(rows.classes == original))
             owner[members] = sharers[np.arange(len(members)) % len(sharers)]
-    return _topped_up(owner, sites, rng)
+    return _topped_up(owner, sites, rows.least, rng)
 
 
 def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     """Give each row to the site that it came from."""
     if rows.groups is None:
         raise DataError.plain(
-            "partition 'sites' needs a data set with natural sites, such as heart-disease; "
+            "partition 'sites' needs a data set with natural sites, such as heart-disease or harbox; "
             "use iid, dirichlet or by-class"
         )
     groups = len(np.unique(rows.groups))
@@ -141,25 +142,25 @@ def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> In
     Returns
     -------
     owner
-        Shape (n,): the site of each row, in [0, sites). Every site has at least two rows.
+        Shape (n,): the site of each row, in [0, sites). Every site has at least ``rows.least`` rows.
 
     Raises
     ------
     DataError
         Too few rows for so many sites, or natural sites asked of a data set without them.
     """
-    if len(rows.labels) < _LEAST * sites:
+    if len(rows.labels) < rows.least * sites:
         raise DataError.plain(
-            f"{sites} sites need at least {_LEAST * sites} training rows ({_LEAST} each), and there are "
+            f"{sites} sites need at least {rows.least * sites} training rows ({rows.least} each), and there are "
             f"{len(rows.labels)}; use fewer sites"
         )
     return PARTITIONERS[name](rows, sites, rng)
 
 
-def _topped_up(owner: Ints, sites: int, rng: np.random.Generator) -> Ints:
+def _topped_up(owner: Ints, sites: int, least: int, rng: np.random.Generator) -> Ints:
     sizes = np.bincount(owner, minlength=sites)
-    for site in np.flatnonzero(sizes < _LEAST):
-        while sizes[site] < _LEAST:
+    for site in np.flatnonzero(sizes < least):
+        while sizes[site] < least:
             largest = np.argmax(sizes)
             owner[rng.choice(np.flatnonzero(owner == largest))] = site
             sizes[largest] -= 1
@@ -192,6 +193,58 @@ def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
             size = min(max(round(share * len(members)), 1), len(members) - 1)
             chosen[rng.permutation(members)[:size]] = True
     return chosen
+
+
+def dealt_alike(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.random.Generator) -> Ints:
+    """Deal test rows over the sites in the proportions that the training rows have, stratum by stratum.
+
+    Parameters
+    ----------
+    strata
+        Shape (n,): the class of each training row, or any other stratum.
+    owner
+        Shape (n,): its site.
+    test
+        Shape (m,): the strata of the test rows.
+    sites
+        How many sites.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    owner
+        Shape (m,): the site of each test row. Of each stratum a site has its proportion, rounded up or down, and so
+        none of a stratum that it does not train on. A site that would be left without any gets a row of the stratum
+        that it has most of, if another site can spare one.
+
+    Raises
+    ------
+    DataError
+        There are test rows of a stratum that no site trains on.
+    """
+    dealt_to = np.empty(len(test), np.int64)
+    for stratum in np.unique(test):
+        counts = np.bincount(owner[strata == stratum], minlength=sites)
+        if not counts.any():
+            raise DataError.plain(
+                "personal-test deals the test rows of a class as its training rows, and a class of the test set has "
+                "none, as in omniglot; take personal-test = false"
+            )
+        members = rng.permutation(np.flatnonzero(test == stratum))
+        ends = np.rint(np.cumsum(counts)[:-1] / counts.sum() * len(members)).astype(np.int64)
+        for site, part in enumerate(np.split(members, ends)):
+            dealt_to[part] = site
+    sizes = np.bincount(dealt_to, minlength=sites)
+    for bare in np.flatnonzero(sizes == 0):
+        own, counts = np.unique(strata[owner == bare], return_counts=True)
+        spare = np.flatnonzero((test == own[np.argmax(counts)]) & (sizes[dealt_to] > 1))
+        if len(spare):
+            row = spare[np.argmax(sizes[dealt_to[spare]])]
+            sizes[dealt_to[row]] -= 1
+            sizes[bare] += 1
+            dealt_to[row] = bare
+    return dealt_to
 
 
 def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:

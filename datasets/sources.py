@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import re
 import tarfile
 import tempfile
 import zipfile
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datasets import harbox as motions
 from datasets import omniglot as drawings
 from datasets.errors import DataError, examples
 from datasets.partition import Ints, Mask
@@ -351,6 +353,36 @@ def omniglot(folder: str, download: bool) -> Source:
     )
 
 
+def harbox(folder: str, download: bool) -> Source:
+    """HARBox (Ouyang et al. 2021, ClusterFL): 900 features of 9 axes of motion, 5 activities; users are natural sites.
+
+    The users are the files <user>.csv under harbox/, in the order of the numbers in their names; see `harbox.decode`.
+    """
+    root = _root(folder)
+    places = [root / "harbox", root]
+    files = next((found for place in places if (found := sorted(place.glob("*.csv"), key=_numbered))), [])
+    if not files:
+        raise DataError(
+            f"harbox: no <user>.csv in {places[0]} or {places[1]}; write there, for each user of HARBox, a line per "
+            f"window of 2 s with its {len(motions.FEATURES)} numbers and the activity, or set data-root",
+            "harbox was not found under data-root",
+        )
+    inputs, classes, users = _cached("harbox", files, ("inputs", "classes", "users"), partial(motions.decode, files))
+    return Source(
+        torch.from_numpy(inputs),
+        classes,
+        len(motions.ACTIVITIES),
+        groups=users,
+        group_names=tuple(file.stem for file in files),
+        features=motions.FEATURES,
+    )
+
+
+def _numbered(file: Path) -> list[int | str]:
+    """Sort user 10 behind user 9: text and numbers alternate."""
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", file.stem)]
+
+
 Reader = Callable[[str, bool], Source]  # (data_root, may download)
 
 READERS: dict[str, Reader] = {
@@ -362,4 +394,5 @@ READERS: dict[str, Reader] = {
     "cifar100": partial(cifar, "cifar100", "CIFAR100", 100),
     "omniglot": omniglot,
     "heart-disease": heart_disease,
+    "harbox": harbox,
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from models.dropout import Dropout
 from models.errors import ModelError
 
 
@@ -21,11 +22,16 @@ class FlatNetwork:
     ----------
     module : nn.Module
         On its device and of its dtype already; it belongs to this object from here on.
+    head : str
+        The layer that the head begins with, such as "head" or "body.5"; the head is that layer and all behind it.
+        Empty: the last layer that has parameters.
 
     Attributes
     ----------
     module : nn.Module
         The network itself.
+    head : int
+        Where the head begins in x; x[:head] is the body. 0 where the whole network is the head.
     size : int
         Number of trainable parameters, counted as scalars.
     buffer_size : int
@@ -38,10 +44,11 @@ class FlatNetwork:
     Raises
     ------
     ModelError
-        If nothing is trainable, or if the parameters and buffers differ in dtype or device.
+        If nothing is trainable, if the parameters and buffers differ in dtype or device, or if there is no such layer
+        as ``head``.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, head: str = "") -> None:
         self.module = module
         # Tied tensors appear in a state dict under each of their names, elsewhere once.
         self._state: dict[str, Tensor] = module.state_dict(keep_vars=True)
@@ -62,16 +69,36 @@ class FlatNetwork:
         for name, parameter in parameters.items():
             self.spans[name] = slice(start, start + parameter.numel())
             start += parameter.numel()
+        self.head = self._start(head or list(self.layers())[-1])
 
         self._x = _join(self._parameters, self._parameters[0])
         self._point(self._parameters, self._x)
         self._statistics = _join(self._buffers, self._x)
         self._point(self._buffers, self._statistics)
 
+        dropouts = [layer for layer in module.modules() if isinstance(layer, Dropout)]
+        self._noise = dropouts[0].stream if dropouts else None
+        for layer in dropouts:
+            layer.stream = dropouts[0].stream
+
     @staticmethod
     def _point(tensors: Sequence[Tensor], flat: Tensor) -> None:
         for tensor, view in zip(tensors, _views(flat, tensors), strict=True):
             tensor.data = view
+
+    def layers(self) -> dict[str, list[tuple[slice, tuple[int, ...]]]]:
+        """Return the layers that have trainable parameters, in their order: where in x these lie, and their shapes."""
+        found: dict[str, list[tuple[slice, tuple[int, ...]]]] = {}
+        for (name, span), parameter in zip(self.spans.items(), self._parameters, strict=True):
+            found.setdefault(name.rpartition(".")[0], []).append((span, tuple(parameter.shape)))
+        return found
+
+    def _start(self, layer: str) -> int:
+        """Return where a layer, or a module of several, begins in x."""
+        inside = [span.start for name, span in self.spans.items() if f"{name}.".startswith(layer and f"{layer}.")]
+        if not inside:
+            raise ModelError(f"head = {layer!r}: no such layer; the model's layers are {', '.join(self.layers())}")
+        return int(min(inside))
 
     def vector(self) -> Tensor:
         """Return a copy of the parameters, shape (``size``,)."""
@@ -147,6 +174,19 @@ class FlatNetwork:
         """Switch between training and evaluation mode; free if the module is in that mode already."""
         if self.module.training != mode:
             self.module.train(mode)
+
+    def reseed(self, seed: int) -> None:
+        """Start the stream of which dropout draws its masks; nothing to do where the network has none.
+
+        Forward passes in training mode after equal seeds drop the same units of inputs of equal shape.
+
+        Parameters
+        ----------
+        seed : int
+            In [0, 2^63).
+        """
+        if self._noise is not None:
+            self._noise.manual_seed(seed)
 
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """Return a state dict that a fresh module loads with ``strict=True``.

@@ -13,11 +13,13 @@ from typing import Literal
 import torch
 from torch import nn
 
+from models.dropout import Dropout
 from models.errors import ModelError
 
 _Shape = tuple[int, ...]
 
 _SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
+_FRAME = 32  # pixels; smaller images of vgg11 and alexnet stand in a frame of this size
 _SMALLEST_IMAGE = 16  # pixels; divided by eight, 2 x 2 are left: batch norm can train, even on one sample
 
 
@@ -25,9 +27,12 @@ def _body_and_head(body: list[nn.Module], width: int, outputs: int) -> nn.Module
     return nn.Sequential(OrderedDict(body=nn.Sequential(*body), head=nn.Linear(width, outputs)))
 
 
-def _dense(*widths: int) -> list[nn.Module]:
-    """Fully connected layers, each with its ReLU; the first width is the input's."""
-    return [layer for before, after in pairwise(widths) for layer in (nn.Linear(before, after), nn.ReLU())]
+def _dense(*widths: int, drop: float = 0.0) -> list[nn.Module]:
+    """Fully connected layers, each with its ReLU, and dropout where asked for; the first width is the input's."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU(), *([Dropout(drop)] if drop else [])]
+    return layers
 
 
 def _image(name: str, shape: _Shape, smallest: int) -> _Shape:
@@ -46,6 +51,10 @@ def _linear(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
 
 def _mlp(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
     return _body_and_head([nn.Flatten(), *_dense(prod(shape), hidden, hidden)], hidden, outputs)
+
+
+def _dnn(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    return _body_and_head([nn.Flatten(), *_dense(prod(shape), 512, 256, 128, 64, drop=0.05)], 64, outputs)
 
 
 def _cnn(
@@ -76,6 +85,36 @@ def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
     # The original digits of 28 pixels stood in a frame of 32.
     padding = (2 if min(shape[1:], default=0) < 32 else 0, 0)
     return _cnn(name, shape, outputs, hidden, channels=(6, 16), padding=padding, widths=(120, 84))
+
+
+def _plain_deep(
+    name: str, shape: _Shape, outputs: int, hidden: int, *, blocks: tuple[tuple[int, ...], ...], stride: int, side: int
+) -> nn.Module:
+    """Blocks of 3 x 3 convolutions and a pooling, without normalisation, then two fully connected layers of 512.
+
+    The first convolution has a stride, and pads small images to `_FRAME`. A block does without its pooling where
+    ``side``, that of what the fully connected layers see, is reached before.
+    """
+    before, *sides = _image(name, shape, _SMALLEST_IMAGE)
+    padding = 1 + max(0, _FRAME - sides[0] + 1) // 2, 1 + max(0, _FRAME - sides[1] + 1) // 2
+    sides = [(length + 2 * pad - 3) // stride + 1 for length, pad in zip(sides, padding, strict=True)]
+    layers: list[nn.Module] = []
+    for block in blocks:
+        for after in block:
+            form = (1, 1) if layers else (stride, padding)
+            layers += [nn.Conv2d(before, after, 3, *form), nn.ReLU()]
+            before = after
+        if min(sides) >= 2 * side:
+            layers[-1:] = [nn.MaxPool2d(2), nn.ReLU()]  # commute, as in `_cnn`
+            sides = [length // 2 for length in sides]
+    if sides != [side, side]:  # a larger image
+        layers.append(nn.AdaptiveAvgPool2d(side))
+    layers += [nn.Flatten(), *_dense(before * side * side, 512, 512)]
+    for layer in layers:  # PyTorch's own initialisation would shrink what passes each ReLU by a factor of 2.4
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return _body_and_head(layers, 512, outputs)
 
 
 def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
@@ -120,16 +159,21 @@ _densenet = partial(_torchvision, stem="features.conv0", pool="features.pool0", 
 _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "linear": _linear,
     "mlp": _mlp,
+    "dnn": _dnn,
     "lenet5": _lenet5,
     "cnn-mnist": partial(_cnn, channels=(20, 50), padding=(0, 0), widths=(500,)),
     "cnn-cifar": partial(_cnn, channels=(32, 64), padding=(2, 2), widths=(512,)),
     "conv4": _conv4,
+    "alexnet": partial(_plain_deep, blocks=((64,), (192,), (384, 256, 256)), stride=2, side=2),
+    "vgg11": partial(_plain_deep, blocks=((32,), (64,), (128, 128), (256, 256, 256, 256)), stride=1, side=4),
     "resnet18": _resnet,
     "resnet50": _resnet,
     "densenet121": _densenet,
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)
+WITH_STATISTICS = frozenset({"resnet18", "resnet50", "densenet121"})
+"""Models whose batch norm keeps running statistics."""
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 64, seed: int = 0) -> nn.Module:
@@ -137,6 +181,9 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
 
     ``linear``, ``mlp``
         Any shape, flattened; ``mlp`` has two hidden layers.
+    ``dnn``
+        Of DePRL (Xiong et al. 2024) for HARBox: any shape, flattened; hidden layers of 512, 256, 128 and 64, each with
+        dropout of 5 % (`models.dropout`).
     ``lenet5``
         LeCun et al. 1998, in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
     ``cnn-mnist``
@@ -147,6 +194,15 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
         The few-shot network of MAML on Omniglot (Finn et al. 2017, after Vinyals et al. 2016): four 3 x 3
         convolutions of ``hidden`` channels (64 there) with stride 2 in place of pooling, then the mean over the
         image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
+    ``alexnet``
+        AlexNet's five convolutions (Krizhevsky et al. 2012) of 64, 192, 384, 256 and 256 channels, made small for
+        images of 28 or 32 pixels: 3 x 3, the first with stride 2, and 2 x 2 poolings; then 1024, 512, 512.
+    ``vgg11``
+        VGG's configuration A (Simonyan & Zisserman 2015) with half its channels and the first three of its poolings,
+        so that a 32 x 32 image leaves the 256 x 4 x 4 = 4096 numbers of which DePRL's classifier makes 512, 512 and
+        the outputs.
+        ``alexnet`` and ``vgg11`` have neither normalisation nor dropout, and their convolutions start as He et al.
+        2015. Images under 32 pixels are padded to that; of larger ones' features the means of parts are taken.
     ``resnet18``, ``resnet50``, ``densenet121``
         torchvision's (He et al. 2016; Huang et al. 2017), untrained. Where a side has 64 pixels or fewer, the
         first convolution is 3 x 3 with stride 1 and no max-pooling follows it, as is usual on CIFAR.

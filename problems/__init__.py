@@ -40,6 +40,8 @@ class Task:
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     model, hidden : str, int
         A name in ``models.MODELS`` and the width of ``mlp``.
+    head : str
+        The layer that the head begins with, see `FlatNetwork`.
     shape : tuple of int
         Of one input: (features,) or (channels, height, width).
     classes : int
@@ -69,6 +71,7 @@ class Task:
     device: str = "cpu"
     model: str = "mlp"
     hidden: int = 64
+    head: str = ""
     shape: tuple[int, ...] = ()
     classes: int = 2
     prior: float = 0.5
@@ -115,7 +118,10 @@ def build_problem(task: Task) -> Problem:
 
     outputs = task.ways if issubclass(problem, Maml) else task.classes if problem.multiclass else 1
     module = build(task.model, task.shape, outputs, hidden=task.hidden, seed=task.seed)
-    network = FlatNetwork(module.to(task.device, task.dtype))
+    try:
+        network = FlatNetwork(module.to(task.device, task.dtype), task.head)
+    except ModelError as error:
+        raise ModelError(f"model = {task.model!r}, {error}") from None
     if issubclass(problem, AucMargin):
         return problem(network, task.prior, task.amp, task.score, task.margin)
     if issubclass(problem, Auprc):

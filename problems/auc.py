@@ -46,7 +46,7 @@ class Auc(NetworkProblem):
     kind = "minimax"
     extra = 2
     dual = 1
-    offers = frozenset({"closed-form-dual"})
+    offers = NetworkProblem.offers | {"closed-form-dual"}
 
     def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "", score: str = "sigmoid") -> None:
         super().__init__(network, prior, amp)

@@ -42,7 +42,8 @@ class Problem(ABC):
         Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
     offers : frozenset of str
         What it can do beyond gradients, for algorithms that need it: ``"closed-form-dual"`` (see `dual_terms`),
-        ``"inner-function"`` (see `inner`).
+        ``"inner-function"`` (see `inner`), ``"head"`` (see `head`), ``"layers"`` (see `layers`), ``"balanced"`` (see
+        `balanced_gradient`).
     sampler : str
         What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
     draws_ahead : int
@@ -70,6 +71,36 @@ class Problem(ABC):
 
         A pure function of the seed that the problem was built with.
         """
+
+    @property
+    def head(self) -> int:
+        """Where the head begins in x: x[:head] is the body, x[head:] the head and the problem's own scalars.
+
+        Raises
+        ------
+        ProblemError
+            Where x has no such parts.
+        """
+        raise ProblemError(f"problem {self.name!r} has no head")
+
+    @property
+    def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+        """Where each of the network's parameters lies in x, and its shape; scalars of the problem are not among them.
+
+        Raises
+        ------
+        ProblemError
+            Where there is no network.
+        """
+        raise ProblemError(f"problem {self.name!r} has no layers")
+
+    def fresh(self) -> Arrays:
+        """Return what of the starting point a site keeps for itself: ``head``, and ``y``, where there are such.
+
+        A pure function of the seed that the problem was built with, so that a head is never sent. It belongs to the
+        problem.
+        """
+        return {name: vector for name, vector in self.initial().items() if name == "y"}
 
     def draw(
         self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
@@ -177,6 +208,25 @@ class Problem(ABC):
         """
         raise ProblemError(f"problem {self.name!r} has no inner function of a fixed size")
 
+    def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
+        """Return the gradient of the loss as if the site had equally many samples of each class.
+
+        Parameters
+        ----------
+        x : Tensor
+            Primal variable, shape (d,).
+        batch : Batch or None
+            A mini-batch.
+        counts : Tensor
+            The site's training samples of each class, shape (C,).
+
+        Returns
+        -------
+        Tensor
+            Shape (d,). It belongs to the caller.
+        """
+        raise ProblemError(f"problem {self.name!r} has no balanced loss")
+
     def lacks(self, counts: Sequence[int]) -> str:
         """Say what a set of samples lacks to be learnt from or judged by; empty: nothing.
 
@@ -195,6 +245,9 @@ class Problem(ABC):
     @abstractmethod
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Evaluate (x, y) on held-out samples; never anything per sample."""
+
+    def reseed(self, seed: int) -> None:  # noqa: B027  a problem whose model draws nothing has nothing to do
+        """Fix what the model itself draws in the gradients from here on: dropout. ``seed`` is in [0, 2^63)."""
 
     def buffers(self) -> Tensor:
         """Return what training changes besides x: batch-norm statistics, flat, often empty."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from problems.base import Batch
 
 
 class CrossEntropy(NetworkProblem):
@@ -18,7 +20,18 @@ class CrossEntropy(NetworkProblem):
     name = "cross-entropy"
     kind = "minimisation"
     multiclass = True
+    offers = NetworkProblem.offers | {"balanced"}
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy on the batch."""
         return cross_entropy(logits, labels)
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
+        """Return the gradient of -log (n_label e^h_label / Σ_c n_c e^h_c), the balanced softmax (Ren et al. 2020)."""
+        assert batch is not None, "a network learns from batches"
+        self.network.bind(x)
+        self.network.train(True)
+        logits = self.outputs(batch[0])
+        counts = pad(counts, (0, logits.shape[1] - len(counts)))  # the last classes may be missing at the site
+        # A class without samples has no part in the sum: e^-inf.
+        return self.network.gradient(cross_entropy(logits + counts.to(self.dtype).log(), batch[1]))[0]

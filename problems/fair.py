@@ -60,10 +60,9 @@ class Fair(NetworkProblem):
         self.dual = len(shares)
         self.weights = torch.tensor([1 / p if p else 0.0 for p in shares], device=self.device, dtype=self.dtype)
 
-    def initial(self) -> Arrays:
-        """Return the network's own initialisation and uniform weights."""
-        arrays = super().initial()
-        return arrays | {"y": torch.full_like(arrays["y"], 1 / self.dual)}
+    def dual_start(self) -> Arrays:
+        """Return uniform weights."""
+        return {"y": torch.full((self.dual,), 1 / self.dual, device=self.device, dtype=self.dtype)}
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return f on the batch."""

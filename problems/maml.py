@@ -65,7 +65,7 @@ class Maml(NetworkProblem):
     name = "maml"
     kind = "conditional"
     multiclass = True
-    offers = frozenset({"inner-function"})
+    offers = NetworkProblem.offers | {"inner-function"}
 
     def __init__(
         self,

@@ -8,13 +8,13 @@ and ranks the bins. Samples of one bin count as ties.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BINS = 512
 COUNTS = ("n", "positives")
+LOWER_IS_BETTER = ("loss", "clean-loss", "distance-x", "distance-y")
 LIMIT = 8.0  # logits are clipped to ±8 (a probability of 0.99966); a bin is 1/32 wide
 
 
@@ -121,3 +122,32 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
         right, total = (np.sum([site[name] for site in sites], axis=0) for name in ("class-correct", "class-counts"))
         pooled |= accuracy(right.tolist(), total.tolist())
     return pooled
+
+
+def across(sites: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, dict[str, float]]:
+    """Sum up how sites do that each have a model of their own: every site counts the same.
+
+    Parameters
+    ----------
+    sites : sequence of mapping
+        What ``Problem.metrics`` returned at each site.
+    names : collection of str
+        The metrics to sum up; one that no site reports is left out.
+
+    Returns
+    -------
+    dict[str, dict[str, float]]
+        For each metric its ``mean``, its ``std`` (the standard deviation over these sites, divided by their number) and
+        its ``worst-decile``: the mean over the worst tenth of the sites, at least one, as reported for q-FedAvg (Li et
+        al., ICLR 2020). Sites where a metric is not defined have no part; all three are NaN where it is at none.
+    """
+    summary: dict[str, dict[str, float]] = {}
+    for name in names:
+        if not any(name in site for site in sites):
+            continue
+        values = np.sort([float(site[name]) for site in sites if not math.isnan(site.get(name, math.nan))])
+        tenth = -(-len(values) // 10)
+        worst = values[len(values) - tenth :] if name in LOWER_IS_BETTER else values[:tenth]
+        mean, std, decile = (values.mean(), values.std(), worst.mean()) if len(values) else (math.nan,) * 3
+        summary[name] = {"mean": float(mean), "std": float(std), "worst-decile": float(decile)}
+    return summary

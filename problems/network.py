@@ -42,6 +42,7 @@ class NetworkProblem(Problem):
         ``"bf16"`` computes the forward pass in bfloat16 where PyTorch deems it safe; ``""`` does not.
     """
 
+    offers = frozenset({"head", "layers"})
     extra: ClassVar[int] = 0
     dual: int = 0
 
@@ -50,6 +51,7 @@ class NetworkProblem(Problem):
         self.prior = prior
         start = network.vector()
         self.device, self.dtype = start.device, start.dtype
+        self._head = torch.cat([start[network.head :], start.new_zeros(self.extra)])
         self._autocast = torch.autocast(self.device.type, torch.bfloat16) if amp == "bf16" else contextlib.nullcontext()
 
     @abstractmethod
@@ -69,12 +71,27 @@ class NetworkProblem(Problem):
         """
 
     def initial(self) -> Arrays:
-        """Return the network's own initialisation, zeros for the scalars and the dual."""
-        zeros = torch.zeros(self.extra + self.dual, device=self.device, dtype=self.dtype)
-        arrays = {"x": torch.cat([self.network.vector(), zeros[: self.extra]])}
-        if self.dual:
-            arrays["y"] = zeros[self.extra :]
-        return arrays
+        """Return the network's own initialisation, zeros for the scalars, and the dual's start."""
+        zeros = torch.zeros(self.extra, device=self.device, dtype=self.dtype)
+        return {"x": torch.cat([self.network.vector(), zeros])} | self.dual_start()
+
+    def dual_start(self) -> Arrays:
+        """Return the ``y`` to start from, here zeros; nothing where there is none."""
+        return {"y": torch.zeros(self.dual, device=self.device, dtype=self.dtype)} if self.dual else {}
+
+    @property
+    def head(self) -> int:
+        """Where the head begins in x; see `Problem.head`."""
+        return self.network.head
+
+    @property
+    def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+        """Where each parameter lies in x, and its shape."""
+        return tuple(parameter for layer in self.network.layers().values() for parameter in layer)
+
+    def fresh(self) -> Arrays:
+        """Return the head that the network was built with, and the dual's start; see `Problem.fresh`."""
+        return {"head": self._head} | self.dual_start()
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of the loss; see `Problem.gradient`."""
@@ -137,6 +154,10 @@ class NetworkProblem(Problem):
             "positive-scores": histogram(scores[truth == 1]),
             "negative-scores": histogram(scores[truth == 0]),
         }
+
+    def reseed(self, seed: int) -> None:
+        """Fix the masks of dropout."""
+        self.network.reseed(seed)
 
     def buffers(self) -> Tensor:
         """Return the batch-norm statistics as one flat vector."""

@@ -24,6 +24,9 @@ NAMES = {
 }
 
 
+OVER_SITES = {"mean": "mean over sites", "std": "spread", "worst-decile": "worst decile"}
+
+
 def shown(value: float | None) -> str:
     """Format a metric; a dash where it is not defined."""
     if value is None or math.isnan(value):
@@ -67,6 +70,7 @@ class Progress:
     def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]]) -> None:
         """Print the last table: how the final model does at each site, pooled, and on the common test set.
 
+        Where each site has a model of its own, the last two are mean, spread and worst decile over the sites instead.
         ``gradients`` is what a site evaluated in the whole run. Columns that no site has a number for are left out.
         """
         record = records[-1]
@@ -74,7 +78,10 @@ class Progress:
         names = [name for name in NAMES if any(name in site for site in per_site.values())]
         counted = {"examples": "train", "positives": "positive", "held-out": "held out"}
         counted = {key: heading for key, heading in counted.items() if any(key in size for size in sizes.values())}
-        title = "the final model, on samples that no site trained on" if counted else "the final model"
+        personal = record.get("personal")
+        title = "each site's own final model" if personal else "the final model"
+        title += ", on samples that it did not train on" if personal and counted else ""
+        title += ", on samples that no site trained on" if counted and not personal else ""
         table = Table(title=title, title_justify="left")
         table.add_column("site")
         for heading in (*counted.values(), "gradients", *(NAMES[name] for name in names)):
@@ -83,6 +90,13 @@ class Progress:
             counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
             gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
             table.add_row(site, *counts, gradients, *(shown(metrics.get(name)) for name in names))
+        if personal:
+            table.add_section()
+            for key, label in OVER_SITES.items():
+                values = (shown(personal[name][key]) if name in personal else "" for name in names)
+                table.add_row(label, *("" for _ in counted), "", *values)
+            self.console.print(table)
+            return
         common = "common test set" if counted else "at the coordinator"  # a problem without data
         for kind, label in (("pooled", "all sites, pooled"), ("central", common)):
             if kind in record:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_app.fingerprint import fingerprint
 from client_app.site import resolve_device
 from datasets import load_test, standardisation
 from problems import PROBLEMS, build_problem
+from problems.network import NetworkProblem
+from server_app.local import LocalGrid
 from server_app.report import Report, plain
 from strategies import ALGORITHMS, Exchange, RunError, Site, pack, unpack
 
@@ -25,9 +28,10 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from config import RunConfig
-    from problems import Metrics, Problem
+    from problems import Arrays, Metrics, Problem
     from server_app.console import Progress
     from server_app.report import Record
+    from strategies import FederatedStrategy
 
 Facts = dict[str, Any]
 
@@ -41,7 +45,8 @@ class Result:
     metrics : list of dict
         One per round: round, loss, auroc, auprc (or the problem's own), ``central``, ``pooled`` and ``sites`` with
         the same per evaluation, gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not
-        defined, as AUROC is on samples of one class.
+        defined, as AUROC is on samples of one class. Of a personalised algorithm loss and the like are means over the
+        sites, and ``personal`` has ``mean``, ``std`` and ``worst-decile`` of each, see `problems.metrics.across`.
     arrays : dict of ndarray
         The final model, flat, by name: "x", "y" where there is one, "buffers" where there are batch norms. Of a
         personalised algorithm what the server keeps; the sites' own models stay there.
@@ -77,7 +82,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         facts = ask(exchange)
         exchange.sites = named(config, exchange.sites, facts)
         exchange.by_node = {site.node_id: site for site in exchange.sites}
-        common = report.inputs = agree(config, exchange.sites, facts, progress)
+        common = agree(config, exchange.sites, facts, progress)
+        report.inputs = common | {"columns": facts[exchange.sites[0].node_id].get("columns", "")}
         problem = report.problem = build(config, common)
         check(problem, exchange.sites, facts, progress)
         start = problem.initial()
@@ -87,7 +93,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             f"{config.algorithm} on {config.problem}: {len(exchange.sites)} sites, {describe(config, common, start)}, "
             f"started after {time.monotonic() - started:.1f} s"
         )
-        result = config.strategy().start(
+        strategy = config.strategy()
+        result = strategy.start(
             grid,
             pack(start),
             config.rounds,
@@ -99,7 +106,10 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             loss_bound=config.loss_bound,
             project=lambda y: problem.project(y.to(problem.device)).cpu(),
             observer=report,
+            head=problem.head if "head" in problem.offers else None,
         )
+        if strategy.personalised:
+            report.model = given_to_new_sites(strategy, problem, start)
     except Exception:
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
@@ -107,6 +117,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         report.close()
     sizes = {site.name: facts[site.node_id] for site in exchange.sites}
     progress.sites(report.records, sizes)
+    if strategy.personalised:
+        progress.say(where_models_are(grid))
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
     arrays = {name: vector.numpy().copy() for name, vector in unpack(result.arrays).items()}
     return Result(report.records, arrays, report.folder)
@@ -271,6 +283,28 @@ def describe(config: RunConfig, common: Facts, start: dict[str, Any]) -> str:
     return f"{config.dataset}, {labels}, {config.model} with {parameters}"
 
 
+def given_to_new_sites(strategy: FederatedStrategy, problem: Problem, start: Arrays) -> Arrays:
+    """Return the model that a personalised run leaves to new sites, for a head of their own; empty if none is shared.
+
+    That is the body, and the start's head, scalars of the problem, y and batch-norm statistics.
+    """
+    if not isinstance(problem, NetworkProblem) or not problem.head:
+        return {}
+    body = strategy.body(strategy.run.state, problem.head)
+    if body is None:
+        return {}
+    return {**start, "x": torch.cat([body.to(problem.device), start["x"][len(body) :]])}
+
+
+def where_models_are(grid: Grid) -> str:
+    """Say where the sites' own models are after a personalised run."""
+    if not isinstance(grid, LocalGrid):
+        return "each site has kept its own model, in the folder models of its state-dir"
+    if grid.config.state_dir:
+        return f"the sites' own models are in {grid.state / 'models'}"
+    return 'the sites\' own models ended with the run; state-dir="state" would have kept them'
+
+
 def central_evaluation(config: RunConfig, problem: Problem, common: Facts, report: Report) -> Any:
     """Return the function that evaluates a model at the coordinator, where there is a common test set."""
     needs_data, personalised = PROBLEMS[config.problem].needs_data, ALGORITHMS[config.algorithm].personalised
@@ -280,8 +314,6 @@ def central_evaluation(config: RunConfig, problem: Problem, common: Facts, repor
     test = load_test(config.data()) if wanted else None
     if test is not None:
         if common["shift"]:
-            import torch
-
             test = test.standardised(torch.tensor(common["shift"]), torch.tensor(common["scale"]))
         test = test.to(problem.device)
         if problem.multiclass and (text := problem.lacks(test.targets().bincount().tolist())):

@@ -1,8 +1,8 @@
 """The local engine: a Flower Grid that calls the ClientApp directly, in this process or in a few of its own.
 
 A worker process keeps one model and one thread. Vectors travel through files in shared memory (a broadcast to all
-sites is written once), everything else through a pipe. What a site remembers lies in the same folder, so that any
-worker can serve any site.
+sites is written once), everything else through a pipe. What a site remembers is in files too, in the same folder or in
+the run's ``state-dir``, so that any worker can serve any site.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,6 +157,8 @@ class LocalGrid(Grid):
         free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
         self.folder = tempfile.mkdtemp(prefix="edelweiss-", dir="/dev/shm" if free > ROOM else None)
         sites, run_config = self.config.sites, self.config.flat()
+        given = self.config.state_dir
+        self.state = Path(given).expanduser().absolute() if given else Path(self.folder) / "state"
         self.contexts = [
             Context(
                 run_id=self.run_id,
@@ -163,7 +166,7 @@ class LocalGrid(Grid):
                 node_config={
                     "partition-id": site,
                     "num-partitions": sites,
-                    "state-dir": f"{self.folder}/state",
+                    "state-dir": str(self.state),
                 },
                 state=RecordDict(),
                 run_config=run_config,
@@ -193,6 +196,7 @@ class LocalGrid(Grid):
                 child.join()
             pipe.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.state / f"run-{self.run_id}", ignore_errors=True)  # of a run that stopped
 
     # ------------------------------------------------------------------ Flower's Grid
 

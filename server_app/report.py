@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from client_app.site import FACTS
 from problems import PROBLEMS
-from problems.metrics import pool
+from problems.metrics import across, pool
 from strategies import ALGORITHMS, RunError
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ class Report:
             raise RunError(f"runs-dir = {config.runs_dir!r}: no run folder can be made there ({error})") from None
         self.records: list[Record] = []
         self.problem: Problem | None = None
+        self.personalised = ALGORITHMS[config.algorithm].personalised
         self.inputs: Record = {}
         """What the sites agreed on; ``shift`` and ``scale`` standardise inputs."""
         self.model: Arrays = {}
+        """What is written at the end; of a personalised algorithm only what new sites start from."""
         self._open = False
 
     # ------------------------------------------------------------------ as a run goes
@@ -82,7 +85,7 @@ class Report:
 
     def central(self, model: Arrays, metrics: Metrics, seconds: float) -> None:
         """Note the model and how it does on the common test set (empty without one)."""
-        self.model = model
+        self.model = {} if self.personalised else model
         record = self.records[-1]
         if metrics:
             record |= {"central": plain(metrics), "seconds-evaluating": seconds}
@@ -92,15 +95,22 @@ class Report:
             self.save_model()
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
-        """Complete the line of a round with the sites' evaluations, pooled and one by one."""
+        """Complete the line of a round with the sites' evaluations, pooled and one by one.
+
+        Where each site has a model of its own, the headline is the mean over the sites; else that of all samples.
+        """
         if not self.records or self.records[-1]["round"] != server_round:
             return
         record, pooled = self.records[-1], pool([metrics for _, metrics in sites])
         record["pooled"] = pooled
         record["sites"] = {site.name: plain(metrics) for site, metrics in sites}
-        for name in HEADLINE:
-            if name in pooled:
-                record.setdefault(name, pooled[name])
+        if self.personalised:
+            record["personal"] = personal = across(list(record["sites"].values()), HEADLINE)
+            record |= {name: over_sites["mean"] for name, over_sites in personal.items()}
+        else:
+            for name in HEADLINE:
+                if name in pooled:
+                    record.setdefault(name, pooled[name])
         self.flush()
 
     def flush(self) -> None:
@@ -118,17 +128,22 @@ class Report:
     def save_model(self) -> None:
         """Write the model: a torch state dict, with what else it takes to use it as metadata.
 
-        That is one entry, ``edelweiss``, of JSON: ``shift`` and ``scale`` of the inputs where they are standardised,
-        and the problem's own scalars. The file keeps no order between entries; with one, equal runs give equal bytes.
-        There is no file where each site has a model of its own.
+        That is one entry, ``edelweiss``, of JSON: what the sites agreed on, such as ``shift`` and ``scale`` of the
+        inputs where they are standardised, and the problem's own scalars. The file keeps no order between entries; with
+        one, equal runs give equal bytes. Where each site has a model of its own, there is a file at the end of a run
+        only, and only if sites share a body: it has that, a fresh head, and the entry ``"head": "fresh"``.
         """
-        if self.problem is None or not self.model or ALGORITHMS[self.config.algorithm].personalised:
+        if self.problem is None or not self.model:
             return
         from safetensors.torch import save_file
 
         state, scalars = state_dict(self.problem, self.model)
         draft = self.folder / "model.safetensors.draft"
-        facts = scalars | {name: self.inputs[name] for name in ("shift", "scale") if self.inputs.get(name)}
+        facts: Record = scalars
+        if PROBLEMS[self.config.problem].needs_data:
+            facts |= {name: self.inputs[name] for name in (*FACTS, "columns") if self.inputs.get(name)}
+        if self.personalised:
+            facts["head"] = "fresh"
         save_file(state, draft, metadata={"edelweiss": json.dumps(facts)})
         draft.replace(self.folder / "model.safetensors")
 
@@ -160,7 +175,10 @@ def state_dict(problem: Problem, model: Arrays) -> tuple[dict[str, Tensor], dict
 
 
 def draw(records: list[Record], path: Path) -> None:
-    """Draw the curves of a run: a panel per metric, a thin line per site."""
+    """Draw the curves of a run: a panel per metric, a thin line per site.
+
+    Where each site has a model of its own, also the standard deviation over the sites and the worst decile.
+    """
     from matplotlib.figure import Figure
 
     names = [name for name in HEADLINE if any(record.get(name) is not None for record in records)]
@@ -169,16 +187,24 @@ def draw(records: list[Record], path: Path) -> None:
     figure = Figure(figsize=(4.2 * len(names), 3.4), layout="constrained")
     rounds = [record["round"] for record in records]
     sites = sorted({site for record in records for site in record.get("sites", {})})
+    personal = [record.get("personal", {}) for record in records]
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for site in sites:
             values = [record.get("sites", {}).get(site, {}).get(name, math.nan) for record in records]
             axes.plot(rounds, values, color="tab:blue", alpha=0.25, linewidth=0.8)
-        axes.plot(rounds, [record.get(name, math.nan) for record in records], color="tab:red", linewidth=2)
+        means = [record.get(name, math.nan) for record in records]
+        if any(personal):
+            spread, worst = ([p.get(name, {}).get(key, math.nan) for p in personal] for key in ("std", "worst-decile"))
+            ends = [[m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1)]
+            axes.fill_between(rounds, *ends, color="tab:red", alpha=0.15, linewidth=0)
+            axes.plot(rounds, worst, color="tab:red", linewidth=1, linestyle="--")
+        axes.plot(rounds, means, color="tab:red", linewidth=2)
         axes.set(xlabel="round", title=name)
         if name.startswith("distance"):
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
-    figure.suptitle("red: all sites together; blue: each site", fontsize=9)
+    shared, own = "red: all sites together", "red: mean over sites, ± one standard deviation, dashed: worst decile"
+    figure.suptitle(f"{own if any(personal) else shared}; blue: each site", fontsize=9)
     figure.savefig(path, dpi=110)
 
 

@@ -14,10 +14,16 @@ from strategies.cdma import Cdma
 from strategies.coda import Coda
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
+from strategies.d_psgd import DPSGD
+from strategies.deprl import DePRL
+from strategies.dispfl import DisPFL
+from strategies.ditto import Ditto
 from strategies.exchange import Exchange, RunError
 from strategies.fcsg import FCSG, FCSGM
 from strategies.fedavg import FedAvg
 from strategies.fednest import FedNest
+from strategies.fedrep import FedRep
+from strategies.fedrod import FedRoD
 from strategies.fgda import Fgda
 from strategies.fmgda import Fmgda
 from strategies.hyper import StrategyError
@@ -78,6 +84,12 @@ ALGORITHMS: dict[str, type[FederatedStrategy]] = {
         AccFCSGM,
         LocalSCGD,
         LocalSCGDM,
+        DPSGD,
+        DePRL,
+        DisPFL,
+        FedRep,
+        Ditto,
+        FedRoD,
     )
 }
 

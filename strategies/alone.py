@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from strategies.base import FederatedStrategy, Oracle
 from strategies.hyper import hyper
+from strategies.local_steps import descend, kept
 
 if TYPE_CHECKING:
     from problems import Arrays
@@ -39,22 +40,13 @@ class Alone(FederatedStrategy):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-4."""
-        own = self.personal(sent, memory)
+        own = self.personal(sent, memory, {})
         x, y = own["x"].clone(), own.get("y")
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.1
-            gx, gy = oracle.gradient(x, y)  # l.2
-            x.add_(gx, alpha=-lr)  # l.3
-            if y is not None:
-                y = oracle.project(y + lr_dual * gy)  # l.4
-        return {}, {"x": x} if y is None else {"x": x, "y": y}
+            y = descend(x, y, oracle, lr, lr_dual)  # l.2-4
+        return {}, kept(x=x, y=y)
 
-    def personal(self, sent: Arrays, memory: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the site's own model; the start before it has one."""
         return memory or sent
-
-    def contradictions(self) -> list[str]:
-        """Refuse an output other than the last: a site keeps no other model."""
-        if self.output == "last":
-            return []
-        return [f'output = {self.output!r}: with algorithm = "alone" a site keeps its last model only, take "last"']

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
+import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -59,6 +60,24 @@ class Oracle(Protocol):
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
         """Return a batch's part in the best y at x, of a problem with a closed-form dual (``needs`` it by name)."""
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return the gradient of the loss as if this site had equally many samples of each class (``needs``)."""
+
+    @property
+    def generator(self) -> torch.Generator:
+        """This site's random stream of this round, on the CPU; batches come from it too."""
+
+    @property
+    def layers(self) -> Sequence[tuple[slice, tuple[int, ...]]]:
+        """Where each of the network's parameters lies in x, and its shape (``needs``)."""
+
+    @property
+    def head(self) -> int:
+        """Where the head begins in x, of a problem with a network (``needs`` it by name): x[:head] is the body."""
+
+    def fresh(self) -> Arrays:
+        """Return what a site starts from that has none yet: ``head``, and ``y``, where there are such. Read only."""
 
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""
@@ -138,6 +157,10 @@ class FederatedStrategy(Strategy):
     """Whether it waits for no more than ``min-replies`` usable answers (if that is not 0), and drops later ones."""
     personalised: ClassVar[bool] = False
     """Whether each site ends with a model of its own, so that the server's is neither tested nor written to a file."""
+    own_statistics: ClassVar[bool] = False
+    """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
+    last_layer: ClassVar[bool] = False
+    """Whether its head is the last, linear layer of the network and no other."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
 
@@ -165,7 +188,10 @@ class FederatedStrategy(Strategy):
         return True
 
     def initial_state(self, start: Arrays) -> Arrays:
-        """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one)."""
+        """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one).
+
+        An algorithm that ``needs`` a head is given ``body`` too, the part of x before it.
+        """
         return dict(start)
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
@@ -197,15 +223,25 @@ class FederatedStrategy(Strategy):
         """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
         return state | average(replies)
 
-    def personal(self, sent: Arrays, memory: Arrays) -> Arrays:
-        """Return the model that a site evaluates and uses; by default the one that it was sent."""
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return the model that a site evaluates and uses; by default the one that it was sent.
+
+        ``fresh`` is what `Oracle.fresh` returns.
+        """
         return sent
+
+    def body(self, state: Arrays, head: int | None) -> Tensor | None:
+        """Return what a personalised run gives to new sites: the body x[:head]; None where sites share none.
+
+        All of x where it has no head (None). Asked for once, after the last round.
+        """
+        return state["x"][:head] if self.exchanges else None
 
     def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
         """Return what this site is sent for the last evaluation; by default the run's model."""
         return model
 
-    def measures(self, state: Arrays) -> dict[str, float]:
+    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
         """Return numbers about the server's state that belong into a round's line; by default none."""
         return {}
 
@@ -226,6 +262,11 @@ class FederatedStrategy(Strategy):
         wrong = check_fields(self)
         if not wrong and self.fraction < 1 and not self.partial:
             wrong.append(f"fraction = {self.fraction}: {self.name} needs all sites in every round, so it must be 1")
+        if not wrong and self.personalised and self.output != "last":
+            wrong.append(
+                f'output = {self.output!r}: with algorithm = "{self.name}" a site keeps its last model only, so take '
+                '"last"'
+            )
         if wrong := wrong or self.contradictions():
             raise StrategyError("\n".join(wrong))
 
@@ -269,6 +310,7 @@ class FederatedStrategy(Strategy):
         loss_bound: float = math.inf,
         project: Callable[[Tensor], Tensor] | None = None,
         observer: Observer | None = None,
+        head: int | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -297,6 +339,8 @@ class FederatedStrategy(Strategy):
             P, onto the feasible set of y: a mean of feasible points is feasible, but a server's own step may leave it.
         observer : Observer, optional
             Told about every round.
+        head : int, optional
+            Where the head begins in x; None: x is no network's.
 
         Returns
         -------
@@ -315,6 +359,8 @@ class FederatedStrategy(Strategy):
         exchange.first_come = np.random.default_rng([self.seed, 7]) if self.first_come else None
         result, arrays = Result(), initial_arrays
         start = unpack(initial_arrays)
+        if "head" in self.needs:
+            start["body"] = self._body(start["x"], head)
         buffers = {"buffers": start.pop("buffers")} if "buffers" in start else {}
         run = _Run(exchange.sites, num_rounds, self.initial_state(start) | buffers, self.phases[0], project)
         object.__setattr__(self, "_run", run)
@@ -352,10 +398,10 @@ class FederatedStrategy(Strategy):
             if observer:
                 cost = {name: total - before[name] for name, total in exchange.cost().items()}
                 cost |= {"gradients": sum(run.work.values()), "samples": samples}
-                cost |= self.measures(run.state) | {"seconds": time.monotonic() - started}
+                cost |= self.measures(run.state, self._turn(r)) | {"seconds": time.monotonic() - started}
                 observer.trained(r, cost, run.work)
             if r == num_rounds:
-                arrays = pack(output.model)
+                arrays = pack(output.model | self._shared(run.state, head))
             evaluate_here(r)
 
         result.arrays = arrays
@@ -371,6 +417,20 @@ class FederatedStrategy(Strategy):
         with _round(num_rounds, num_rounds):
             self._require_convergence(_at_sites(final), loss_bound)
         return result
+
+    def _body(self, x: Tensor, head: int | None) -> Tensor:
+        if not head:
+            raise StrategyError(
+                f"algorithm = {self.name!r} shares the body of a model and keeps the head at each site, and this model "
+                "has no separable head: nothing lies before it. Take a model of several layers, such as mlp, or a "
+                "head further back"
+            )
+        return x[:head]
+
+    def _shared(self, state: Arrays, head: int | None) -> Arrays:
+        """Return x of a personalised run: what the sites share, before the head that all started with."""
+        body = self.body(state, head) if self.personalised else None
+        return {} if body is None else {"x": torch.cat([body, state["x"][len(body) :]])}
 
     def _require_convergence(self, evaluated: Iterable[tuple[str, Mapping[str, object]]], bound: float) -> None:
         """Raise RunError when an evaluation says that the run diverges; each comes with where it took place."""

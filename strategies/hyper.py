@@ -30,6 +30,11 @@ def choice(default: str, doc: str, *options: str) -> Any:
     return field(default=default, metadata={"doc": doc, "options": options})
 
 
+def file(doc: str, *suffixes: str) -> Any:
+    """Declare the name of a file; empty for none."""
+    return field(default="", metadata={"doc": doc, "suffixes": suffixes, "low": -math.inf, "above": -math.inf})
+
+
 def problems_of(name: str, value: Any, kind: type, metadata: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with a value, if anything; ``name`` is the key as a user writes it."""
     if "options" in metadata:
@@ -39,6 +44,10 @@ def problems_of(name: str, value: Any, kind: type, metadata: Mapping[str, Any]) 
     number = (
         isinstance(value, int | float) and not isinstance(value, bool) and (kind is float or isinstance(value, int))
     )
+    if "suffixes" in metadata:
+        if not isinstance(value, str) or (value and not value.endswith(metadata["suffixes"])):
+            yield f"{name} = {value!r}: must name a file with {' or '.join(metadata['suffixes'])} ({metadata['doc']})"
+        return
     low, above, high = metadata["low"], metadata["above"], metadata["high"]
     inside = number and abs(value) <= LARGEST and low <= value <= high and value > above
     if not inside:

@@ -12,8 +12,8 @@ class Turn:
 
     Attributes
     ----------
-    round : int
-        1 to R.
+    round, rounds : int
+        1 to R, and R.
     phase : str
         One of the algorithm's ``phases``.
     stage : int
@@ -43,6 +43,7 @@ class Turn:
     local_steps: int
     iteration: int
     round_in_stage: int
+    rounds: int = 0
     sites: int = 0
     total_weight: float = 0.0
 
@@ -84,6 +85,7 @@ class Stages:
             if round < start + length:
                 return Turn(
                     round=round,
+                    rounds=rounds,
                     phase=phase,
                     stage=stage,
                     first=round == start,

@@ -1,4 +1,4 @@
-"""What a site remembers: whole or not at all, whatever happens to the process or the file."""
+"""What a site keeps: whole or not at all, whatever happens to the process or the file, and nobody else's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from client_app.memory import Memory
+from client_app.memory import Memory, Owner, StateError, metadata
 
 CPU = torch.device("cpu")
 FIRST = {"x": torch.full((50_000,), 1.0), "stage": torch.tensor([1])}
@@ -118,3 +119,93 @@ def test_an_empty_memory_is_no_memory(tmp_path: Path) -> None:
     memory.save({"c": torch.ones(3)})
     memory.save({})
     assert memory.load(torch.device("cpu")) == {}
+
+
+# ---------------------------------------------------------------------- whose it is
+
+
+MINE: Owner = {"algorithm": "codasca", "problem": "auc", "model": "mlp", "d": 50_000}
+
+
+@pytest.mark.parametrize(
+    ("key", "other"), [("algorithm", "alone"), ("problem", "auc-margin"), ("model", "linear"), ("d", 50_001)]
+)
+def test_the_state_of_another_algorithm_or_model_is_refused_named_and_left_as_it_is(
+    tmp_path: Path, key: str, other: str | int
+) -> None:
+    theirs = Memory(str(tmp_path), 7, "north", {**MINE, key: other})
+    theirs.save(FIRST)
+    theirs.keep(FIRST, {})
+    before = theirs.path.read_bytes(), theirs.model_path.read_bytes()
+    mine = Memory(str(tmp_path), 7, "north", MINE)
+    with pytest.raises(StateError) as loading:
+        mine.load(CPU)
+    with pytest.raises(StateError) as keeping:
+        mine.keep(SECOND, {})
+    for caught, path in ((loading, mine.path), (keeping, mine.model_path)):
+        for text in (str(caught.value), caught.value.public):
+            assert path.name in text
+            assert f"{key} = {other!r}" in text
+            assert f"{key} = {MINE[key]!r}" in text
+            assert "untouched" in text
+        assert str(path) in str(caught.value)
+        assert str(tmp_path) not in caught.value.public
+    assert before == (theirs.path.read_bytes(), theirs.model_path.read_bytes())
+    assert torch.equal(theirs.load(CPU)["x"], FIRST["x"]), "whom it belongs to can read it"
+
+
+def test_a_file_that_does_not_say_whose_it_is_is_refused(tmp_path: Path) -> None:
+    memory = Memory(str(tmp_path), 7, "north", MINE)
+    memory.path.parent.mkdir()
+    for said in (None, {"format": "pt"}, {"edelweiss": "no JSON"}, {"edelweiss": "[1]"}):
+        save_file(FIRST, memory.path, said)
+        before = memory.path.read_bytes()
+        with pytest.raises(StateError, match="does not say whose state it holds"):
+            memory.load(CPU)
+        assert memory.path.read_bytes() == before
+
+
+def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
+    files = set()
+    for _ in range(5):
+        memory = Memory(str(tmp_path), 7, "north", MINE)
+        memory.save(FIRST)
+        files.add(memory.path.read_bytes())
+    assert len(files) == 1
+
+
+# ---------------------------------------------------------------------- the site's own model
+
+
+def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_path: Path) -> None:
+    memory = Memory(str(tmp_path), 7, "a/b", MINE)
+    memory.save(FIRST)
+    path = memory.keep(SECOND, {"shape": (3, 2), "prior": 0.25})
+    memory.forget()
+    assert path == tmp_path / "models" / "7-a_b.safetensors"
+    assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["models", f"models/{path.name}"]
+    assert torch.equal(load_file(path)["x"], SECOND["x"])
+    assert metadata(path.read_bytes()) == {**MINE, "shape": [3, 2], "prior": 0.25}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    memory.keep(FIRST, {})  # a new one takes its place
+    assert torch.equal(load_file(path)["x"], FIRST["x"])
+
+
+def _keep_for_ever(memory: Memory) -> None:
+    while True:
+        memory.keep(FIRST, {})
+        memory.keep(SECOND, {})
+
+
+def test_a_process_killed_while_keeping_leaves_a_whole_model(tmp_path: Path) -> None:
+    memory = Memory(str(tmp_path), 7, "north", MINE)
+    memory.keep(FIRST, {})
+    for delay in (0.01, 0.03, 0.05):
+        writer = multiprocessing.get_context("fork").Process(target=_keep_for_ever, args=(memory,))
+        writer.start()
+        time.sleep(delay)
+        assert writer.pid
+        os.kill(writer.pid, 9)
+        writer.join()
+        model = load_file(memory.model_path)
+        assert any(all(torch.equal(model[n], v) for n, v in whole.items()) for whole in (FIRST, SECOND))

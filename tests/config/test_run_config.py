@@ -333,3 +333,22 @@ def test_a_table_nested_or_flat_is_the_same() -> None:
     nested = RunConfig.parse(flatten({"codasca": {"lr": 0.5}}))
     assert nested == RunConfig.parse({"codasca.lr": 0.5})
     assert nested.strategy().lr == 0.5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [({"folds": 3}, "folds = 3 leave none"), ({"dataset": "site"}, 'dataset = "site" has none')],
+)
+def test_a_personal_test_needs_a_common_test_set(other: dict[str, Value], reason: str) -> None:
+    assert RunConfig.parse({"personal-test": True}).data().personal_test
+    [problem] = problems_of({"personal-test": True, **other})
+    assert problem.startswith("personal-test = true")
+    assert reason in problem
+    assert "take personal-test = false" in problem
+
+
+def test_users_of_harbox_are_sites_and_groups() -> None:
+    for partition in ("sites", "by-group"):
+        assert RunConfig.parse({"dataset": "harbox", "partition": partition}).data().partition == partition
+        [problem] = problems_of({"dataset": "digits", "partition": partition})
+        assert "harbox" in problem

@@ -1,4 +1,4 @@
-"""docker-compose.yml: it is valid, it is strict, and its own commands make a federation that trains."""
+"""docker-compose.yml: it is valid, it is strict, and its own commands make a federation that trains, come what may."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
-from bin.run import REPO, Scalar, flower_environment, free_port, started, submit
+from bin.run import REPO, Outcome, Scalar, flower_environment, free_port, started, submit
+from config import RunConfig
 from tests.deployment.processes import RUN_TIMEOUT, process_logs
+from tests.server_app.sites import run_at
 
 COMPOSE = REPO / "docker-compose.yml"
 DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DEPLOYMENT["services"]
 HOSPITALS = [name for name in SERVICES if name.startswith("hospital-")]
 START_TIMEOUT = 60.0
+ROUNDS = 4  # of which a hospital is killed after the second or third
 
 
 def test_the_file_is_valid_compose() -> None:
@@ -92,6 +98,65 @@ def test_the_services_train_together(tmp_path: Path, certificates: Path) -> None
     assert sorted(last["sites"]) == HOSPITALS
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["alone", "codasca"])
+def test_a_hospital_that_is_killed_between_two_rounds_changes_nothing(
+    tmp_path: Path, certificates: Path, algorithm: str
+) -> None:
+    """Its memory is on its disk, and its key makes it the same hospital: the run ends with the numbers of a quiet one.
+
+    The round that it is killed after stays open while it is gone, because another hospital is held up.
+    """
+    run_config: dict[str, Scalar] = {"algorithm": algorithm, "problem": "auc", "dataset": "site", "model": "mlp"}
+    run_config |= {"hidden": 8, "sites": 2, "rounds": ROUNDS, "local-steps": 3, "workers": 1, "device": "cpu"}
+    victim, other = hospitals = HOSPITALS[:2]
+    for seed, name in enumerate(hospitals):
+        write_table(tmp_path / name / "data" / "data.csv", seed)
+    nodes = [{"site": name, "data-dir": str(tmp_path / name / "data")} for name in hospitals]
+    nodes = [node | {"state-dir": str(tmp_path / f"quiet-{node['site']}")} for node in nodes]
+    quiet = run_at(RunConfig.parse(run_config | {"runs-dir": str(tmp_path / "quiet")}), nodes)
+
+    with ExitStack() as stack:
+        host = Host(tmp_path, certificates)
+        stack.enter_context(host.up("superlink"))
+        stack.enter_context(host.up("serverapp"))
+        for name in hospitals:
+            host.flower("supernode", "register", f"/public/{name}.pub")
+        processes = {name: stack.enter_context(host.up(name)) for name in hospitals}
+
+        arguments = host.folder("flower", "/etc/flower"), host.environment("flower"), run_config
+        run = stack.enter_context(ThreadPoolExecutor(1)).submit(submit, *arguments, timeout=2 * RUN_TIMEOUT)
+        wait_until(run, lambda: answered(host, other) >= 3)  # who it is, and two rounds
+        [launcher] = [pid for pid in children(processes[other].pid) if "superexec" in command_line(pid)]
+        os.kill(launcher, signal.SIGSTOP)
+        try:
+            wait_until(run, lambda: not any(map(alive, children(launcher))))
+            wait_until(run, lambda: answered(host, victim) == received(host, other) == answered(host, other) + 1)
+            identity, rounds = node_id(host, victim), answered(host, victim) - 1
+            os.killpg(processes[victim].pid, signal.SIGKILL)
+            processes[victim].wait()
+            assert list(host.folder(victim, "/state").rglob("*.safetensors")), "it has something to lose"
+            stack.enter_context(host.up(victim))
+            wait_until(run, lambda: node_id(host, victim) is not None)
+        finally:
+            os.kill(launcher, signal.SIGCONT)
+        outcome = run.result()
+
+    assert outcome.ok, f"{outcome.status}: {outcome.details}\n{outcome.log}{process_logs(tmp_path)}"
+    assert node_id(host, victim) == identity
+    assert 2 <= rounds < ROUNDS
+    assert answered(host, victim) == ROUNDS - rounds + 1, "the new process did the rest, and the last evaluation"
+    (metrics,) = host.folder("serverapp", "/results").glob("runs/*/metrics.jsonl")
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    assert [untimed(line) for line in lines] == [untimed(record) for record in quiet.metrics]
+    for name in hospitals:
+        files = [sorted(place.rglob("*.*")) for place in (host.folder(name, "/state"), tmp_path / f"quiet-{name}")]
+        assert [len(found) for found in files] == [algorithm == "alone"] * 2
+        for kept, expected in zip(*files, strict=True):
+            models = load_file(kept), load_file(expected)
+            assert all(np.array_equal(models[0][key], models[1][key]) for key in models[1])
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What bin/make_certs.sh makes."""
@@ -109,6 +174,63 @@ def write_table(path: Path, seed: int) -> None:
     features = rng.normal(loc=labels[:, None], size=(200, 4))
     path.parent.mkdir(parents=True)
     pd.DataFrame(features, columns=["age", "pressure", "marker", "dose"]).assign(label=labels).to_csv(path, index=False)
+
+
+def wait_until(run: Future[Outcome], reached: Callable[[], bool]) -> None:
+    """Wait while the run goes on; it must not end before."""
+    deadline = time.monotonic() + RUN_TIMEOUT
+    while not reached():
+        assert not run.done(), run.result().log
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
+
+
+def received(host: Host, hospital: str) -> int:
+    """How many messages a SuperNode has received since it was started."""
+    return host.log(hospital).count("Receiving: ")
+
+
+def answered(host: Host, hospital: str) -> int:
+    """How many it has answered."""
+    return host.log(hospital).count("Sent successfully")
+
+
+def node_id(host: Host, hospital: str) -> str | None:
+    """What the SuperLink calls it; None before it is connected."""
+    found = re.search(r"SuperNode ID: (\d+)", host.log(hospital))
+    return found[1] if found else None
+
+
+def children(parent: int) -> list[int]:
+    """Processes that a process has started, from the process table."""
+    pids = [int(place.name) for place in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if status(pid)[1:2] == [str(parent)]]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be noticed does not."""
+    return status(pid)[:1] not in ([], ["Z"])
+
+
+def status(pid: int) -> list[str]:
+    """State, parent and more of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def command_line(pid: int) -> str:
+    """What a process was started with."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def untimed(record: dict[str, Any]) -> dict[str, Any]:
+    """A round's line without what differs from run to run, as JSON has it."""
+    return json.loads(json.dumps({key: value for key, value in record.items() if "seconds" not in key}))  # type: ignore[no-any-return]
 
 
 class Host:
@@ -157,7 +279,7 @@ class Host:
         return flower_environment(self.folder(service, own.pop("FLWR_HOME", "/tmp/flower"))) | own
 
     @contextmanager
-    def up(self, service: str) -> Iterator[None]:
+    def up(self, service: str) -> Iterator[subprocess.Popen[str]]:
         """Run a service until its own health check passes, and then through the block."""
         command = [self.here(service, word) for word in SERVICES[service]["command"]]
         environment = self.environment(service)
@@ -172,7 +294,11 @@ class Host:
                 if process.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"{service} is not healthy: {' '.join(command)}{process_logs(self.root)}")
                 time.sleep(0.2)
-            yield
+            yield process
+
+    def log(self, service: str) -> str:
+        """Return what a service has said since it was last started."""
+        return (self.root / f"{service}.log").read_text(encoding="utf-8", errors="replace")
 
     def flower(self, *arguments: str) -> None:
         """Run the coordinator's command line: `docker compose run --rm flower ...`."""

@@ -12,6 +12,7 @@ from models import MODELS, FlatNetwork, ModelError, build
 
 VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
 CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")
+PLAIN = ("alexnet", "vgg11")
 DEEP = ("resnet18", "resnet50", "densenet121")
 DISTINCT = tuple(name for name in MODELS if name != "resnet50")  # built as resnet18 is, in twice the time
 
@@ -44,8 +45,8 @@ def test_parameter_counts_are_the_published_ones(
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(name, shape) for name in ("linear", "mlp") for shape in (VECTOR, GREY, COLOUR)]
-    + [(name, shape) for name in (*CNNS, "conv4", *DEEP) for shape in (GREY, COLOUR)]
+    [(name, shape) for name in ("linear", "mlp", "dnn") for shape in (VECTOR, GREY, COLOUR)]
+    + [(name, shape) for name in (*CNNS, "conv4", *PLAIN, *DEEP) for shape in (GREY, COLOUR)]
     + [("lenet5", (2, 12, 17)), ("cnn-mnist", (2, 16, 23)), ("cnn-cifar", (2, 4, 7))]
     + [(name, (1, 65, 69)) for name in DEEP],
 )
@@ -179,8 +180,8 @@ def test_a_network_is_a_trainable_float32_module(name: str) -> None:
         ("cnn-cifar", (1, 3, 28), ["at least 4"]),
         ("conv4", VECTOR, ["'conv4'", "(30,)", "(channels, height, width)", "17"]),
         ("conv4", (1, 28, 16), ["(1, 28, 16)", "at least 17"]),
-        *((name, VECTOR, [repr(name), "(30,)", "(channels, height, width)"]) for name in DEEP),
-        *((name, (3, 15, 40), [repr(name), "(3, 15, 40)", "at least 16"]) for name in DEEP),
+        *((name, VECTOR, [repr(name), "(30,)", "(channels, height, width)"]) for name in (*PLAIN, *DEEP)),
+        *((name, (3, 15, 40), [repr(name), "(3, 15, 40)", "at least 16"]) for name in (*PLAIN, *DEEP)),
         *((name, (), [repr(name), "()", "(features,)"]) for name in MODELS),
         *((name, (1, 0, 28), [repr(name), "(1, 0, 28)", "at least 1"]) for name in MODELS),
     ],
@@ -195,3 +196,46 @@ def test_an_error_names_model_shape_and_need(name: str, shape: tuple[int, ...], 
 def test_widths_are_at_least_one(wrong: dict[str, int]) -> None:
     with pytest.raises(ModelError, match="at least 1"):
         build("mlp", VECTOR, **wrong)
+
+
+# ---------------------------------------------------------------------- the networks of DePRL
+
+
+def widths(module: nn.Module) -> list[int]:
+    """Return what goes into each fully connected layer, and what comes out of the last."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return [layer.in_features for layer in layers] + [layers[-1].out_features]
+
+
+@pytest.mark.parametrize("shape", [GREY, COLOUR])
+def test_the_networks_of_deprl_have_its_widths(shape: tuple[int, ...]) -> None:
+    assert widths(build("vgg11", shape, 10)) == [4096, 512, 512, 10]
+    assert widths(build("alexnet", shape, 10)) == [1024, 512, 512, 10]
+    for name, layers in (("vgg11", 8), ("alexnet", 5)):
+        module = build(name, shape, 10)
+        assert sum(isinstance(layer, nn.Conv2d) for layer in module.modules()) == layers
+    assert widths(build("dnn", (900,), 5)) == [900, 512, 256, 128, 64, 5]
+    rates = [layer.p for layer in build("dnn", (900,), 5).modules() if isinstance(layer, nn.Dropout)]
+    assert rates == [0.05] * 4, "one behind each hidden layer, none behind the head"
+
+
+@pytest.mark.parametrize("name", ["vgg11", "alexnet"])
+def test_deep_networks_without_normalisation_start_at_the_scale_of_their_inputs(name: str) -> None:
+    """With PyTorch's own initialisation the features would be a thousandth of the inputs, and training stand still."""
+    inputs = torch.randn(16, *COLOUR, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = build(name, COLOUR).get_submodule("body")(inputs)
+    assert 0.05 < features.square().mean().sqrt() < 2
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(["vgg11", "alexnet"]), st.integers(1, 3), st.integers(12, 70), st.integers(12, 70))
+def test_images_of_every_size_fit_the_same_classifier(name: str, c: int, h: int, w: int) -> None:
+    try:
+        module = build(name, (c, h, w))
+    except ModelError:
+        assert min(h, w) < 16
+    else:
+        assert widths(module) == widths(build(name, COLOUR))
+        with torch.no_grad():
+            assert module(torch.rand(1, c, h, w)).shape == (1, 1)

@@ -53,10 +53,10 @@ class RegressionGame:
     Which rows are in the batch of (client, round, step) is given by `rows`, so that another program can draw them too.
     """
 
-    def __init__(self, clients: int = 4, seed: int = 0, clip: bool = False) -> None:
+    def __init__(self, clients: int = 4, seed: int = 0, clip: bool = False, primal: int = 5) -> None:
         random = np.random.default_rng(seed)
         self.clients, self.seed, self.clip = clients, seed, clip
-        self.size, self.batch, self.primal, self.dual = 30, 6, 5, 2
+        self.size, self.batch, self.primal, self.dual = 30, 6, primal, 2
         # Features, couplings and targets of different scale and place at each client: the clients disagree.
         self.features = [random.normal(0.3 * k, 0.6, (self.size, self.primal)) for k in range(clients)]
         self.targets = [random.normal(float(k - 1), 1.0, self.size) for k in range(clients)]

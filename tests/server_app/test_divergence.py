@@ -17,6 +17,7 @@ from tests.server_app.sites import job, saddle_job
 
 if TYPE_CHECKING:
     from problems import Arrays
+    from strategies import Turn
 
 # A step of x multiplies the distance by |1 - 10 lr| = 9, so its square grows by 9^4 = 6561 in a round of two steps.
 TOO_LARGE: dict[str, Value] = {"local-sgda.lr": 1.0, "rounds": 50}
@@ -75,7 +76,7 @@ class Measuring(LocalSGDA):
 
     name = "measuring"
 
-    def measures(self, state: Arrays) -> dict[str, float]:
+    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
         return {"norm-y": state["y"].norm().item()}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from problems.saddle import Saddle, saddle_coefficients
 from strategies import ALGORITHMS, FederatedStrategy
-from tests.strategies.halves import Arrays, OpenOracle, saddle_oracles
+from tests.strategies.halves import Arrays, OpenOracle, parted, saddle_oracles
 
 STEPS = 0.01  # all step sizes
 
@@ -44,14 +44,15 @@ def objective(algorithm: type[FederatedStrategy], sites: int, dimension: int = 5
     """Return a start, oracles and the optimum, float64: the saddle problem for minimax algorithms, else a bowl."""
     slopes, offsets = saddle_coefficients(sites, dimension, 3.0, 0)
     problem = Saddle(slopes, offsets, dtype=torch.float64)
+    start = problem.initial()
+    layers = ((slice(0, 4), (2, 2)), (slice(4, dimension), (dimension - 4,)))
     if "minimax" in algorithm.solves:
-        return problem.initial(), saddle_oracles(slopes, offsets), {"x": problem.x_star, "y": problem.y_star}
+        oracles = parted(saddle_oracles(slopes, offsets), start, 3, layers)
+        return start, oracles, {"x": problem.x_star, "y": problem.y_star}
+    start = {"x": start["x"]}
     centers = [torch.from_numpy(np.asarray(b)) for b in offsets]
-    return (
-        {"x": problem.initial()["x"]},
-        lambda site, server_round: Bowl(centers[site]),
-        {"x": torch.stack(centers).mean(0)},
-    )
+    oracles = parted(lambda site, server_round: Bowl(centers[site]), start, 3, layers)
+    return start, oracles, {"x": torch.stack(centers).mean(0)}
 
 
 def build(name: str, **others: object) -> FederatedStrategy:
@@ -63,4 +64,8 @@ def build(name: str, **others: object) -> FederatedStrategy:
         small["gamma"] = 0.0  # without the proximal term
     if "rho" in declared:
         small["rho"] = 1.0  # the adaptive step is lr / rho in the end
+    if "decay" in declared:
+        small["decay"] = 1.0  # what is lost late in a run comes back only with steps that do not fade
+    if "prune" in declared:
+        small["prune"] = 0.0  # and only within masks that do not move
     return algorithm(**(small | others))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from tests.reference.games import RegressionGame
 Arrays = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
 WATCHED = 10  # rounds in which `drive` looks whether a half writes to what it was given
+
+Layers = Sequence[tuple[slice, tuple[int, ...]]]
 
 OpenOracle = Callable[[int, int], Oracle]
 """(site, round) → the oracle of that site in that round."""
@@ -58,6 +61,28 @@ class RegressionOracle:
         return y.clamp(min=0) if self.game.clip else y
 
 
+class Parted:
+    """An oracle of a closed form, with what algorithms ask of a network: a head, layers, classes, a random stream."""
+
+    def __init__(self, oracle: Any, start: Arrays, site: int, head: int, layers: Layers = ()) -> None:
+        self.oracle, self.start, self.head, self.layers = oracle, start, head, layers
+        self.generator = torch.Generator().manual_seed(site)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.oracle, name)
+
+    def fresh(self) -> Arrays:
+        return {"head": self.start["x"][self.head :]} | {n: v for n, v in self.start.items() if n == "y"}
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        return self.oracle.gradient(x, None, batch)[0]
+
+
+def parted(oracles: OpenOracle, start: Arrays, head: int, layers: Layers = ()) -> OpenOracle:
+    """Return the same oracles with a head and layers."""
+    return lambda site, server_round: Parted(oracles(site, server_round), start, site, head, layers)  # type: ignore[return-value]
+
+
 def saddle_oracles(slopes: np.ndarray, offsets: np.ndarray) -> OpenOracle:
     """Return the product's own oracles of the saddle problem, in float64."""
     problems = [Saddle(slopes, offsets, site, dtype=torch.float64) for site in range(len(slopes))]
@@ -81,6 +106,7 @@ def drive(
     silent: Collection[tuple[int, int]] = (),
     lost: Collection[tuple[int, int]] = (),
     wire: bool = False,
+    memories: list[dict[int, Arrays]] | None = None,
 ) -> list[Arrays]:
     """Return the server's state after each round.
 
@@ -94,12 +120,15 @@ def drive(
         Whose message never arrives; whose memory is gone when it does.
     wire : bool
         Whether all vectors are packed and unpacked between the halves, and in the memory.
+    memories : list, optional
+        Gets what the sites remember after each phase.
     """
     everybody = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(sites)]
-    memories: dict[int, Arrays] = {k: {} for k in range(sites)}
+    kept: dict[int, Arrays] = {k: {} for k in range(sites)}
     total = sum(site.weight for site in everybody)
     through = (lambda arrays: unpack(pack(arrays))) if wire else dict
-    state = strategy.initial_state(start)
+    body = {"body": start["x"][: oracles(0, 1).head]} if "head" in strategy.needs else {}
+    state = strategy.initial_state(start | body)
     history: dict[int, Arrays] = {}
     turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
     for turn in turns:  # what a client knows; the server also knows the weights
@@ -113,9 +142,9 @@ def drive(
             if (r, k) in silent:
                 continue
             sent = through(strategy.broadcast(state, server_turn, everybody[k]))
-            memory = {} if (r, k) in lost else through(memories[k])
+            memory = {} if (r, k) in lost else through(kept[k])
             before = [(vector, vector.clone()) for vector in (*sent.values(), *memory.values())] if r <= WATCHED else []
-            reply, memories[k] = strategy.local_update(sent, memory, oracles(k, r), turn)
+            reply, kept[k] = strategy.local_update(sent, memory, oracles(k, r), turn)
             assert all(torch.equal(now, then) for now, then in before), "a client half wrote to what it was given"
             replies.append(Reply(everybody[k], through(reply)))
         before = [(vector, vector.clone()) for vector in state.values()] if r <= WATCHED else []
@@ -123,4 +152,6 @@ def drive(
         assert all(torch.equal(now, then) for now, then in before), "the server half wrote to the state it was given"
         state = new
         history[r] = dict(state)
+        if memories is not None:
+            memories.append(dict(kept))
     return list(history.values())

@@ -68,8 +68,8 @@ def test_a_site_that_lost_its_memory_starts_anew() -> None:
         start, {}, regression_oracles(game)(2, 4), turn
     )
     assert all(torch.equal(memory[name], reply[name]) for name in ("x", "y"))
-    assert strategy.personal(start, {}) is start
-    assert strategy.personal(start, memory) is memory
+    assert strategy.personal(start, {}, {}) is start
+    assert strategy.personal(start, memory, {}) is memory
 
 
 # ---------------------------------------------------------------------- runs
@@ -230,7 +230,7 @@ def test_nothing_misleading_is_reported(tmp_path: Path) -> None:
         for record in result.metrics:
             assert "central" not in record
             name = "auroc" if "auroc" in record else "distance-x"
-            assert record[name] == record["pooled"][name]
+            assert record[name] == record["personal"][name]["mean"]
         assert not (result.folder / "model.safetensors").exists()
         lines = (result.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         assert len(lines) == len(result.metrics)

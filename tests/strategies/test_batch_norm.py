@@ -19,7 +19,7 @@ SOLVED = {
     name: problem
     for name, algorithm in ALGORITHMS.items()
     for problem in ("auprc", "bce", "auc")
-    if can_solve(algorithm, PROBLEMS[problem]) and algorithm.exchanges
+    if can_solve(algorithm, PROBLEMS[problem]) and algorithm.exchanges and not algorithm.own_statistics
 }
 
 

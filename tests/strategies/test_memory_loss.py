@@ -14,10 +14,11 @@ import torch
 from flwr.app import Message
 
 from config import RunConfig
+from problems.saddle import Saddle
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn
+from strategies import ALGORITHMS, FederatedStrategy, Oracle, Site, Turn, can_solve
 from strategies.codasca import Codasca
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
@@ -55,7 +56,9 @@ def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> t
     values = {f.name: getattr(strategy, f.name) for f in fields(strategy) if f.init}
     path = drive(watched(**values), start, lambda k, r: Seen(oracles(k, r), k), rounds, K, **options)  # type: ignore[return-value]
     model = {name: path[-1][name] for name in start}
-    return [strategy.personal(model, kept.get(k, {})) for k in range(K)], remembered
+    turn = strategy.turn(rounds, rounds, strategy.phases[-1], K)
+    sent = [strategy.final(path[-1], model, turn, Site(k, f"site-{k}", k + 1)) for k in range(K)]
+    return [strategy.personal(sent[k], kept.get(k, {}), oracles(k, 1).fresh()) for k in range(K)], remembered
 
 
 def remembering() -> list[str]:
@@ -226,7 +229,7 @@ class Forgetful(LocalGrid):
         return super().push_messages(messages)
 
 
-@pytest.mark.parametrize("name", [n for n in REMEMBERING if "minimax" in ALGORITHMS[n].solves])
+@pytest.mark.parametrize("name", [n for n in REMEMBERING if can_solve(ALGORITHMS[n], Saddle)])
 def test_in_the_engine(name: str, tmp_path: Path) -> None:
     """Files on disk go, in float32; the run goes on and ends where it ends without that."""
     strategy = build(name)

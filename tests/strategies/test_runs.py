@@ -122,6 +122,11 @@ GRADIENTS: dict[str, int] = {  # that a site evaluates in the first round, of th
     "acc-fcsg-m": 5,
     "sagda": 4,  # of them one at the global point
     "cdma": 5,  # one for the direction; the first step needs none
+    "deprl": 4,  # one on the body
+    "fedrep": 4,
+    "dispfl": 4,  # one to choose what regrows
+    "ditto": 6,
+    "fedrod": 6,
     "fednest": 10,  # one at an anchor and two in each step but the first; for y, and for x
 }
 

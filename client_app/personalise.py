@@ -1,0 +1,251 @@
+"""A new hospital: it is given the body of a finished run, trains a head of its own, and tells nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from client_app.memory import metadata
+from client_app.oracle import SiteOracle, stream
+from client_app.site import columns_hash, resolve_device
+from config import RunConfig, read_overrides
+from models import ModelError
+from problems import PROBLEMS, build_problem
+from problems.network import NetworkProblem
+from strategies.local_steps import descend, kept
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from config.run import Value
+    from datasets import Samples, SiteData
+    from problems import Arrays, Metrics
+
+WARM_UP = 50  # batches that estimate the statistics of batch norm, where a run gives none
+
+
+class PersonaliseError(ValueError):
+    """A model cannot be given to this hospital; the message says why and what to change."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a finished run gives to a new site.
+
+    Attributes
+    ----------
+    config : RunConfig
+        Of the run.
+    facts : dict
+        What its sites agreed on: shape, classes, prior and the like, see ``client_app.site.FACTS``.
+    state : dict of Tensor
+        The network's state dict.
+    """
+
+    config: RunConfig
+    facts: dict[str, Any]
+    state: dict[str, Tensor]
+
+    @classmethod
+    def read(cls, folder: Path, changes: Mapping[str, Value] | None = None) -> Given:
+        """Read a run folder.
+
+        Parameters
+        ----------
+        folder : Path
+            With ``config.toml`` and ``model.safetensors``.
+        changes : mapping, optional
+            Run-config keys to change, such as ``batch-size`` or ``head``.
+
+        Raises
+        ------
+        PersonaliseError
+            When the folder is not that of a finished run with a network.
+        config.ConfigError
+            When its configuration, with the changes, cannot be used.
+        """
+        file, written = folder / "model.safetensors", folder / "config.toml"
+        if not written.is_file():
+            raise PersonaliseError(f"{folder} is no run folder: it has no config.toml; name one such as runs/<run>")
+        config = RunConfig.parse(read_overrides([str(written)]) | dict(changes or {}))
+        if not PROBLEMS[config.problem].needs_data:
+            raise PersonaliseError(
+                f"{folder}: problem = {config.problem!r} has no network, so there is no head to train"
+            )
+        try:
+            data = file.read_bytes()
+            state = load(data)
+        except FileNotFoundError:
+            reason = "it was stopped before the end, or its sites shared nothing"
+            if not config.strategy().exchanges:
+                reason = f"with algorithm = {config.algorithm!r} sites share nothing"
+            raise PersonaliseError(f"{folder}: the run left no model.safetensors: {reason}") from None
+        except (OSError, SafetensorError) as error:
+            raise PersonaliseError(f"{file} cannot be read: {error}") from None
+        facts = metadata(data)
+        if "shape" not in facts:
+            raise PersonaliseError(
+                f"{file} does not say what the inputs are like; a run of this version writes one that does"
+            )
+        return cls(config, facts, state)
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """What a new site has: how it does before and after, and its model.
+
+    Attributes
+    ----------
+    before, after : Metrics
+        On its held-out samples, with the head that was given (fresh, after a personalised run) and with its own.
+    model : Arrays
+        x, and y and buffers where there are such.
+    head : int
+        Where the head begins in x; what lies before it is as it was given.
+    """
+
+    before: Metrics
+    after: Metrics
+    model: Arrays
+    head: int
+
+
+def personalise(
+    given: Given,
+    data: SiteData,
+    *,
+    steps: int = 500,
+    lr: float | None = None,
+    lr_dual: float | None = None,
+    device: str = "",
+) -> Personalised:
+    """Train the head of a given model on a new site's samples: θ ← θ - α ∇_θ f(φ, θ), and y, if any, by ascent.
+
+    Batches are drawn as in the run: its sampler, its batch size, its seed.
+
+    Parameters
+    ----------
+    given : Given
+        Of a finished run.
+    data : SiteData
+        The new site's.
+    steps : int
+        On the head, 1 or more.
+    lr, lr_dual : float, optional
+        Step sizes, above 0; by default those of the run's algorithm, ``lr-head`` where it has one.
+    device : str
+        In place of the run's.
+
+    Raises
+    ------
+    PersonaliseError
+        When data and model do not go together, or training diverges.
+    """
+    config = given.config
+    require_fit(given, data)
+    problem = build_problem(task(given, device))
+    assert isinstance(problem, NetworkProblem), "others have no data"
+    head = problem.head
+    if not head:
+        raise PersonaliseError(
+            f"model = {config.model!r} has no separable head: nothing lies before it, so there is no body to be given"
+        )
+    lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
+    x, y = start(problem, given)
+    train, held_out = (standardised(samples, given.facts).to(problem.device) for samples in (data.train, data.held_out))
+    oracle = SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))
+    if "head" in given.facts and problem.buffers().numel():
+        warm_up(problem, x, oracle)
+    before = problem.metrics(x, y, held_out)
+    for _ in range(steps):
+        y = descend(x, y, oracle, lr, lr_dual, part=slice(head, None))
+    if not x.isfinite().all() or not (y is None or y.isfinite().all()):
+        raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
+    after = problem.metrics(x, y, held_out)
+    statistics = problem.buffers()
+    return Personalised(before, after, kept(x=x, y=y, buffers=statistics if statistics.numel() else None), head)
+
+
+def require_fit(given: Given, data: SiteData) -> None:
+    """Check that the data are of the kind that the model was trained on; PersonaliseError lists all that is not."""
+    facts, wrong = given.facts, []
+    if list(data.train.shape) != facts["shape"]:
+        have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, facts["shape"]))
+        wrong.append(f"the data's inputs are of size {have}, the model's of size {need}: they need the same features")
+    elif columns_hash(data.features) != facts.get("columns", columns_hash(())):
+        wrong.append(
+            f"the columns have other names than those that the model was trained on, or another order: here, by name, "
+            f"{', '.join(data.features[:3])}, ..."
+        )
+    problem = PROBLEMS[given.config.problem]
+    if problem.multiclass and data.classes > facts["classes"]:
+        wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {facts['classes'] - 1}")
+    if not len(data.held_out):
+        wrong.append("no sample is held out, so nothing can be reported: raise holdout-share, or give more samples")
+    if wrong:
+        raise PersonaliseError("\n".join(wrong))
+
+
+def task(given: Given, device: str) -> Any:
+    """Describe the problem that the run solved."""
+    facts, config = given.facts, given.config
+    known = (tuple(facts["shape"]), facts["classes"], facts.get("prior", 0.5), -1, config.sites)
+    return config.task(resolve_device(device or config.device), *known, tuple(facts.get("shares", ())))
+
+
+def start(problem: NetworkProblem, given: Given) -> tuple[Tensor, Tensor | None]:
+    """Return x and y as they were given; what the run left to the sites is the problem's own start."""
+    try:
+        parameters, buffers = problem.network.flatten(given.state)
+    except ModelError as error:
+        raise PersonaliseError(f"config.toml and model.safetensors do not belong together: {error}") from None
+    initial, facts = problem.initial(), given.facts
+    x, y = initial["x"], initial.get("y")
+    x[: problem.network.size] = parameters
+    if "a" in facts:
+        x[problem.network.size :] = torch.tensor([facts["a"], facts["b"]])
+    if y is not None and ("alpha" in facts or "y" in facts):
+        y = torch.tensor(facts.get("y", [facts.get("alpha")])).to(y)
+    problem.load_buffers(buffers)
+    return x, y
+
+
+def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:
+    """Estimate batch norm's statistics on the site's own batches: a run that leaves them to the sites gives none."""
+    problem.network.bind(x)
+    problem.network.train(True)
+    with torch.no_grad():
+        for _ in range(WARM_UP):
+            batch = oracle.draw()
+            assert batch is not None, "a network learns from batches"
+            problem.outputs(batch[0])
+
+
+def standardised(samples: Samples, facts: Mapping[str, Any]) -> Samples:
+    """Standardise as the run did, with the moments of its sites."""
+    if "shift" not in facts:
+        return samples
+    return samples.standardised(torch.tensor(facts["shift"]), torch.tensor(facts["scale"]))
+
+
+def own_rate(config: RunConfig, *names: str) -> float:
+    """Return the run's step size: the first of these fields that its algorithm has, else 0.1."""
+    strategy = config.strategy()
+    return float(next((getattr(strategy, name) for name in names if hasattr(strategy, name)), 0.1))
+
+
+def lines(outcome: Personalised) -> Sequence[str]:
+    """Return a table of the metrics before and after."""
+    counts = ("n", "positives")
+    named = [name for name, value in outcome.after.items() if not isinstance(value, list) and name not in counts]
+    width = max(map(len, named))
+    return [f"{'':{width}}    before     after"] + [
+        f"{name:{width}}  {outcome.before.get(name, float('nan')):8.4f}  {outcome.after[name]:8.4f}" for name in named
+    ]

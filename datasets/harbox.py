@@ -1,0 +1,110 @@
+"""HARBox: windows of motion sensors of many users' phones, one table per user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.errors import DataError, examples
+from datasets.partition import Ints
+
+ACTIVITIES = ("call", "hop", "typing", "walk", "wave")  # classes 0 to 4
+FEATURES = tuple(
+    f"{sensor} {axis} {step}"
+    for step in range(100)  # 2 s at 50 Hz
+    for sensor in ("accelerometer", "gyroscope", "magnetometer")
+    for axis in "xyz"
+)
+LABELS = ("activity", "label")  # the last name in a header, if a table has one
+
+
+def decode(files: Sequence[Path]) -> tuple[NDArray[np.float32], Ints, Ints]:
+    """Read the tables of all users.
+
+    Parameters
+    ----------
+    files
+        One per user. A line is a window: 900 numbers separated by commas (the 9 axes at the first moment, then at the
+        second, ...) and the activity, by name or as 0 to 4. The first line may name the columns.
+
+    Returns
+    -------
+    inputs, classes, users
+        Shapes (n, 900), (n,) and (n,): the user is the place of the file.
+
+    Raises
+    ------
+    DataError
+        Naming the bad lines of all files.
+    """
+    problems: list[DataError] = []
+    tables = [_table(file, problems) for file in files]
+    if problems:
+        raise DataError.join(problems)
+    users = np.repeat(np.arange(len(tables)), [len(classes) for _, classes in tables])
+    inputs, classes = (np.concatenate(parts) for parts in zip(*tables, strict=True))
+    return inputs, classes, users
+
+
+def _table(file: Path, problems: list[DataError]) -> tuple[NDArray[np.float32], Ints]:
+    """Read one user; what is wrong is added to the problems."""
+    windows: list[NDArray[np.float32]] = []
+    classes: list[int] = []
+    bad: list[str] = []
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        problems.append(DataError(f"{file} cannot be read: {error}", f"harbox: {file.name} cannot be read"))
+        return np.empty((0, len(FEATURES)), np.float32), np.empty(0, np.int64)
+    for number, line in enumerate(lines, start=1):
+        *values, activity = (field.strip() for field in line.split(","))
+        if not line.strip() or (number == 1 and activity.lower() in LABELS):
+            continue
+        try:
+            window, label = _window(values), _class(activity)
+        except ValueError as error:
+            bad.append(f"line {number} has {error}")
+        else:
+            windows.append(window)
+            classes.append(label)
+    if bad or not windows:
+        problems.append(
+            DataError(
+                f"{file}: {examples(bad) if bad else 'no rows'}; a line must hold {len(FEATURES)} finite numbers and "
+                f"the activity, separated by commas: {', '.join(ACTIVITIES)}, or 0 to {len(ACTIVITIES) - 1}",
+                f"harbox: {file.name} has {len(bad)} bad lines" if bad else f"harbox: {file.name} has no rows",
+            )
+        )
+    return np.array(windows, np.float32), np.array(classes, np.int64)
+
+
+def _window(values: Sequence[str]) -> NDArray[np.float32]:
+    """Parse one window; a ValueError says what is wrong with it."""
+    if len(values) != len(FEATURES):
+        raise ValueError(f"{len(values)} numbers and an activity")
+    try:
+        numbers = np.array(values, np.float64)  # in one go: a user's hour has millions of them
+    except ValueError:
+        numbers = np.array([_number(value) for value in values])
+    numbers[np.abs(numbers) > np.finfo(np.float32).max] = np.inf
+    if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
+        raise ValueError(f"{values[wrong[0]]!r} as number {wrong[0] + 1}")
+    return numbers.astype(np.float32)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _class(activity: str) -> int:
+    """Return the class of an activity, by name or number; a ValueError says that it is none."""
+    names = (*ACTIVITIES, *map(str, range(len(ACTIVITIES))))
+    if activity.lower() not in names:
+        raise ValueError(f"the activity {activity!r}")
+    return names.index(activity.lower()) % len(ACTIVITIES)

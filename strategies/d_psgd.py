@@ -1,0 +1,56 @@
+"""D-PSGD (Lian et al., NeurIPS 2017, Algorithm 1), with any number of local steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import Oracle
+from strategies.decentralised import Decentralised
+from strategies.hyper import hyper
+from strategies.local_steps import descend, kept
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGD(Decentralised):
+    """Local SGD, or SGDA where there is a y, and mixing of whole models with those of the neighbours.
+
+    Worker i, from its own (x_i, y_i); all workers start with the same x and y::
+
+        1  repeat q times:
+        2      draw a mini-batch; take gx, gy at (x_i, y_i)
+        3      x_i ← x_i - ηx gx
+        4      y_i ← P(y_i + ηy gy)
+        5  x_i ← Σ_j W_ij x_j
+
+    The paper has q = 1, and mixes while it computes the gradient; mixing after the step is what came to be usual. y is
+    not mixed.
+
+    Client state: y, and x where the sites mix. A site that lost its y starts with that of all.
+    """
+
+    name = "d-psgd"
+    shares = ("x",)
+
+    lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
+
+    def beginning(self, state: Arrays) -> Arrays:
+        """Send the common start."""
+        return {"x": state["x"]}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-4. Line 5 is the base's."""
+        own = self.personal(sent, memory, oracle.fresh())
+        x, y = own["x"].clone(), own.get("y")
+        for _ in range(turn.local_steps):  # l.1
+            y = descend(x, y, oracle, self.lr * turn.rate, self.lr_dual * turn.rate)  # l.2-4
+        return {"x": x}, self.remembered({"x": x}) | kept(y=y)
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return the mix, with the site's own y."""
+        return self.received(sent, memory) | kept(y=memory.get("y", fresh.get("y")))

@@ -1,0 +1,203 @@
+"""What decentralised algorithms share: a graph over the sites, and a server that relays between neighbours."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from strategies.base import FederatedStrategy
+from strategies.graphs import TOPOLOGIES, mixing_matrix, neighbours, spectral_gap
+from strategies.hyper import choice, file, hyper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from problems import Arrays
+    from strategies.average import Reply, Site
+    from strategies.schedule import Turn
+
+log = logging.getLogger("edelweiss")
+
+Row = dict[int, tuple[float, "Arrays"]]
+"""What a site mixes, its own vectors and its neighbours', each with its weight, by their places and in that order."""
+_Graph = tuple[str, int, int, float, str]
+
+
+@lru_cache(maxsize=8)
+def _weights(topology: str, sites: int, seed: int, mean_degree: float, graph_file: str) -> NDArray[np.float64]:
+    """Return W of a run."""
+    return mixing_matrix(topology, sites, seed=seed, mean_degree=mean_degree, file=graph_file)
+
+
+@lru_cache(maxsize=8)
+def _gap(*graph: *_Graph) -> float:
+    return spectral_gap(_weights(*graph))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decentralised(FederatedStrategy):
+    """Workers that mix what they have with what their neighbours have: x_i ← Σ_j W_ij x_j.
+
+    Clients of a deployment cannot reach each other, so the server relays. It keeps each site's vectors one by one and
+    never averages over all: a site is sent the mix of its neighbours' and its own (``mixing = "server"``), or its
+    neighbours' one by one, as "x-3", and mixes them itself (``"client"``: more bytes down, the same numbers). Its own,
+    which it remembers, then is an empty vector; lost, it has no part in the mix of that round.
+
+    W is fixed for a run. Where the server has nothing of a neighbour yet, because its answers were left out, the site
+    itself stands in: W_ii grows by W_ij. Later the neighbour's last answer does. A site of which the server has nothing
+    is sent what all start with, and so is everybody in the first round.
+    """
+
+    solves = frozenset({"minimisation", "minimax", "conditional"})
+    partial = False
+    personalised = True
+    own_statistics = True
+    shares: ClassVar[tuple[str, ...]]
+    """Names of the vectors that a site shares with its neighbours; the first of them is never empty."""
+
+    topology: str = choice("ring", "who is whose neighbour", *TOPOLOGIES)
+    mean_degree: float = hyper(4.0, 'neighbours per site, on average, of topology "random"', above=0.0)
+    graph_file: str = file('edges of topology "file"', ".toml", ".csv")
+    mixing: str = choice("server", "who mixes the vectors of neighbours", "server", "client")
+
+    # ------------------------------------------------------------------ what an algorithm writes
+
+    @abstractmethod
+    def beginning(self, state: Arrays) -> Arrays:
+        """Return what a site is sent of which the server has nothing yet."""
+
+    def mix(self, row: Row, own: int) -> Arrays:
+        """Return the mix of the vectors in a row for the site at place ``own``, in new memory."""
+        mixed: Arrays = {}
+        for name in self.shares:
+            for weight, vectors in row.values():
+                if name in mixed:
+                    mixed[name].add_(vectors[name], alpha=weight)
+                else:
+                    mixed[name] = vectors[name] * weight
+        return mixed
+
+    def whole(self, vectors: Arrays) -> Tensor:
+        """Return a site's vectors as the part of x that they stand for."""
+        return vectors[self.shares[0]]
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send a site the mix of its neighbours' vectors and its own, or what to mix."""
+        row = self._row(state, turn.sites, site.index)
+        if not row:
+            return self.beginning(state)
+        if self.mixing == "server" or len(row) == 1:
+            return self.mix(row, site.index)
+        sent = {"weights": torch.tensor([weight for weight, _ in row.values()], dtype=torch.float64)}
+        for j, (_, vectors) in row.items():
+            sent |= {f"{name}-{j}": vectors[name][: 0 if j == site.index else None] for name in self.shares}
+        return sent
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Keep each site's vectors by themselves."""
+        new = dict(state)
+        for reply in replies:
+            new |= {f"{name}-{reply.site.index}": reply.arrays[name] for name in self.shares}
+        return new
+
+    def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send what the next round would begin with."""
+        return self.broadcast(state, turn, site)
+
+    def body(self, state: Arrays, head: int | None) -> Tensor | None:
+        """Return the mean over all sites: made once, for new sites, and never sent to those that trained."""
+        first = f"{self.shares[0]}-"
+        answered = [int(name.removeprefix(first)) for name in state if name.startswith(first)]
+        if not answered:
+            return state["x"][:head]
+        mean = torch.zeros_like(self.whole(self._vectors(state, answered[0])))
+        for k in answered:
+            mean.add_(self.whole(self._vectors(state, k)), alpha=1 / len(answered))
+        return mean[:head]
+
+    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
+        """Return 1/N Σ ‖x_i - x̄‖² of what is shared, after mixing, and the spectral gap of W."""
+        answered = [k for k in range(turn.sites) if self._vectors(state, k)]
+        mixed = (self.whole(self.mix(self._row(state, turn.sites, k), k)).double() for k in answered)
+        error = 0.0
+        if answered:  # of the differences to one of them, which are small, so that little cancels
+            origin = next(mixed)
+            total, squares = torch.zeros_like(origin), 0.0
+            for vector in mixed:
+                total.add_(vector.sub_(origin))
+                squares += float(vector.square().sum())
+            error = max(0.0, squares / len(answered) - float((total / len(answered)).square().sum()))
+        return {"consensus-error": error, "spectral-gap": _gap(*self._graph(turn.sites))}
+
+    def summary(self) -> None:
+        """Log the hyper-parameters and the graph; one that cannot be used is refused here, before anything is sent."""
+        super().summary()
+        _weights.cache_clear()  # a file may have changed since the last run
+        _gap.cache_clear()
+        graph = self._graph(len(self.run.sites))
+        degree = np.count_nonzero(_weights(*graph)) / len(self.run.sites) - 1
+        log.info("%s: %g neighbours per site on average, spectral gap %.4f", self.topology, degree, _gap(*graph))
+
+    def contradictions(self) -> list[str]:
+        """Refuse a graph that is given twice or not at all, and weights of sites: the graph has its own."""
+        found = super().contradictions()
+        if (self.topology == "file") != bool(self.graph_file):
+            found.append(
+                f"{self.key('topology')} = {self.topology!r}, {self.key('graph_file')} = {self.graph_file!r}: "
+                'topology "file" needs a graph-file, and no other has one'
+            )
+        if self.weighting != "uniform":
+            found.append(
+                f'weighting = {self.weighting!r}: with algorithm = "{self.name}" the graph says how much a site '
+                'counts, so take "uniform"'
+            )
+        return found
+
+    def _graph(self, sites: int) -> _Graph:
+        return self.topology, sites, self.seed, self.mean_degree, self.graph_file
+
+    def _vectors(self, state: Arrays, k: int) -> Arrays:
+        """Return what site k shared last; empty if it never did."""
+        if f"{self.shares[0]}-{k}" not in state:
+            return {}
+        return {name: state[f"{name}-{k}"] for name in self.shares}
+
+    def _row(self, state: Arrays, sites: int, k: int) -> Row:
+        """Return what site k mixes; empty where the server has nothing of it."""
+        if not self._vectors(state, k):
+            return {}
+        row = [(j, weight, self._vectors(state, j)) for j, weight in neighbours(_weights(*self._graph(sites)), k)]
+        lost = sum(weight for _, weight, vectors in row if not vectors)
+        return {j: (weight + lost if j == k else weight, vectors) for j, weight, vectors in row if vectors}
+
+    # ------------------------------------------------------------------ for a client's half
+
+    def received(self, sent: Arrays, memory: Arrays) -> Arrays:
+        """Return the mix that a site begins its round with, made here if the server leaves that to the sites."""
+        if "weights" not in sent:
+            return sent
+        first = self.shares[0]
+        places = sorted(int(name.removeprefix(f"{first}-")) for name in sent if name.startswith(f"{first}-"))
+        row: Row = {}
+        own = -1
+        for j, weight in zip(places, sent["weights"].tolist(), strict=True):
+            vectors = {name: sent[f"{name}-{j}"] for name in self.shares}
+            if not vectors[first].numel():
+                own, vectors = j, {name: memory[name] for name in self.shares if name in memory}
+            if vectors:
+                row[j] = weight, vectors
+        total = sum(weight for weight, _ in row.values()) if own not in row else 1.0
+        return self.mix({j: (weight / total, vectors) for j, (weight, vectors) in row.items()}, own)
+
+    def remembered(self, reply: Arrays) -> Arrays:
+        """Return what of its reply a site needs in the next round: its own part of the mix, if it makes that."""
+        return reply if self.mixing == "client" else {}

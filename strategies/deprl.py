@@ -1,0 +1,63 @@
+"""DePRL (Xiong, Yan, Singh & Li, AAAI 2024, Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import Oracle
+from strategies.decentralised import Decentralised
+from strategies.hyper import hyper
+from strategies.local_steps import head_then_body, kept, with_head
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class DePRL(Decentralised):
+    """A body φ that is mixed with those of the neighbours, and at each worker a head θ_i of its own.
+
+    Worker i, from φ_i and its own (θ_i, y_i); all workers start with the same::
+
+        1  repeat τ times (``local-steps``):
+        2      draw a mini-batch; take gθ, gy at (φ_i, θ_i, y_i)
+        3      θ_i ← θ_i - α (gθ + λ θ_i);  y_i ← P(y_i + ηy gy)
+        4  repeat ``body-steps`` times:
+        5      draw a mini-batch; φ_i ← φ_i - β (gφ + λ φ_i)
+        6  φ_i ← Σ_j W_ij φ_j
+
+    In round r (from 1) α, β and ηy are their values times decay^(r-1). The paper has one step in line 4, and no y: that
+    is the adversary of the worker's own head, so it moves with it. The problem's own scalars are part of the head.
+
+    Client state: θ, y, and φ where the sites mix. Heads are never sent; a site that lost its own starts with the first
+    one, which follows from the run's seed.
+    """
+
+    name = "deprl"
+    needs = frozenset({"head"})
+    shares = ("body",)
+
+    lr_head: float = hyper(0.1, "α: step size of the head", above=0.0)
+    lr_body: float = hyper(0.1, "β: step size of the body", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
+    body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1)
+    decay: float = hyper(0.96, "what step sizes are multiplied with from round to round", above=0.0, high=1.0)
+    weight_decay: float = hyper(1e-5, "λ: of head and body", low=0.0)
+
+    def beginning(self, state: Arrays) -> Arrays:
+        """Send the common body."""
+        return {"body": state["body"]}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-5. Line 6 is the base's."""
+        own = self.personal(sent, memory, oracle.fresh())
+        rate = turn.rate * self.decay ** (turn.round - 1)
+        lrs = self.lr_head * rate, self.lr_body * rate, self.lr_dual * rate
+        body, head, y = head_then_body(own, oracle, turn.local_steps, self.body_steps, lrs, self.weight_decay)
+        return {"body": body}, self.remembered({"body": body}) | kept(head=head, y=y)
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return the body that the site has now, with the head and the y of its own."""
+        return with_head(self.received(sent, memory), memory, fresh)

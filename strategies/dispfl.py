@@ -1,0 +1,168 @@
+"""DisPFL (Dai, Shen, He, Tian & Tao, ICML 2022, Algorithms 1 and 2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from strategies.base import Oracle
+from strategies.decentralised import Decentralised
+from strategies.hyper import hyper
+from strategies.local_steps import descend, kept
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from problems import Arrays
+    from strategies.decentralised import Row
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisPFL(Decentralised):
+    """A sparse model at each worker, by a mask m_i of its own that moves, and mixing where masks meet.
+
+    Worker i, from its own (x_i, y_i, m_i) in round r of R; all start with the same x and y, each with a random mask::
+
+        1  x_i ← m_i ⊙ (Σ_j W_ij m_j ⊙ x_j) / (Σ_j W_ij m_j)
+        2  repeat q times:
+        3      draw a mini-batch; take gx, gy at (x_i, y_i)
+        4      x_i ← x_i - ηx m_i ⊙ gx;  y_i ← P(y_i + ηy gy)
+        5  draw a mini-batch; take gx at (x_i, y_i)
+        6  in each sparse layer, of its n weights in m_i, with α_r = α/2 (1 + cos(π (r-1) / R)):
+        7      prune the ⌈α_r n⌉ of least |x_i|
+        8      regrow as many of largest |gx|, out of all that are not in m_i now
+        9  x_i ← m_i ⊙ x_i
+
+    Weights are masked, biases and normalisation are not. The Erdős-Rényi-Kernel rule gives a layer of shape s a density
+    proportional to Σ s / Π s, at most 1, so that ``density`` is that of all weights together; layers that it leaves
+    dense stay so. With W of equal weights line 1 is the paper's. y is not masked and not mixed.
+
+    Both ways go the values in a mask, and the mask, a bit for each entry of x. In the first round x comes down whole.
+
+    Client state: y, and values and mask where the sites mix. A site that lost its y starts with that of all; one that
+    lost its mask draws a new one.
+    """
+
+    name = "dispfl"
+    needs = frozenset({"layers"})
+    shares = ("mask", "values")
+
+    lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
+    density: float = hyper(0.5, "share of the weights that a worker has", above=0.0, high=1.0)
+    prune: float = hyper(0.5, "α: share of a layer's weights that are pruned in the first round", low=0.0, high=1.0)
+
+    def beginning(self, state: Arrays) -> Arrays:
+        """Send the common start, which the site masks itself."""
+        return {"x": state["x"]}
+
+    def mix(self, row: Row, own: int) -> Arrays:
+        """Line 1."""
+        some = next(iter(row.values()))[1]
+        total = torch.zeros_like(self.whole(some))
+        mass = torch.zeros_like(total)
+        for weight, vectors in row.values():
+            mask = unpacked(vectors["mask"], total.device)
+            total[mask] += weight * vectors["values"]
+            mass[mask] += weight
+        keep = unpacked(row[own][1]["mask"], total.device) if own in row else mass > 0
+        return {"mask": packed(keep), "values": total[keep] / mass[keep]}
+
+    def whole(self, vectors: Arrays) -> Tensor:
+        """Return the values in their places, and zeros elsewhere."""
+        mask = unpacked(vectors["mask"], vectors["values"].device)
+        x = torch.zeros(len(mask), dtype=vectors["values"].dtype, device=mask.device)
+        x[mask] = vectors["values"]
+        return x
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 2-9. Line 1 is the server's, or is done here by `personal`."""
+        mixed = self.received(sent, memory)
+        x, y = self._x(mixed).clone(), memory.get("y", oracle.fresh().get("y"))
+        if "mask" in mixed and ("mask" in memory or "weights" not in sent):
+            mask = unpacked(mixed["mask"], x.device)
+        else:
+            mask = self._drawn(len(x), oracle).to(x.device)
+        x.mul_(mask)
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        for _ in range(turn.local_steps):  # l.2
+            y = descend(x, y, oracle, lr, lr_dual, mask=mask)  # l.3-4
+        mask = self._moved(x, y, mask, oracle, turn)  # l.5-8
+        reply = {"mask": packed(mask), "values": x[mask]}  # l.9
+        return reply, self.remembered(reply) | kept(y=y)
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return the mix, with the site's own y."""
+        return {"x": self._x(self.received(sent, memory))} | kept(y=memory.get("y", fresh.get("y")))
+
+    def _x(self, mixed: Arrays) -> Tensor:
+        return mixed["x"] if "x" in mixed else self.whole(mixed)
+
+    def _drawn(self, size: int, oracle: Oracle) -> Tensor:
+        """Return a random mask with each layer's density, on the CPU."""
+        mask = torch.ones(size, dtype=torch.bool)
+        weights = [(span, shape) for span, shape in oracle.layers if len(shape) > 1]
+        for (span, shape), density in zip(weights, erk([shape for _, shape in weights], self.density), strict=True):
+            count = math.prod(shape)
+            order = torch.randperm(count, generator=oracle.generator)
+            mask[span][order[max(1, round(density * count)) :]] = False
+        return mask
+
+    def _moved(self, x: Tensor, y: Tensor | None, mask: Tensor, oracle: Oracle, turn: Turn) -> Tensor:
+        """Lines 5-8."""
+        rate = self.prune / 2 * (1 + math.cos(math.pi * (turn.round - 1) / turn.rounds))
+        sparse = [span for span, shape in oracle.layers if len(shape) > 1 and not mask[span].all()]
+        if not sparse or not rate:
+            return mask
+        gx, _ = oracle.gradient(x, y)  # l.5
+        moved = mask.clone()
+        for span in sparse:  # l.6
+            part = moved[span]
+            count = math.ceil(rate * int(part.sum()))
+            sizes = x[span].abs().masked_fill_(~part, math.inf)
+            part[sizes.topk(count, largest=False).indices] = False  # l.7
+            gains = gx[span].abs().masked_fill_(part, -1.0)
+            part[gains.topk(count).indices] = True  # l.8
+        return moved
+
+
+def erk(shapes: Sequence[tuple[int, ...]], density: float) -> list[float]:
+    """Return the density of each layer, by the Erdős-Rényi-Kernel rule (Evci et al., ICML 2020).
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+        Of the layers' weights.
+    density : float
+        In (0, 1], of all weights together.
+    """
+    sizes = np.array([math.prod(shape) for shape in shapes], dtype=float)
+    raw = np.array([sum(shape) for shape in shapes]) / sizes
+    dense = np.zeros(len(shapes), dtype=bool)
+    while True:
+        scale = (density * sizes.sum() - sizes[dense].sum()) / max(1e-300, (raw * sizes)[~dense].sum())
+        beyond = ~dense & (scale * raw > 1)
+        if not beyond.any():
+            return [1.0 if full else float(scale * r) for full, r in zip(dense, raw, strict=True)]
+        dense |= beyond & (raw == raw[beyond].max())
+
+
+def packed(mask: Tensor) -> Tensor:
+    """Return a mask as bytes, a bit for each entry behind a one that says where they begin."""
+    bits = mask.cpu().numpy()
+    front = np.zeros(8 - len(bits) % 8, dtype=bool)
+    front[-1] = True
+    return torch.from_numpy(np.packbits(np.concatenate([front, bits])))
+
+
+def unpacked(code: Tensor, device: torch.device) -> Tensor:
+    """Return the mask that `packed` was given."""
+    bits = np.unpackbits(code.cpu().numpy()).astype(bool)
+    return torch.from_numpy(bits[int(bits.argmax()) + 1 :]).to(device)

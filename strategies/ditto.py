@@ -1,0 +1,62 @@
+"""Ditto (Li, Hu, Beirami & Smith, ICML 2021, Algorithm 1) over FedAvg, or Local SGDA where there is a y."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+from strategies.local_steps import descend, kept
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(FederatedStrategy):
+    """A common model w, and at each client a model v_k of its own that is kept near to w.
+
+    Client k, from the (w, y) it was sent and its own (v_k, z_k)::
+
+        1  u ← w
+        2  repeat q times:
+        3      draw a mini-batch
+        4      take gu, gy at (u, y);  u ← u - η gu;  y ← P(y + ηy gy)
+        5      take gv, gz at (v_k, z_k);  v_k ← v_k - η (gv + λ (v_k - w));  z_k ← P(z_k + ηy gz)
+
+    Server::
+
+        6  w, y ← mean_k u_k, mean_k y_k
+
+    Both models take a step on each mini-batch, so that with λ = 0 v_k is what the client would have without the others
+    (`Alone`), and w is `FedAvg`'s whatever λ is. The paper has no y.
+
+    Client state: v, z. A client that is new or lost them starts with the w and y that it is sent.
+    """
+
+    name = "ditto"
+    solves = frozenset({"minimisation", "minimax", "conditional"})
+    personalised = True
+    own_statistics = True
+
+    lr: float = hyper(0.1, "η: step size of w and v", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: step size of y and z, where there is a y", above=0.0)
+    lam: float = hyper(0.1, "λ: how strongly v is pulled to w", low=0.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-5. Line 6 is the base's average."""
+        own = self.personal(sent, memory, {})
+        w, u, y = sent["x"], sent["x"].clone(), sent.get("y")  # l.1
+        v, z = own["x"].clone(), own.get("y")
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        for _ in range(turn.local_steps):  # l.2
+            batch = oracle.draw()  # l.3
+            y = descend(u, y, oracle, lr, lr_dual, batch=batch)  # l.4
+            z = descend(v, z, oracle, lr, lr_dual, batch=batch, decay=self.lam, towards=w)  # l.5
+        return kept(x=u, y=y), kept(x=v, y=z)
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return v and z; w and y before there are any."""
+        return memory or sent

@@ -1,0 +1,77 @@
+"""FedRoD (Chen & Chao, ICLR 2022, Algorithm 1, with a linear personalised head)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from strategies.base import FederatedStrategy, Oracle
+from strategies.hyper import hyper
+
+if TYPE_CHECKING:
+    from problems import Arrays
+    from strategies.schedule import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRoD(FederatedStrategy):
+    """A generic model (φ, ψ) that is averaged, and at each client a second head θ_k beside its head ψ.
+
+    The generic one is trained as if each client had equally many samples of each class: with the balanced softmax
+    (Ren et al. 2020), whose logits are h_c + log n_c, n_c the client's samples of class c. The personal one adds its
+    logits to the generic ones, on the body's features, and is trained with the plain loss.
+
+    Client k, from the (φ, ψ) it was sent and its own θ_k, at first zero::
+
+        1  repeat q times:
+        2      draw a mini-batch
+        3      take gφ, gψ of the balanced loss at (φ, ψ)
+        4      take gθ of the plain loss, of the logits of ψ and θ_k together
+        5      φ ← φ - η gφ;  ψ ← ψ - η gψ;  θ_k ← θ_k - α gθ
+
+    Server::
+
+        6  φ, ψ ← mean_k φ_k, mean_k ψ_k
+
+    Both heads are the last, linear layer, so their logits together are those of one head ψ + θ_k.
+
+    Client state: θ. Lost, it is zero again.
+    """
+
+    name = "fedrod"
+    solves = frozenset({"minimisation"})
+    needs = frozenset({"head", "balanced"})
+    personalised = True
+    own_statistics = True
+    last_layer = True
+
+    lr: float = hyper(0.1, "η: step size of the generic model", above=0.0)
+    lr_head: float = hyper(0.1, "α: step size of the personal head", above=0.0)
+
+    def initial_state(self, start: Arrays) -> Arrays:
+        """Keep the whole model: the generic head is averaged too."""
+        return {name: vector for name, vector in start.items() if name != "body"}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-5. Line 6 is the base's average."""
+        x, split = sent["x"].clone(), oracle.head
+        theta = memory["head"].clone() if memory else torch.zeros_like(x[split:])
+        for _ in range(turn.local_steps):  # l.1
+            batch = oracle.draw()  # l.2
+            gx = oracle.balanced_gradient(x, batch)  # l.3
+            own, _ = oracle.gradient(_together(x, theta), None, batch)  # l.4
+            x.sub_(gx, alpha=self.lr * turn.rate)  # l.5
+            theta.sub_(own[split:], alpha=self.lr_head * turn.rate)
+        return {"x": x}, {"head": theta}
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return the generic model, with the two heads in one."""
+        return {"x": _together(sent["x"], memory["head"])} if memory else sent
+
+
+def _together(x: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+    """Return x with θ added to its head."""
+    split = len(x) - len(theta)
+    return torch.cat([x[:split], x[split:] + theta])

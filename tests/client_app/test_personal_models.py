@@ -1,0 +1,177 @@
+"""After a run of a personalised algorithm each site has its own model, in its own state folder, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import re
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from client_app.memory import Memory, metadata
+from config import RunConfig
+from config.run import Value
+from datasets import Samples, load_site
+from problems import build_problem
+from server_app import simulate
+from server_app.console import Progress
+from server_app.coordinator import Result, coordinate
+from strategies import RunError
+from tests.server_app.sites import SiteGrid, hospitals, saddle_job, site_job
+from tests.strategies.test_alone import images
+
+NAMES = ("north", "south", "west")
+
+
+def run(folder: Path, **keys: Value) -> tuple[Result, SiteGrid]:
+    """Run ``alone`` at three hospitals, each with a state folder of its own."""
+    config = site_job(folder, **{"algorithm": "alone", "problem": "auc", **keys})
+    nodes = [{**node, "state-dir": str(folder / f"state-{node['site']}")} for node in hospitals(folder)]
+    torch.set_num_threads(1)
+    with SiteGrid(config, nodes) as grid:
+        return coordinate(config, grid, Progress(quiet=True)), grid
+
+
+def model_file(folder: Path, name: str) -> Path:
+    """Return the one file that a site's state folder holds."""
+    [file] = [path for path in (folder / f"state-{name}").rglob("*") if path.is_file()]
+    return file
+
+
+@pytest.mark.parametrize(("problem", "vectors"), [("auc", ["x", "y"]), ("bce", ["x"])])
+def test_each_sites_model_stays_and_is_the_one_that_was_reported(
+    tmp_path: Path, problem: str, vectors: list[str]
+) -> None:
+    result, grid = run(tmp_path, problem=problem, model="mlp")
+    models = {}
+    for name in NAMES:
+        file = model_file(tmp_path, name)
+        assert file.relative_to(tmp_path / f"state-{name}") == Path("models") / f"{grid.run_id}-{name}.safetensors"
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        models[name], facts = load_file(file), metadata(file.read_bytes())
+        assert sorted(models[name]) == vectors
+        assert {key: facts[key] for key in ("algorithm", "problem", "model", "d", "shape")} == {
+            "algorithm": "alone",
+            "problem": problem,
+            "model": "mlp",
+            "d": len(models[name]["x"]),
+            "shape": [4],
+        }
+        # What is in the file is all that it takes to get the reported numbers, but for the data.
+        task = grid.config.task("cpu", (4,), 2, facts["prior"], -1, 3)  # type: ignore[arg-type]
+        held_out: Samples = load_site(grid.config.data(str(tmp_path / f"private-{name}")), 0, 1).held_out
+        held_out = held_out.standardised(*(torch.tensor(facts[key]) for key in ("shift", "scale")))
+        metrics = build_problem(task).metrics(models[name]["x"], models[name].get("y"), held_out)
+        reported = result.metrics[-1]["sites"][name]
+        assert {key: metrics[key] for key in reported} == reported
+    assert not torch.equal(models["north"]["x"], models["south"]["x"])
+
+
+def test_batch_norm_statistics_are_part_of_it(tmp_path: Path) -> None:
+    keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
+    config = site_job(tmp_path, algorithm="alone", problem="bce", standardise=False, **keys, bn="local")
+    nodes = [{**images(tmp_path, k, 100), "state-dir": str(tmp_path / f"state-s{k}")} for k in range(2)]
+    with SiteGrid(config, nodes) as grid:
+        coordinate(config, grid, Progress(quiet=True))
+    statistics = [load_file(model_file(tmp_path, f"s{k}"))["buffers"] for k in range(2)]
+    fresh = build_problem(config.task("cpu", (1, 16, 16), 2, 0.5, -1, 2)).buffers()
+    assert statistics[0].shape == fresh.shape
+    assert not torch.equal(statistics[0], fresh)
+    assert not torch.equal(statistics[0], statistics[1])
+
+
+def test_a_common_model_leaves_nothing_at_the_sites(tmp_path: Path) -> None:
+    run(tmp_path, algorithm="codasca")
+    assert [path for name in NAMES for path in (tmp_path / f"state-{name}").rglob("*")] == []
+
+
+# ---------------------------------------------------------------------- in the engines
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_local_engine_keeps_models_where_it_is_told_to(tmp_path: Path, workers: int) -> None:
+    result = simulate(saddle_job(tmp_path, algorithm="alone", workers=workers, state_dir=str(tmp_path / "state")))
+    files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert sorted(re.sub(r"^\d+-", "", file.name) for file in files) == [f"site-{k}.safetensors" for k in range(4)]
+    assert {file.parent for file in files} == {tmp_path / "state" / "models"}
+    assert not list(result.folder.glob("*.safetensors")), "the coordinator has none"
+
+
+def test_a_run_that_stops_leaves_no_memory_in_the_local_engine(tmp_path: Path) -> None:
+    keys = saddle_job(tmp_path, algorithm="alone", state_dir=str(tmp_path / "state"), loss_bound=1e-9)
+    with pytest.raises(RunError, match="diverges"):
+        simulate(keys)
+    assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
+
+
+def test_by_default_the_local_engine_leaves_nothing_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    simulate(saddle_job(tmp_path, algorithm="alone"), quiet=False)
+    assert list(temporary.rglob("*.safetensors")) == []
+    assert 'state-dir="state" would have kept them' in capsys.readouterr().out
+    simulate(saddle_job(tmp_path, algorithm="alone", state_dir=str(tmp_path / "state")), quiet=False)
+    assert f"the sites' own models are in {tmp_path / 'state' / 'models'}" in capsys.readouterr().out
+
+
+def test_a_sites_own_state_dir_goes_before_the_runs(tmp_path: Path) -> None:
+    run(tmp_path, state_dir=str(tmp_path / "elsewhere"))
+    assert [model_file(tmp_path, name).exists() for name in NAMES] == [True] * 3
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# ---------------------------------------------------------------------- somebody else's state
+
+
+class Planting(SiteGrid):
+    """The local engine; before round 2, or before the last evaluation, somebody else's file lies at one site."""
+
+    def plant(self, model: bool) -> None:
+        """Write it."""
+        theirs = Memory(f"{self.folder}/state", self.run_id, "site-1", {"algorithm": "codasca", "problem": "saddle"})
+        self.file = theirs.model_path if model else theirs.path
+        vectors = {"cx": torch.ones(5)}
+        if model:
+            theirs.keep(vectors, {})
+        else:
+            theirs.save(vectors)
+        self.planted = self.file.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_state_folder_of_another_algorithm_is_refused_by_that_site_and_named(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator hears which file and whose, without a path; the site's log has the path; the file stays."""
+
+    class Here(Planting):
+        def push_messages(self, messages):  # type: ignore[no-untyped-def]
+            messages = list(messages)
+            config = messages[0].content.config_records["config"]
+            if messages[0].metadata.message_type == kind and config["round"] in (2, 4):
+                self.plant(model=kind == "evaluate")
+            return super().push_messages(messages)
+
+        def __exit__(self, *error):  # type: ignore[no-untyped-def]
+            assert self.file.read_bytes() == self.planted
+            super().__exit__(*error)
+
+    config = RunConfig.parse(saddle_job(tmp_path, algorithm="alone", min_replies=3))
+    nodes: list[dict[str, Value]] = [{"partition-id": k} for k in range(4)]
+    with caplog.at_level(logging.ERROR, "edelweiss"), Here(config, nodes) as grid:
+        result = coordinate(config, grid, Progress())
+    out = capsys.readouterr().out
+    [line] = {line for line in out.splitlines() if "refused" in line}
+    assert "warning: site 'site-1' refused: " in line
+    assert grid.file.name in line
+    assert "algorithm = 'codasca'" in line
+    assert "algorithm = 'alone'" in line
+    assert grid.folder not in line
+    assert str(grid.file) in caplog.text
+    assert sorted(result.metrics[-1]["sites"]) == ["site-0", "site-2", "site-3"]

@@ -1,0 +1,429 @@
+"""A new hospital: it is given a body, trains its own head, and learns how it does before and after."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from client_app.__main__ import main
+from client_app.memory import metadata
+from client_app.oracle import SiteOracle, stream
+from client_app.personalise import Given, personalise, task
+from config.run import Value
+from datasets import SiteData, load_site
+from models import build
+from problems import build_problem
+from problems.metrics import ranking
+from server_app import simulate
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn
+from strategies.hyper import hyper
+from strategies.local_steps import descend, kept
+from tests.server_app.sites import FEATURES, SiteGrid, hospitals, saddle_job, site_job, table, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from problems import Arrays
+
+REPO = Path(__file__).resolve().parents[2]
+STEPS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnHeads(FederatedStrategy):
+    """The least that leaves a body: local descent, ascent where there is a y, and the mean; counted as personalised."""
+
+    name = "own-heads"
+    personalised = True
+    solves = frozenset({"minimisation", "minimax", "conditional"})
+
+    lr: float = hyper(0.1, "step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "step size of y", above=0.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        x, y = sent["x"].clone(), sent.get("y")
+        for _ in range(turn.local_steps):
+            y = descend(x, y, oracle, self.lr, self.lr_dual)
+        return kept(x=x, y=y), {}
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setitem(ALGORITHMS, OwnHeads.name, OwnHeads)
+
+
+def finished(folder: Path, **keys: Value) -> Path:
+    """Run at three hospitals; return the run folder."""
+    config = site_job(folder, **{"algorithm": "own-heads", "model": "mlp", "hidden": 8, "rounds": 3, **keys})
+    with SiteGrid(config, hospitals(folder)) as grid:
+        return coordinate(config, grid, Progress(quiet=True)).folder
+
+
+def newcomer(folder: Path, rows: int = 80, classes: int = 2) -> Path:
+    """Write the data of a hospital whose features mean the opposite; returns its folder."""
+    features, labels = table(rows, seed=9)
+    return write_table(folder / "private-new", -features, np.arange(rows) % classes if classes > 2 else labels)
+
+
+def at_home(folder: Path, data_dir: Path) -> tuple[Given, SiteData]:
+    """Read both sides as the command line does."""
+    given = Given.read(folder)
+    return given, load_site(given.config.data(str(data_dir)), 0, 1)
+
+
+def in_order(given: Given, classes: int = 2) -> torch.Tensor:
+    """Return all parameters in the order of the network's own."""
+    module = build("mlp", (FEATURES,), 1 if classes == 2 else classes, hidden=8)
+    module.load_state_dict(given.state, strict=True)
+    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[float, float]]:
+    """Return the table that was printed: before and after, by metric."""
+    lines = capsys.readouterr().out.splitlines()
+    [head] = [i for i, line in enumerate(lines) if line.split() == ["before", "after"]]
+    cells = [line.split() for line in lines[head + 1 : -1]]
+    return {name: (float(before), float(after)) for name, before, after in cells}
+
+
+# ---------------------------------------------------------------------- what it does
+
+
+@pytest.mark.parametrize(
+    ("problem", "classes"),
+    [("bce", 2), ("auc", 2), ("auc-margin", 2), ("auprc", 2), ("cross-entropy", 3), ("fair", 3)],
+)
+def test_only_the_head_is_trained_and_it_helps(
+    tmp_path: Path, problem: str, classes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if classes > 2:
+        config = site_job(tmp_path, algorithm="own-heads", problem=problem, model="mlp", hidden=8, rounds=3)
+        nodes = hospitals(tmp_path)
+        for node in nodes:
+            features, _ = table(60, seed=len(str(node["site"])))
+            write_table(Path(str(node["data-dir"])), features, np.arange(60) % classes)
+        with SiteGrid(config, nodes) as grid:
+            folder = coordinate(config, grid, Progress(quiet=True)).folder
+    else:
+        folder = finished(tmp_path, problem=problem)
+    data_dir, state = newcomer(tmp_path, classes=classes), tmp_path / "state"
+    arguments = ["--model", str(folder), "--data-dir", str(data_dir), "--state-dir", str(state), "--site", "new"]
+    assert main(["personalise", *arguments, "--steps", "200", "--lr", "0.1"]) == 0
+    reported = said(capsys)
+    [file] = (path for path in state.rglob("*") if path.is_file())
+    assert file.relative_to(state) == Path("models") / f"{folder.name}-new.safetensors"
+
+    given, data = at_home(folder, data_dir)
+    problem_here = build_problem(task(given, "cpu"))
+    own, head = load_file(file), problem_here.head
+    start = problem_here.initial()
+    body = in_order(given, classes)[:head]
+    assert len(in_order(given, classes)) - head == 9 * (1 if classes == 2 else classes), "weights of 8 units, a bias"
+    assert torch.equal(own["x"][:head], body), "the body is as it was given"
+    moved = own["x"][head:] != start["x"][head:]
+    assert moved.float().mean() > 0.5, "units that are always off aside"
+    assert moved[moved.numel() - problem_here.extra :].all(), "a and b belong to the head"  # type: ignore[attr-defined]
+    assert sorted(own) == sorted(start)
+
+    shift, scale = (torch.tensor(given.facts[key]) for key in ("shift", "scale"))
+    held_out = data.held_out.standardised(shift, scale)
+    before = problem_here.metrics(torch.cat([body, start["x"][head:]]), start.get("y"), held_out)
+    after = problem_here.metrics(own["x"], own.get("y"), held_out)
+    for name in reported:
+        assert reported[name] == pytest.approx((before[name], after[name]), abs=1e-4)
+    better = "accuracy" if classes > 2 else "auroc"
+    if classes == 2:  # labels of three classes are dealt in turn: there is nothing to learn
+        assert reported[better][1] > max(0.8, reported[better][0])
+    facts = metadata(file.read_bytes())
+    assert (facts["algorithm"], facts["problem"]) == ("own-heads", problem)
+    assert facts["d"] == len(own["x"])
+    assert facts["shift"] == given.facts["shift"]
+
+
+def test_the_numbers_are_those_of_plain_pytorch(tmp_path: Path) -> None:
+    """A frozen body, an optimiser on the head, torch's own loss; only the batches come from the app."""
+    folder = finished(tmp_path, problem="bce")
+    given, data = at_home(folder, newcomer(tmp_path))
+    outcome = personalise(given, data, steps=STEPS, lr=0.07)
+
+    module = build("mlp", (FEATURES,), 1, hidden=8)
+    module.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+    module.body.requires_grad_(False)  # type: ignore[union-attr]
+    optimiser = torch.optim.SGD(module.head.parameters(), lr=0.07)  # type: ignore[union-attr]
+    shift, scale = (torch.tensor(given.facts[key]) for key in ("shift", "scale"))
+    train, held_out = (samples.standardised(shift, scale) for samples in (data.train, data.held_out))
+    dealer = SiteOracle.open(given.config, build_problem(task(given, "cpu")), train, stream(given.config.seed, 0, 0, 0))
+
+    def evaluated() -> tuple[float, dict[str, float]]:
+        inputs, labels = held_out.batch(torch.arange(len(held_out)))
+        with torch.no_grad():
+            logits = module(inputs).squeeze(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.float())
+        return loss.item(), ranking(labels.numpy(), logits.numpy())
+
+    seen = [evaluated()]
+    for _ in range(STEPS):
+        inputs, labels = dealer.draw() or pytest.fail("no batch")
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(module(inputs).squeeze(1), labels.float())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    seen.append(evaluated())
+    for (loss_value, rank), metrics in zip(seen, (outcome.before, outcome.after), strict=True):
+        assert metrics["loss"] == pytest.approx(loss_value, abs=1e-5)
+        assert metrics["auroc"] == pytest.approx(rank["auroc"], abs=1e-3)
+    vector = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    assert torch.allclose(vector, outcome.model["x"], atol=1e-5)
+    assert outcome.before["loss"] != outcome.after["loss"]
+
+
+def test_the_same_again_gives_the_same_bits_and_replaces_the_model(tmp_path: Path) -> None:
+    folder, data_dir = finished(tmp_path), newcomer(tmp_path)
+    files = set()
+    for _ in range(2):
+        arguments = ["--model", str(folder), "--data-dir", str(data_dir), "--state-dir", str(tmp_path / "state")]
+        assert main(["personalise", *arguments, "--steps", "20"]) == 0
+        [file] = (tmp_path / "state" / "models").iterdir()
+        assert file.name == f"{folder.name}-private-new.safetensors", "called after the data folder"
+        files.add(file.read_bytes())
+    assert len(files) == 1
+
+
+def test_the_body_of_a_common_model_serves_too_with_its_head_to_start_from(tmp_path: Path) -> None:
+    folder = finished(tmp_path, algorithm="codasca", problem="auc")
+    given, data = at_home(folder, newcomer(tmp_path))
+    outcome = personalise(given, data, steps=1, lr=1e-9, lr_dual=1e-9)
+    network = in_order(given)
+    assert torch.allclose(outcome.model["x"][:-2], network, atol=1e-6)
+    assert outcome.model["x"][-2:].tolist() == pytest.approx([given.facts["a"], given.facts["b"]], abs=1e-6)
+    assert outcome.model["y"].tolist() == pytest.approx([given.facts["alpha"]], abs=1e-6)
+
+
+def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", str(finished(tmp_path)), "--data-dir", str(newcomer(tmp_path)), "--steps", "5"]
+    arguments += ["--state-dir", str(tmp_path / "state")]
+    trained = []
+    for change in ([], ["--run-config", 'head="body.3"']):
+        assert main(["personalise", *arguments, *change]) == 0
+        trained.append(capsys.readouterr().out.split(" parameters trained")[0].split(", ")[-1])
+    assert trained == ["11 of 123", "83 of 123"]
+
+
+def test_statistics_of_batch_norm_are_the_new_sites_own(tmp_path: Path) -> None:
+    from tests.strategies.test_alone import images
+
+    keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
+    config = site_job(tmp_path, algorithm="own-heads", problem="bce", standardise=False, bn="local", **keys)
+    with SiteGrid(config, [images(tmp_path, k, 100) for k in range(2)]) as grid:
+        folder = coordinate(config, grid, Progress(quiet=True)).folder
+    given = Given.read(folder)
+    statistics = []
+    for brightness in (60, 200):
+        data = load_site(given.config.data(str(images(tmp_path, 7, brightness)["data-dir"])), 0, 1)
+        outcome = personalise(given, data, steps=1)
+        assert np.isfinite(outcome.before["loss"])
+        statistics.append(outcome.model["buffers"])
+    assert not torch.equal(*statistics)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in ("d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod") if n in ALGORITHMS]
+)
+def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Path, name: str) -> None:
+    problem = "auc" if "minimax" in ALGORITHMS[name].solves else "cross-entropy"
+    given, data = at_home(finished(tmp_path, algorithm=name, problem=problem), newcomer(tmp_path))
+    assert given.facts["head"] == "fresh"
+    outcome = personalise(given, data, steps=200, lr=0.1)
+    assert outcome.head > 0
+    better = "auroc" if problem == "auc" else "accuracy"
+    assert outcome.after[better] >= max(0.75, outcome.before[better])  # type: ignore[type-var, operator]
+    assert not torch.equal(outcome.model["x"][outcome.head :], build_problem(task(given, "cpu")).fresh()["head"])
+
+
+def test_from_a_shell(tmp_path: Path) -> None:
+    folder = finished(tmp_path, algorithm="codasca")
+    arguments = ["--model", str(folder), "--data-dir", str(newcomer(tmp_path)), "--state-dir", str(tmp_path / "state")]
+    command = [sys.executable, "-m", "client_app", "personalise", *arguments, "--steps", "3"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "before     after" in done.stdout
+    assert done.stderr == ""
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def _no_config(run: Path, data: Path) -> None:
+    (run / "config.toml").unlink()
+
+
+def _no_model(run: Path, data: Path) -> None:
+    (run / "model.safetensors").unlink()
+
+
+def _half_a_model(run: Path, data: Path) -> None:
+    file = run / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-50])
+
+
+def _no_facts(run: Path, data: Path) -> None:
+    save_file(load_file(run / "model.safetensors"), run / "model.safetensors")
+
+
+def _another_model(run: Path, data: Path) -> Sequence[str]:
+    return ["--run-config", "hidden=9"]
+
+
+def _no_such_layer(run: Path, data: Path) -> Sequence[str]:
+    return ["--run-config", 'head="tail"']
+
+
+def _all_is_head(run: Path, data: Path) -> Sequence[str]:
+    return ["--run-config", 'head="body"']
+
+
+def _no_data(run: Path, data: Path) -> None:
+    shutil.rmtree(data)
+
+
+def _other_width(run: Path, data: Path) -> None:
+    features, labels = table(40, seed=3)
+    write_table(data, features[:, :3], labels)
+
+
+def _other_columns(run: Path, data: Path) -> None:
+    write_table(data, *table(40, seed=3), names=["age", "pressure", "marker", "dose"])
+
+
+def _nothing_held_out(run: Path, data: Path) -> Sequence[str]:
+    return ["--run-config", "holdout-share=0.0"]
+
+
+def _three_labels(run: Path, data: Path) -> None:
+    features, _ = table(40, seed=3)
+    write_table(data, features, np.arange(40) % 3)
+
+
+def _no_label(run: Path, data: Path) -> Sequence[str]:
+    return ["--label", "outcome"]
+
+
+def _too_fast(run: Path, data: Path) -> Sequence[str]:
+    return ["--lr", "1e30"]
+
+
+def _no_device(run: Path, data: Path) -> Sequence[str]:
+    return ["--device", "cuda:99"]
+
+
+def _unknown_key(run: Path, data: Path) -> Sequence[str]:
+    return ["--run-config", "step=3"]
+
+
+def _state_is_a_file(run: Path, data: Path) -> Sequence[str]:
+    (run / "state").write_text("")
+    return ["--state-dir", str(run / "state")]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "expected"),
+    [
+        (_no_config, 1, ["is no run folder", "config.toml"]),
+        (_no_model, 1, ["the run left no model.safetensors", "stopped"]),
+        (_half_a_model, 1, ["model.safetensors cannot be read"]),
+        (_no_facts, 1, ["does not say what the inputs are like"]),
+        (_another_model, 1, ["do not belong together", "body.1.weight"]),
+        (_no_such_layer, 1, ["head = 'tail'", "body.1, body.3, head"]),
+        (_all_is_head, 1, ["no separable head"]),
+        (_no_data, 1, ["private-new cannot be read", "data.csv"]),
+        (_other_width, 1, ["of size 3", "of size 4"]),
+        (_other_columns, 1, ["other names", "age"]),
+        (_nothing_held_out, 1, ["no sample is held out", "holdout-share"]),
+        (_three_labels, 1, ["label"]),
+        (_no_label, 1, ["no label column 'outcome'"]),
+        (_too_fast, 1, ["diverges", "--lr 1e+30"]),
+        (_no_device, 2, ["device = 'cuda:99'"]),
+        (_unknown_key, 2, ["unknown key 'step'"]),
+        (_state_is_a_file, 1, ["cannot be written", "--state-dir"]),
+    ],
+)
+def test_each_mistake_is_one_message_that_says_what_to_do(
+    tmp_path: Path,
+    spoil: Callable[[Path, Path], Sequence[str] | None],
+    code: int,
+    expected: Sequence[str],
+    given_run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, data = tmp_path / "run", newcomer(tmp_path)
+    shutil.copytree(given_run, run)
+    arguments = ["--model", str(run), "--data-dir", str(data), "--state-dir", str(tmp_path / "state"), "--steps", "5"]
+    assert main(["personalise", *arguments, *(spoil(run, data) or [])]) == code
+    shown = capsys.readouterr()
+    assert shown.out == "" or spoil is _state_is_a_file
+    for text in expected:
+        assert text in shown.err
+    assert "Traceback" not in shown.err
+    assert not (tmp_path / "state").exists(), "nothing is written"
+
+
+@pytest.fixture(scope="module")
+def given_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that all mistakes are made with."""
+    torch.set_num_threads(1)
+    return finished(tmp_path_factory.mktemp("given"), algorithm="codasca", problem="auc")
+
+
+def test_runs_that_share_no_body_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(newcomer(tmp_path))
+    for folder, reason in (
+        (finished(tmp_path, algorithm="alone"), "with algorithm = 'alone' sites share nothing"),
+        (finished(tmp_path, model="linear"), "left no model.safetensors"),
+        (finished(tmp_path, algorithm="codasca", model="linear"), "has no separable head"),
+    ):
+        assert main(["personalise", "--model", str(folder), "--data-dir", data]) == 1
+        assert reason in capsys.readouterr().err
+    folder = simulate(saddle_job(tmp_path)).folder
+    assert main(["personalise", "--model", str(folder), "--data-dir", data]) == 1
+    assert "problem = 'saddle' has no network" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", [["--steps", "0"], ["--lr", "0"], ["--lr", "nan"], ["--lr-dual", "-1"], ["--steps", "many"]]
+)
+def test_numbers_out_of_range_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["personalise", "--model", "runs/x", "--data-dir", "data", *option])
+    assert ended.value.code == 2
+    assert f"argument {option[0]}" in capsys.readouterr().err
+
+
+def test_somebody_elses_model_of_this_name_is_refused_and_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, state = newcomer(tmp_path), tmp_path / "state"
+    kept: list[Any] = []
+    for hidden in (8, 9):
+        folder = finished(tmp_path, algorithm="codasca", hidden=hidden)
+        place = tmp_path / f"{hidden}" / "same"
+        shutil.copytree(folder, place)
+        arguments = ["--model", str(place), "--data-dir", str(data), "--state-dir", str(state), "--steps", "2"]
+        code = main(["personalise", *arguments])
+        [file] = (state / "models").iterdir()
+        kept.append((code, file.read_bytes()))
+    assert [code for code, _ in kept] == [0, 1]
+    assert kept[0][1] == kept[1][1]
+    assert "same-private-new.safetensors holds the state of" in capsys.readouterr().err

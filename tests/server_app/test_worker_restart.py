@@ -1,0 +1,62 @@
+"""Worker processes of the local engine die between two rounds: what sites remember is on disk, and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+
+from config import RunConfig
+from server_app.console import Progress
+from server_app.coordinator import Result, coordinate
+from server_app.local import LocalGrid, unused_run_id
+from strategies import ALGORITHMS
+from tests.server_app.sites import saddle_job
+from tests.strategies.test_memory_loss import REMEMBERING
+
+ROUNDS = 6
+
+
+class Killing(LocalGrid):
+    """The local engine; all its workers are killed before the messages of some rounds leave."""
+
+    rounds: Collection[int] = ()
+    killed = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        if messages[0].content.config_records["config"].get("round") in self.rounds:
+            for pipe, child in list(self._children.items()):
+                assert not self._at_worker[pipe], "between two rounds"
+                child.kill()
+                child.join()
+                pipe.close()
+                del self._children[pipe], self._at_worker[pipe]
+                self.killed += 1
+        return super().push_messages(messages)
+
+
+def run(keys: dict[str, Any], rounds: Collection[int] = ()) -> tuple[Result, int]:
+    """Run, killing all workers before these rounds."""
+    torch.set_num_threads(1)
+    with Killing(RunConfig.parse(keys), unused_run_id()) as grid:
+        grid.rounds = rounds
+        return coordinate(grid.config, grid, Progress(quiet=True)), grid.killed
+
+
+def untimed(result: Result) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if "seconds" not in key} for record in result.metrics]
+
+
+@pytest.mark.parametrize("name", [n for n in REMEMBERING if "minimax" in ALGORITHMS[n].solves])
+def test_new_workers_go_on_where_those_before_them_were(name: str, tmp_path: Path) -> None:
+    keys = saddle_job(tmp_path, algorithm=name, workers=2, rounds=ROUNDS, state_dir=str(tmp_path / "state"))
+    keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
+    quiet, _ = run(keys)
+    restarted, killed = run(keys, rounds=(3, 4, ROUNDS))
+    assert killed >= 3 * 2
+    assert untimed(restarted) == untimed(quiet)

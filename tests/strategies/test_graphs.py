@@ -1,0 +1,114 @@
+"""Mixing graphs: their weights, that they are connected, files of edges, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strategies import StrategyError
+from strategies.graphs import components, mixing_matrix, neighbours, spectral_gap
+
+DRAWN = [("ring", 8), ("ring", 2), ("random", 12), ("random", 40), ("full", 7), ("star", 6), ("ring", 1), ("full", 1)]
+
+
+def by_hand(edges: set[tuple[int, int]], sites: int) -> np.ndarray:
+    """Metropolis-Hastings weights, entry by entry."""
+    degree = [sum(i in edge for edge in edges) for i in range(sites)]
+    weights = np.zeros((sites, sites))
+    for i, j in edges:
+        weights[i, j] = weights[j, i] = 1 / (1 + max(degree[i], degree[j]))
+    for i in range(sites):
+        weights[i, i] = 1 - sum(weights[i])
+    return weights
+
+
+def edges_of(weights: np.ndarray) -> set[tuple[int, int]]:
+    return {(int(i), int(j)) for i, j in zip(*np.nonzero(weights), strict=True) if i < j}
+
+
+@pytest.mark.parametrize(("topology", "sites"), DRAWN)
+def test_weights_are_symmetric_doubly_stochastic_and_those_of_the_edges(topology: str, sites: int) -> None:
+    weights = mixing_matrix(topology, sites)
+    assert weights.shape == (sites, sites)
+    np.testing.assert_array_equal(weights, weights.T)
+    np.testing.assert_allclose(weights.sum(0), 1, rtol=0, atol=1e-12)
+    assert (weights >= 0).all()
+    assert (weights.diagonal() > 0).all()
+    np.testing.assert_allclose(weights, by_hand(edges_of(weights), sites), rtol=0, atol=1e-12)
+    assert len(components(weights != 0)) == 1
+
+
+def test_who_is_whose_neighbour() -> None:
+    assert edges_of(mixing_matrix("ring", 5)) == {(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)}
+    assert edges_of(mixing_matrix("star", 4)) == {(0, 1), (0, 2), (0, 3)}
+    np.testing.assert_allclose(mixing_matrix("full", 5), 1 / 5, rtol=0, atol=1e-15)
+    assert neighbours(mixing_matrix("ring", 5), 0) == [(j, pytest.approx(1 / 3)) for j in (0, 1, 4)]
+    assert [j for j, _ in neighbours(mixing_matrix("star", 4), 2)] == [0, 2]
+
+
+@pytest.mark.parametrize("degree", [2.0, 3.5, 6.0])
+def test_random_graphs_have_the_wanted_degree_and_follow_the_seed(degree: float) -> None:
+    graphs = [edges_of(mixing_matrix("random", 20, seed=seed, mean_degree=degree)) for seed in (0, 0, 1)]
+    assert [2 * len(edges) / 20 for edges in graphs] == [degree] * 3
+    assert graphs[0] == graphs[1] != graphs[2]
+
+
+def test_random_graphs_at_their_limits() -> None:
+    assert len(edges_of(mixing_matrix("random", 10, mean_degree=1.8))) == 9, "a tree"
+    np.testing.assert_array_equal(mixing_matrix("random", 5, mean_degree=9.0), mixing_matrix("full", 5))
+    with pytest.raises(StrategyError, match=r"mean-degree = 1: a connected graph of 10 sites needs at least 1\.8 "):
+        mixing_matrix("random", 10, mean_degree=1.0)
+
+
+def test_the_spectral_gap() -> None:
+    """Of a ring of n with weights 1/3: λ_k = (1 + 2 cos(2πk/n)) / 3; of a full graph 1."""
+    for sites in (5, 8):
+        values = sorted(abs((1 + 2 * np.cos(2 * np.pi * k / sites)) / 3) for k in range(sites))
+        assert spectral_gap(mixing_matrix("ring", sites)) == pytest.approx(1 - values[-2], abs=1e-12)
+    assert spectral_gap(mixing_matrix("full", 6)) == pytest.approx(1, abs=1e-12)
+    assert spectral_gap(mixing_matrix("full", 1)) == 1
+    assert 0 < spectral_gap(mixing_matrix("ring", 30)) < spectral_gap(mixing_matrix("ring", 6))
+
+
+FILES = {
+    "plain.csv": "0,1\n1,2\n\n1, 3\n",
+    "named.csv": "from,to\n0,1\n2,1\n3,1\n1,3\n",  # the last says what the one before it says
+    "edges.toml": "edges = [[0, 1], [1, 2], [3, 1]]\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_edges_from_a_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(FILES[name], encoding="utf-8")
+    weights = mixing_matrix("file", 4, file=str(tmp_path / name))
+    np.testing.assert_allclose(weights, by_hand({(0, 1), (1, 2), (1, 3)}, 4), rtol=0, atol=1e-12)
+
+
+REFUSED = {
+    "components.csv": ("0,1\n2,3\n", r"falls into 3 components of sites: 0, 1; 2, 3; 4\. Add"),
+    "beyond.csv": ("0,1\n1,2\n2,3\n3,4\n4,7\n", r"a graph of 8 sites or more, and the run has sites = 5.*names 7"),
+    "few.toml": ("edges = [[0, 1], [1, 2]]", r"3 components of sites: 0, 1, 2; 3; 4"),
+    "loop.csv": ("0,1\n1,1\n", r"the edge \[1, 1\] leads from a site to itself"),
+    "three.csv": ("0,1,2\n", r"\[0, 1, 2\] is no pair of sites"),
+    "negative.csv": ("0,-1\n", r"\[0, -1\] is no pair of sites"),
+    "words.csv": ("0,1\nnorth,south\n", r"is no list of edges.*north"),
+    "other.toml": ("nodes = 3", r"is no list of edges.*edges"),
+    "broken.toml": ("edges = [[0,", r"is no list of edges"),
+    "float.toml": ("edges = [[0.5, 1]]", r"\[0.5, 1\] is no pair of sites"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_files_that_are_no_graph_of_the_sites_are_refused(name: str, tmp_path: Path) -> None:
+    text, message = REFUSED[name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(StrategyError, match=message) as refusal:
+        mixing_matrix("file", 5, file=str(tmp_path / name))
+    assert str(refusal.value).startswith(f"graph-file = '{tmp_path / name}'")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StrategyError, match=r"graph-file = '.*none\.csv' cannot be read"):
+        mixing_matrix("file", 5, file=str(tmp_path / "none.csv"))
