@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from config.run import Value
     from datasets import Samples, SiteData
-    from problems import Arrays, Metrics
+    from problems import Arrays, Metrics, Task
 
 WARM_UP = 50  # batches that estimate the statistics of batch norm, where a run gives none
 
@@ -157,6 +157,8 @@ def personalise(
         raise PersonaliseError(
             f"model = {config.model!r} has no separable head: nothing lies before it, so there is no body to be given"
         )
+    if problem.multiclass and (text := problem.lacks(data.train.targets().bincount(minlength=data.classes).tolist())):
+        raise PersonaliseError(f"the site has, to train on, {text}")
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
     x, y = start(problem, given)
     train, held_out = (standardised(samples, given.facts).to(problem.device) for samples in (data.train, data.held_out))
@@ -193,7 +195,7 @@ def require_fit(given: Given, data: SiteData) -> None:
         raise PersonaliseError("\n".join(wrong))
 
 
-def task(given: Given, device: str) -> Any:
+def task(given: Given, device: str) -> Task:
     """Describe the problem that the run solved."""
     facts, config = given.facts, given.config
     known = (tuple(facts["shape"]), facts["classes"], facts.get("prior", 0.5), -1, config.sites)
