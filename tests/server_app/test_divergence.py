@@ -43,7 +43,7 @@ def test_a_loss_above_the_bound_ends_the_run(tmp_path: Path, bound: float, stops
 def test_without_evaluations_it_stops_when_numbers_overflow(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"round \d+ of 50: the run diverges") as caught:
         simulate(saddle_job(tmp_path) | TOO_LARGE | {"evaluate-every": 0})
-    assert all(f"site 'site-{k}' sent NaN or infinity in 'x'" in str(caught.value) for k in range(4))
+    assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') sent NaN or infinity in 'x'" in str(caught.value)
     assert caught.match(ADVICE)
 
 
