@@ -30,7 +30,7 @@ import time
 import tomllib
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +151,9 @@ class Sweep:
         cell, repeat = next(combinations(self.study.compare)), next(combinations(self.study.repeat))
         repeat |= {"seed": self.study.tuning_seed}
         quick: Settings = {"evaluate-every": 0, "central-test": False}
-        return [Job(method, point, {}, repeat, self.settings(method, cell, point, repeat, quick)) for point in grid]
+        jobs = [Job(method, point, {}, repeat, self.settings(method, cell, point, repeat, quick)) for point in grid]
+        # Not on the test set, even where each site is given its part of that.
+        return [replace(job, settings={k: v for k, v in job.settings.items() if k != "personal-test"}) for job in jobs]
 
     def reported(self, method: Method, point: Settings) -> list[Job]:
         """Return the runs that the tables show."""

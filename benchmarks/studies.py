@@ -91,6 +91,8 @@ class Study:
         ``"curves"`` over rounds, or ``"points"``.
     curves : tuple of str
         The metrics to draw; empty: all.
+    target : float
+        Where set, a column says in which round the first metric reached it.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Study:
     paper_note: str = ""
     picture: str = "curves"
     curves: tuple[str, ...] = ()
+    target: float | None = None
 
 
 # ---------------------------------------------------------------------- AdaFGDA: the saddle problem, robust training
@@ -419,6 +422,79 @@ def _omniglot(shots: int, rounds: int) -> Study:
 
 OMNIGLOT_1, OMNIGLOT_5 = _omniglot(1, 20), _omniglot(5, 12)
 
+# ---------------------------------------------------------------------- DePRL: personal models
+
+_MIXES = {"concentration": (0.1, 0.3, 0.5)}
+_PERSONAL = {
+    "over-sites.accuracy.mean": "accuracy",
+    "over-sites.accuracy.worst-decile": "worst decile",
+    "consensus-error": "consensus error",
+}
+_SMALL: Settings = {"model": "lenet5", "rounds": 20, "batch-size": 16, "evaluate-every": 5}
+_GRAPHS = ("ring", "random", "full")
+
+
+def _personal(algorithm: str, *steps: float, topology: str = "", body_steps: int = 0, local_steps: int = 10) -> Method:
+    """Return a method with one step size for all parts of the model, and a number of steps that costs ten gradients."""
+    settings: dict[str, Value] = {"local-steps": local_steps}
+    settings |= {f"{algorithm}.topology": topology} if topology else {}
+    settings |= {f"{algorithm}.body-steps": body_steps} if body_steps else {}
+    names = {"deprl": ("lr-head", "lr-body"), "fedrep": ("lr-head", "lr-body"), "fedrod": ("lr", "lr-head")}
+    keys = [f"{algorithm}.{name}" for name in names.get(algorithm, ("lr",))]
+    grid = tuple(dict.fromkeys(keys, step) for step in steps)
+    return Method(label=f"{algorithm}, {topology}" if topology else algorithm, algorithm=algorithm, settings=settings,
+                  grid=grid)  # fmt: skip
+
+
+def _sevenfold(*steps: float, graphs: tuple[str, ...] = _GRAPHS) -> tuple[Method, ...]:
+    """Return the methods of the DePRL paper, decentralised ones on each graph, and every worker by itself."""
+    return (
+        _personal("alone", *steps),
+        _personal("fedavg", *steps),
+        _personal("fedrep", *steps, local_steps=5, body_steps=5),
+        _personal("ditto", *steps, local_steps=5),
+        _personal("fedrod", *steps, local_steps=5),
+        *(_personal("d-psgd", *steps, topology=graph) for graph in graphs),
+        *(_personal("dispfl", *steps, topology=graph, local_steps=9) for graph in graphs),
+        *(_personal("deprl", *steps, topology=graph, local_steps=5, body_steps=5) for graph in graphs),
+    )
+
+
+_TEN = (
+    "Every method has ten gradients per worker and round: ten steps, or five with two gradients each (ditto, fedrod), "
+    "or five on the head and five on the body (deprl, fedrep), or nine and the one by which masks move (dispfl). "
+    "A worker is tested on images of the test set in its own proportions; step sizes were chosen on training images "
+    "that it held out. Accuracy is the mean over the workers, `worst decile` that over the worst tenth of them; the "
+    "consensus error is that of what workers share after the last round, summed over its entries."
+)
+
+DEPRL_MNIST = Study(
+    name="deprl-mnist",
+    title="Personal models on MNIST, 32 workers",
+    experiment=REPO / "experiments/deprl/mnist.toml",
+    methods=_sevenfold(0.03, 0.1),
+    report=_PERSONAL,
+    compare=_MIXES,
+    reduced=_SMALL,
+    note=f"Reduced: LeNet5 in place of AlexNet, 20 rounds in place of 100, batches of 16 in place of 64. {_TEN}",
+    select="over-sites.accuracy.mean",
+)
+
+DEPRL_CIFAR = Study(
+    name="deprl-cifar10",
+    title="Personal models on CIFAR-10, 32 workers",
+    experiment=REPO / "experiments/deprl/cifar10.toml",
+    methods=_sevenfold(0.03, 0.1),
+    report=_PERSONAL,
+    compare=_MIXES,
+    reduced=_SMALL,
+    note=(
+        "Reduced: LeNet5 in place of VGG-11, 20 rounds in place of 100, batches of 16 in place of 64. The images are "
+        f"JPEGs, recompressed. {_TEN}"
+    ),
+    select="over-sites.accuracy.mean",
+)
+
 # ---------------------------------------------------------------------- four hospitals
 
 HEART = Study(
@@ -462,6 +538,8 @@ STUDIES: dict[str, Study] = {
         AUPRC_CIFAR,
         OMNIGLOT_1,
         OMNIGLOT_5,
+        DEPRL_MNIST,
+        DEPRL_CIFAR,
         HEART,
     )
 }

@@ -67,7 +67,7 @@ class Progress:
         work = f"{record['gradients']:.0f} gradients"
         self.say(f"round {record['round']:>{width}}/{rounds}  {metrics}  {record['seconds']:.2f} s  {moved}  {work}")
 
-    def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]]) -> None:
+    def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]], *, personalised: bool) -> None:
         """Print the last table: how the final model does at each site, pooled, and on the common test set.
 
         Where each site has a model of its own, the last two are mean, spread and worst decile over the sites instead.
@@ -78,10 +78,9 @@ class Progress:
         names = [name for name in NAMES if any(name in site for site in per_site.values())]
         counted = {"examples": "train", "positives": "positive", "held-out": "held out"}
         counted = {key: heading for key, heading in counted.items() if any(key in size for size in sizes.values())}
-        personal = record.get("personal")
-        title = "each site's own final model" if personal else "the final model"
-        title += ", on samples that it did not train on" if personal and counted else ""
-        title += ", on samples that no site trained on" if counted and not personal else ""
+        title = "each site's own final model" if personalised else "the final model"
+        if counted:
+            title += f", on samples that {'it did not train' if personalised else 'no site trained'} on"
         table = Table(title=title, title_justify="left")
         table.add_column("site")
         for heading in (*counted.values(), "gradients", *(NAMES[name] for name in names)):
@@ -90,10 +89,11 @@ class Progress:
             counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
             gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
             table.add_row(site, *counts, gradients, *(shown(metrics.get(name)) for name in names))
-        if personal:
+        if personalised:
+            over_sites = record["over-sites"]
             table.add_section()
             for key, label in OVER_SITES.items():
-                values = (shown(personal[name][key]) if name in personal else "" for name in names)
+                values = (shown(over_sites[name][key]) if name in over_sites else "" for name in names)
                 table.add_row(label, *("" for _ in counted), "", *values)
             self.console.print(table)
             return

@@ -44,9 +44,9 @@ class Result:
     ----------
     metrics : list of dict
         One per round: round, loss, auroc, auprc (or the problem's own), ``central``, ``pooled`` and ``sites`` with
-        the same per evaluation, gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not
-        defined, as AUROC is on samples of one class. Of a personalised algorithm loss and the like are means over the
-        sites, and ``personal`` has ``mean``, ``std`` and ``worst-decile`` of each, see `problems.metrics.across`.
+        the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.metrics.across`),
+        gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not defined, as AUROC is on
+        samples of one class. Of a personalised algorithm loss and the like are the means over the sites.
     arrays : dict of ndarray
         The final model, flat, by name: "x", "y" where there is one, "buffers" where there are batch norms. Of a
         personalised algorithm what the server keeps; the sites' own models stay there.
@@ -116,7 +116,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     finally:
         report.close()
     sizes = {site.name: facts[site.node_id] for site in exchange.sites}
-    progress.sites(report.records, sizes)
+    progress.sites(report.records, sizes, personalised=strategy.personalised)
     if strategy.personalised:
         progress.say(where_models_are(grid))
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")

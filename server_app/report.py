@@ -104,9 +104,9 @@ class Report:
         record, pooled = self.records[-1], pool([metrics for _, metrics in sites])
         record["pooled"] = pooled
         record["sites"] = {site.name: plain(metrics) for site, metrics in sites}
+        record["over-sites"] = over_sites = across(list(record["sites"].values()), HEADLINE)
         if self.personalised:
-            record["personal"] = personal = across(list(record["sites"].values()), HEADLINE)
-            record |= {name: over_sites["mean"] for name, over_sites in personal.items()}
+            record |= {name: summary["mean"] for name, summary in over_sites.items()}
         else:
             for name in HEADLINE:
                 if name in pooled:
@@ -152,7 +152,7 @@ class Report:
         self.flush()
         self.save_model()
         if self.records:
-            draw(self.records, self.folder / "curves.png")
+            draw(self.records, self.folder / "curves.png", personalised=self.personalised)
 
 
 def state_dict(problem: Problem, model: Arrays) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -174,7 +174,7 @@ def state_dict(problem: Problem, model: Arrays) -> tuple[dict[str, Tensor], dict
     return state, scalars | ({"alpha": model["y"].item()} if own else {"y": model["y"].tolist()})
 
 
-def draw(records: list[Record], path: Path) -> None:
+def draw(records: list[Record], path: Path, *, personalised: bool) -> None:
     """Draw the curves of a run: a panel per metric, a thin line per site.
 
     Where each site has a model of its own, also the standard deviation over the sites and the worst decile.
@@ -187,14 +187,15 @@ def draw(records: list[Record], path: Path) -> None:
     figure = Figure(figsize=(4.2 * len(names), 3.4), layout="constrained")
     rounds = [record["round"] for record in records]
     sites = sorted({site for record in records for site in record.get("sites", {})})
-    personal = [record.get("personal", {}) for record in records]
+    over_sites: list[Record] = [record.get("over-sites", {}) for record in records]
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for site in sites:
             values = [record.get("sites", {}).get(site, {}).get(name, math.nan) for record in records]
             axes.plot(rounds, values, color="tab:blue", alpha=0.25, linewidth=0.8)
         means = [record.get(name, math.nan) for record in records]
-        if any(personal):
-            spread, worst = ([p.get(name, {}).get(key, math.nan) for p in personal] for key in ("std", "worst-decile"))
+        if personalised:
+            summaries = [summary.get(name, {}) for summary in over_sites]
+            spread, worst = ([s.get(key, math.nan) for s in summaries] for key in ("std", "worst-decile"))
             ends = [[m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1)]
             axes.fill_between(rounds, *ends, color="tab:red", alpha=0.15, linewidth=0)
             axes.plot(rounds, worst, color="tab:red", linewidth=1, linestyle="--")
@@ -204,7 +205,7 @@ def draw(records: list[Record], path: Path) -> None:
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
     shared, own = "red: all sites together", "red: mean over sites, ± one standard deviation, dashed: worst decile"
-    figure.suptitle(f"{own if any(personal) else shared}; blue: each site", fontsize=9)
+    figure.suptitle(f"{own if personalised else shared}; blue: each site", fontsize=9)
     figure.savefig(path, dpi=110)
 
 

@@ -230,7 +230,7 @@ def test_nothing_misleading_is_reported(tmp_path: Path) -> None:
         for record in result.metrics:
             assert "central" not in record
             name = "auroc" if "auroc" in record else "distance-x"
-            assert record[name] == record["personal"][name]["mean"]
+            assert record[name] == record["over-sites"][name]["mean"]
         assert not (result.folder / "model.safetensors").exists()
         lines = (result.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         assert len(lines) == len(result.metrics)
