@@ -47,6 +47,14 @@ class Row:
         found = (final(outcome, path) for _, outcome in self.runs)
         return [value for value in found if value is not None and math.isfinite(value)]
 
+    def rounds_to(self, path: str, target: float) -> list[float]:
+        """Return in which round a metric reached a target, of each run that came so far."""
+        reached = (
+            next((record["round"] for record in outcome.records if (metric(record, path) or 0.0) >= target), None)
+            for _, outcome in self.runs
+        )
+        return [float(first) for first in reached if first is not None]
+
     def spent(self, kind: str) -> float:
         """Return what a site spent in a whole run, on average; 0 without a run."""
         totals = [curve[-1][1] for run in self.converged if (curve := spending(*run, kind))]
@@ -211,10 +219,12 @@ def table(sweep: Sweep, tables: Tables, keys: tuple[str, ...] = ()) -> list[str]
         headings.append(heading)
         if any(heading in numbers for numbers in study.paper.values()):
             headings.append(f"{heading}, paper")
+    path, main = next(iter(study.report.items()))
+    if study.target is not None:
+        headings.append(f"rounds to {main} {study.target:g}")
     every = [(cell, row) for cell, rows in tables.items() for row in rows]
     kinds = [kind for kind in COSTS if any(row.spent(kind) for _, row in every)]
     headings += [f"{COSTS[kind]} per site" for kind in kinds]
-    path, main = next(iter(study.report.items()))
     references = {cell: row for cell, row in every if row.method.label == study.reference and row.converged}
     budgeted = [kind for kind in kinds if kind != "gradients"] if references else []
     headings += [f"{main} within {study.reference}'s {COSTS[kind]}" for kind in budgeted]
@@ -234,6 +244,10 @@ def table(sweep: Sweep, tables: Tables, keys: tuple[str, ...] = ()) -> list[str]
             cells.append(spread(row.values(metric_path)))
             if f"{heading}, paper" in headings:
                 cells.append(number(study.paper.get(row.method.label, {}).get(heading)))
+        if study.target is not None:
+            rounds = row.rounds_to(path, study.target)
+            missed = len(row.runs) - len(rounds)
+            cells.append(f"not in {missed} of {len(row.runs)} runs" if missed else amount(statistics.mean(rounds)))
         cells += [amount(row.spent(kind)) for kind in kinds]
         reference = references.get(cell)
         cells += [number(row.within(path, kind, reference.spent(kind)) if reference else None) for kind in budgeted]
