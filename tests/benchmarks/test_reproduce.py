@@ -172,6 +172,18 @@ def test_columns_at_equal_cost(sweep: Sweep) -> None:
     assert row.within("central.auroc", "megabytes", 0.5) is None
     line = next(line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("| codasca"))
     assert line == "| codasca | 0.1 | 0.4000 ± 0.0000 | 8 | 128 | 4 | 0.4000 | 0.2000 |"
+    for target, cell in ((0.25, "3"), (0.5, "not in 2 of 2 runs")):
+        aimed = replace(sweep, study=replace(sweep.study, target=target))
+        lines = markdown(aimed, gather(aimed)).splitlines()
+        assert any(f" | rounds to AUROC {target} | " in line for line in lines)
+        assert next(line for line in lines if line.startswith("| codasca | 0.1 |")).split(" | ")[3] == cell
+
+
+def test_workers_that_each_have_a_part_of_the_test_set_do_not_choose_by_it(sweep: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text("personal-test = true\n" + TOML, encoding="utf-8")
+    for each in sweep.study.methods:
+        assert not any(reproduce.parsed(job.settings).personal_test for job in sweep.tuning(each))
+        assert all(reproduce.parsed(job.settings).personal_test for job in sweep.reported(each, {}))
 
 
 def test_missing_and_diverged_runs_are_named(sweep: Sweep) -> None:

@@ -1,0 +1,30 @@
+"""What newcomers get from the runs of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import newcomers
+from benchmarks.newcomers import main, measure
+from server_app import simulate
+
+
+def test_a_head_of_its_own_serves_a_new_worker_better_than_an_untrained_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newcomers, "STEPS", 60)
+    keys = {"algorithm": "fedrep", "problem": "cross-entropy", "dataset": "digits", "concentration": 0.3, "sites": 4}
+    keys |= {"rounds": 8, "workers": 1, "fedrep.body-steps": 5, "runs-dir": str(tmp_path), "run-name": "run"}
+    simulate(keys)
+    before, after = measure(tmp_path / "run", "")
+    assert after > before + 0.1
+    assert (before, after) == measure(tmp_path / "run", ""), "the same new workers, the same batches"
+
+
+def test_without_runs_it_says_which_command_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = ["--runs-dir", str(tmp_path), "--results-dir", str(tmp_path)]
+    assert main(["deprl-mnist", *folders]) == 1
+    assert "python -m benchmarks.reproduce deprl-mnist makes them" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
