@@ -386,8 +386,8 @@ class FederatedStrategy(Strategy):
                             continue
                         wanted = first and r > 1 and evaluate_every > 0 and (r - 1) % evaluate_every == 0
                         config = ConfigRecord({**(train_config or {}), "evaluate": wanted})
-                        messages = self.configure_train(r, arrays, config, grid)
-                        replies = _noting(exchange(messages), exchange.by_node, evaluated)
+                        answers = exchange(self.configure_train(r, arrays, config, grid))
+                        replies = _noting(answers, exchange.by_node, evaluated)
                         samples += float(str(self.aggregate_train(r, replies)[1]["samples"]))
                         self._require_convergence(_at_sites(evaluated), loss_bound)
                     arrays = pack(run.model())
@@ -405,12 +405,12 @@ class FederatedStrategy(Strategy):
             evaluate_here(r)
 
         result.arrays = arrays
-        messages = self.configure_evaluate(num_rounds, arrays, evaluate_config or ConfigRecord(), grid)
         # A site that is missing by now costs its line in the last table, not the run.
-        final: list[tuple[Site, Metrics]] = []
-        pooled = self.aggregate_evaluate(
-            num_rounds, _noting(exchange(messages, min_replies=1), exchange.by_node, final)
+        answers = exchange(
+            self.configure_evaluate(num_rounds, arrays, evaluate_config or ConfigRecord(), grid), min_replies=1
         )
+        final: list[tuple[Site, Metrics]] = []
+        pooled = self.aggregate_evaluate(num_rounds, _noting(answers, exchange.by_node, final))
         result.evaluate_metrics_clientapp[num_rounds] = pooled or MetricRecord()
         if observer:
             observer.evaluated(num_rounds, final)

@@ -100,12 +100,14 @@ class Exchange:
         RunError
             After the last answer, when too few were usable; at a bad update, if the run is to stop there.
         """
-        wanted = self.min_replies if min_replies is None else min_replies
-        required = min(wanted, len(messages)) or len(messages)
+        wanted, asked = self.min_replies if min_replies is None else min_replies, len(messages)
+        required = min(wanted, asked) or asked
         failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
         rush = self.first_come if wanted and min_replies is None else None
-        for site, answer in self._answers(messages) if rush is None else self._first(messages, required, rush):
+        answers = self._answers(messages) if rush is None else self._first(messages, required, rush)
+        del messages  # here and below: a message's vectors live until it has been answered, not until all have been
+        for site, answer in answers:
             failure = self._failure(answer)
             if failure is None and answer is not None:
                 arrays = _arrays(answer)
@@ -123,18 +125,19 @@ class Exchange:
         listed = [f"{_sites(names)} {reason}" for reason, names in failures.items()]
         for text in listed:
             self.warn(f"{text} [left out]")
-        if 2 * skipped > len(messages):  # not one broken site, then
+        if 2 * skipped > asked:  # not one broken site, then
             raise RunError("the run diverges:\n  " + "\n  ".join(listed))
         if not usable or usable + (0 if wanted else skipped) < required:
             advice = f" (min-replies={max(1, usable)} would go on without the others)" if min_replies is None else ""
             raise RunError(
-                f"{usable} of {len(messages)} sites gave a usable answer, {required} are needed"
+                f"{usable} of {asked} sites gave a usable answer, {required} are needed"
                 f"{advice}:\n  " + "\n  ".join(listed)
             )
 
     def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[Site, Message | None]]:
         """Yield every addressed site with its answer, or None after the timeout, in the order of the sites."""
         asked = self._push(sorted(messages, key=lambda message: self._addressee(message).index))
+        del messages
         arrivals = self._arrivals(asked)
         arrived: dict[str, Message] = {}
         for identifier, site in asked.items():
@@ -147,6 +150,7 @@ class Exchange:
     ) -> Iterator[tuple[Site, Message | None]]:
         """Yield the sites that answered until so many usable answers were there; if they never are, all sites."""
         asked = self._push([messages[i] for i in random.permutation(len(messages))])
+        del messages
         arrived: dict[str, Message] = {}
         usable = 0
         for answer in self._arrivals(asked):
