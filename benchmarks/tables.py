@@ -294,6 +294,7 @@ def spread(values: list[float]) -> str:
 def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
     """Draw curves over rounds, a panel per metric and cell; or the final numbers side by side."""
     from matplotlib.figure import Figure
+    from PIL import Image
 
     study = sweep.study
     if study.picture == "points":
@@ -317,13 +318,16 @@ def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
                 curves(axes, rows, metric_path)
                 axes.set(xlabel="round", ylabel=heading if column == 0 else "", title=shown(dict(cell)))
                 axes.grid(alpha=0.3)
-                if "distance" in metric_path:
+                if "distance" in metric_path or "error" in metric_path:
                     axes.set_yscale("log")
         axes = grid[0][0]
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     figure.suptitle(study.title, fontsize=10)
     figure.savefig(path, metadata={"Software": None})
+    with Image.open(path) as picture:  # a palette takes a third of the bytes
+        palette = picture.convert("RGB").quantize(128)
+    palette.save(path, optimize=True)
 
 
 def curves(axes: Axes, rows: list[Row], path: str) -> None:

@@ -84,7 +84,8 @@ def run(options: argparse.Namespace) -> None:
     from datasets import load_site
 
     # A hospital's own folder, whatever data the run was on, so how that was split plays no part.
-    own: dict[str, Value] = {"dataset": "site", "partition": "iid", "positive-classes": "", "negative-classes": ""}
+    own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False}
+    own |= {"positive-classes": "", "negative-classes": ""}
     given = Given.read(options.model, read_overrides(options.run_config) | own)
     config = given.config
     torch.set_num_threads(config.threads)

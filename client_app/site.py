@@ -198,4 +198,6 @@ class OpenSite:
     def memory(self, order: Order) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""
         mine = owner(self.run, dimension(self.task(order)))
-        return Memory(self.node.state_dir or self.run.state_dir, self.run_id, order.name, mine)
+        # A run says where simulated sites write. Where a hospital does is for its operator to say.
+        simulated = self.run.state_dir if self.node.partition_id >= 0 else ""
+        return Memory(self.node.state_dir or simulated, self.run_id, order.name, mine)

@@ -220,7 +220,8 @@ class RunConfig(BaseModel):
         if not can_solve(algorithm, problem):
             able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
             fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
-            lacks = "".join(f" that offers no {need}" for need in sorted(algorithm.needs - problem.offers))
+            missing = sorted(need.replace("-", " ") for need in algorithm.needs - problem.offers)
+            lacks = "".join(f" that offers no {need}" for need in missing)
             found.append(
                 f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind} problem"
                 f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"

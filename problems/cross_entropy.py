@@ -20,7 +20,7 @@ class CrossEntropy(NetworkProblem):
     name = "cross-entropy"
     kind = "minimisation"
     multiclass = True
-    offers = NetworkProblem.offers | {"balanced"}
+    offers = NetworkProblem.offers | {"balanced-loss"}
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy on the batch."""

@@ -156,7 +156,8 @@ class FederatedStrategy(Strategy):
     first_come: ClassVar[bool] = False
     """Whether it waits for no more than ``min-replies`` usable answers (if that is not 0), and drops later ones."""
     personalised: ClassVar[bool] = False
-    """Whether each site ends with a model of its own, so that the server's is neither tested nor written to a file."""
+    """Whether each site ends with a model of its own: the server's is not tested, and only what new sites need of it
+    (see `body`) is written to a file."""
     own_statistics: ClassVar[bool] = False
     """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
     last_layer: ClassVar[bool] = False

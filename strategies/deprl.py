@@ -1,4 +1,4 @@
-"""DePRL (Xiong, Yan, Singh & Li, AAAI 2024, Algorithm 1)."""
+"""DePRL (Xiong, Yan, Wang & Li, AAAI 2024, Algorithm 1)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class FedRoD(FederatedStrategy):
 
     name = "fedrod"
     solves = frozenset({"minimisation"})
-    needs = frozenset({"head", "balanced"})
+    needs = frozenset({"head", "balanced-loss"})
     personalised = True
     own_statistics = True
     last_layer = True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from client_app.memory import Memory, metadata
-from config import RunConfig
+from client_app.site import OpenSite, Order
+from config import RunConfig, SiteConfig
 from config.run import Value
 from datasets import Samples, load_site
 from problems import build_problem
@@ -124,6 +127,18 @@ def test_a_sites_own_state_dir_goes_before_the_runs(tmp_path: Path) -> None:
     run(tmp_path, state_dir=str(tmp_path / "elsewhere"))
     assert [model_file(tmp_path, name).exists() for name in NAMES] == [True] * 3
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
+    order = Order(1, "train", False, 0, "north", (4,), 2, 0.5, (), ())
+    private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
+    for node, folder in (({"data-dir": "data"}, private), ({"partition-id": 0}, Path("/theirs"))):
+        path = OpenSite(config, SiteConfig.parse(node), 7).memory(order).path
+        assert path == folder / "run-7" / "north.safetensors"
 
 
 # ---------------------------------------------------------------------- somebody else's state

