@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from benchmarks.studies import REPO
 from config import RunConfig, read_overrides
+from datasets.harbox import ACTIVITIES, FEATURES
+from server_app import simulate
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
@@ -20,3 +25,18 @@ def test_graphs_and_mixes_are_chosen_as_the_file_says(name: str, topology: str, 
     for words in changes.split():
         default = words in ('deprl.topology="ring"', "concentration=0.3")
         assert default or f"'{words}'" in file.read_text(encoding="utf-8"), "the comment names it"
+
+
+def test_harbox_runs_with_each_person_as_a_worker(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "harbox").mkdir()
+    for user in range(3):
+        means = random.normal(size=(len(ACTIVITIES), len(FEATURES)))
+        windows = [(means[k % 5] + random.normal(size=len(FEATURES)), ACTIVITIES[k % 5]) for k in range(25)]
+        lines = [",".join([*map(str, values), activity]) for values, activity in windows]
+        (tmp_path / "harbox" / f"user{user}.csv").write_text("\n".join(lines), encoding="utf-8")
+    changes = f'data-root="{tmp_path}" runs-dir="{tmp_path}" sites=3 rounds=2 workers=1 deprl.mean-degree=2.0'
+    result = simulate(read_overrides([str(REPO / "experiments" / "deprl" / "harbox.toml"), changes]))
+    assert set(result.metrics[-1]["sites"]) == {"user0", "user1", "user2"}
+    layers = [900 * 512 + 512, 512 * 256 + 256, 256 * 128 + 128, 128 * 64 + 64, 64 * 5 + 5]
+    assert len(result.arrays["x"]) == sum(layers)
