@@ -39,10 +39,6 @@ class DPSGD(Decentralised):
     lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
 
-    def beginning(self, state: Arrays) -> Arrays:
-        """Send the common start."""
-        return {"x": state["x"]}
-
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's."""
         own = self.personal(sent, memory, oracle.fresh())

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 
 from strategies.base import FederatedStrategy
-from strategies.graphs import TOPOLOGIES, mixing_matrix, neighbours, spectral_gap
-from strategies.hyper import choice, file, hyper
+from strategies.graphs import TOPOLOGIES, Graph, mixing_graph
+from strategies.hyper import StrategyError, choice, file, hyper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from problems import Arrays
@@ -29,18 +25,6 @@ log = logging.getLogger("edelweiss")
 
 Row = dict[int, tuple[float, "Arrays"]]
 """What a site mixes, its own vectors and its neighbours', each with its weight, by their places and in that order."""
-_Graph = tuple[str, int, int, float, str]
-
-
-@lru_cache(maxsize=8)
-def _weights(topology: str, sites: int, seed: int, mean_degree: float, graph_file: str) -> NDArray[np.float64]:
-    """Return W of a run."""
-    return mixing_matrix(topology, sites, seed=seed, mean_degree=mean_degree, file=graph_file)
-
-
-@lru_cache(maxsize=8)
-def _gap(*graph: *_Graph) -> float:
-    return spectral_gap(_weights(*graph))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +53,11 @@ class Decentralised(FederatedStrategy):
     graph_file: str = file('edges of topology "file"', ".toml", ".csv")
     mixing: str = choice("server", "who mixes the vectors of neighbours", "server", "client")
 
-    # ------------------------------------------------------------------ what an algorithm writes
+    # ------------------------------------------------------------------ what an algorithm may write
 
-    @abstractmethod
     def beginning(self, state: Arrays) -> Arrays:
-        """Return what a site is sent of which the server has nothing yet."""
+        """Return what a site is sent of which the server has nothing yet: the common start."""
+        return {"x": state["x"]}
 
     def mix(self, row: Row, own: int) -> Arrays:
         """Return the mix of the vectors in a row for the site at place ``own``, in new memory."""
@@ -89,6 +73,8 @@ class Decentralised(FederatedStrategy):
     def whole(self, vectors: Arrays) -> Tensor:
         """Return a site's vectors as the part of x that they stand for."""
         return vectors[self.shares[0]]
+
+    # ------------------------------------------------------------------ the server's half
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send a site the mix of its neighbours' vectors and its own, or what to mix."""
@@ -115,9 +101,7 @@ class Decentralised(FederatedStrategy):
 
     def body(self, state: Arrays, head: int | None) -> Tensor | None:
         """Return the mean over all sites: made once, for new sites, and never sent to those that trained."""
-        first = f"{self.shares[0]}-"
-        answered = [int(name.removeprefix(first)) for name in state if name.startswith(first)]
-        if not answered:
+        if not (answered := self._places(state)):
             return state["x"][:head]
         mean = torch.zeros_like(self.whole(self._vectors(state, answered[0])))
         for k in answered:
@@ -126,7 +110,7 @@ class Decentralised(FederatedStrategy):
 
     def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
         """Return 1/N Σ ‖x_i - x̄‖² of what is shared, after mixing, and the spectral gap of W."""
-        answered = [k for k in range(turn.sites) if self._vectors(state, k)]
+        answered = self._places(state)
         mixed = (self.whole(self.mix(self._row(state, turn.sites, k), k)).double() for k in answered)
         error = 0.0
         if answered:  # of the differences to one of them, which are small, so that little cancels
@@ -136,16 +120,19 @@ class Decentralised(FederatedStrategy):
                 total.add_(vector.sub_(origin))
                 squares += float(vector.square().sum())
             error = max(0.0, squares / len(answered) - float((total / len(answered)).square().sum()))
-        return {"consensus-error": error, "spectral-gap": _gap(*self._graph(turn.sites))}
+        return {"consensus-error": error, "spectral-gap": self._graph(turn.sites).gap}
 
     def summary(self) -> None:
         """Log the hyper-parameters and the graph; one that cannot be used is refused here, before anything is sent."""
         super().summary()
-        _weights.cache_clear()  # a file may have changed since the last run
-        _gap.cache_clear()
-        graph = self._graph(len(self.run.sites))
-        degree = np.count_nonzero(_weights(*graph)) / len(self.run.sites) - 1
-        log.info("%s: %g neighbours per site on average, spectral gap %.4f", self.topology, degree, _gap(*graph))
+        mixing_graph.cache_clear()  # a file may have changed since the last run
+        sites = len(self.run.sites)
+        try:
+            graph = self._graph(sites)
+        except StrategyError as error:
+            raise StrategyError(f"{self.name}.{error}") from None  # it begins with the key, which is this algorithm's
+        degree = len(graph.places) / sites - 1
+        log.info("%s: %g neighbours per site on average, spectral gap %.4f", self.topology, degree, graph.gap)
 
     def contradictions(self) -> list[str]:
         """Refuse a graph that is given twice or not at all, and weights of sites: the graph has its own."""
@@ -162,8 +149,13 @@ class Decentralised(FederatedStrategy):
             )
         return found
 
-    def _graph(self, sites: int) -> _Graph:
-        return self.topology, sites, self.seed, self.mean_degree, self.graph_file
+    def _graph(self, sites: int) -> Graph:
+        return mixing_graph(self.topology, sites, self.seed, self.mean_degree, self.graph_file)
+
+    def _places(self, arrays: Arrays) -> list[int]:
+        """Return the sites whose vectors are here, in their order."""
+        first = f"{self.shares[0]}-"
+        return sorted(int(name.removeprefix(first)) for name in arrays if name.startswith(first))
 
     def _vectors(self, state: Arrays, k: int) -> Arrays:
         """Return what site k shared last; empty if it never did."""
@@ -175,7 +167,7 @@ class Decentralised(FederatedStrategy):
         """Return what site k mixes; empty where the server has nothing of it."""
         if not self._vectors(state, k):
             return {}
-        row = [(j, weight, self._vectors(state, j)) for j, weight in neighbours(_weights(*self._graph(sites)), k)]
+        row = [(j, weight, self._vectors(state, j)) for j, weight in self._graph(sites).row(k)]
         lost = sum(weight for _, weight, vectors in row if not vectors)
         return {j: (weight + lost if j == k else weight, vectors) for j, weight, vectors in row if vectors}
 
@@ -185,13 +177,11 @@ class Decentralised(FederatedStrategy):
         """Return the mix that a site begins its round with, made here if the server leaves that to the sites."""
         if "weights" not in sent:
             return sent
-        first = self.shares[0]
-        places = sorted(int(name.removeprefix(f"{first}-")) for name in sent if name.startswith(f"{first}-"))
         row: Row = {}
         own = -1
-        for j, weight in zip(places, sent["weights"].tolist(), strict=True):
-            vectors = {name: sent[f"{name}-{j}"] for name in self.shares}
-            if not vectors[first].numel():
+        for j, weight in zip(self._places(sent), sent["weights"].tolist(), strict=True):
+            vectors = self._vectors(sent, j)
+            if not vectors[self.shares[0]].numel():
                 own, vectors = j, {name: memory[name] for name in self.shares if name in memory}
             if vectors:
                 row[j] = weight, vectors

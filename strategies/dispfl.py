@@ -59,38 +59,34 @@ class DisPFL(Decentralised):
     density: float = hyper(0.5, "share of the weights that a worker has", above=0.0, high=1.0)
     prune: float = hyper(0.5, "α: share of a layer's weights that are pruned in the first round", low=0.0, high=1.0)
 
-    def beginning(self, state: Arrays) -> Arrays:
-        """Send the common start, which the site masks itself."""
-        return {"x": state["x"]}
-
     def mix(self, row: Row, own: int) -> Arrays:
-        """Line 1."""
+        """Line 1; a site whose mask is lost has all that its neighbours have, and no mask."""
         some = next(iter(row.values()))[1]
         total = torch.zeros_like(self.whole(some))
         mass = torch.zeros_like(total)
         for weight, vectors in row.values():
-            mask = unpacked(vectors["mask"], torch.device("cpu"))
-            places = torch.from_numpy(np.flatnonzero(mask.numpy())).to(total.device)  # seven times as fast as by mask
-            total.index_add_(0, places, vectors["values"], alpha=weight)
-            mass.index_add_(0, places, torch.full_like(vectors["values"], weight))
-        keep = unpacked(row[own][1]["mask"], total.device) if own in row else mass > 0
-        return {"mask": packed(keep), "values": total[keep] / mass[keep]}
+            where = places(vectors["mask"], total.device)  # seven times as fast as by mask
+            total.index_add_(0, where, vectors["values"], alpha=weight)
+            mass.index_add_(0, where, torch.full_like(vectors["values"], weight))
+        if own not in row:
+            return {"x": total / mass.masked_fill_(mass == 0, 1.0)}
+        mask = row[own][1]["mask"]
+        where = places(mask, total.device)
+        return {"mask": mask, "values": total[where] / mass[where]}
 
     def whole(self, vectors: Arrays) -> Tensor:
-        """Return the values in their places, and zeros elsewhere."""
+        """Return the values in their places, and zeros elsewhere; x itself where there is no mask yet."""
+        if "x" in vectors:
+            return vectors["x"]
         mask = unpacked(vectors["mask"], vectors["values"].device)
-        x = torch.zeros(len(mask), dtype=vectors["values"].dtype, device=mask.device)
-        x[mask] = vectors["values"]
-        return x
+        zeros = torch.zeros(len(mask), dtype=vectors["values"].dtype, device=mask.device)
+        return zeros.masked_scatter_(mask, vectors["values"])
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        """Lines 2-9. Line 1 is the server's, or is done here by `personal`."""
+        """Lines 2-9. Line 1 is the base's."""
         mixed = self.received(sent, memory)
-        x, y = self._x(mixed).clone(), memory.get("y", oracle.fresh().get("y"))
-        if "mask" in mixed and ("mask" in memory or "weights" not in sent):
-            mask = unpacked(mixed["mask"], x.device)
-        else:
-            mask = self._drawn(len(x), oracle).to(x.device)
+        x, y = self.whole(mixed).clone(), memory.get("y", oracle.fresh().get("y"))
+        mask = unpacked(mixed["mask"], x.device) if "mask" in mixed else self._drawn(len(x), oracle).to(x.device)
         x.mul_(mask)
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.2
@@ -101,10 +97,7 @@ class DisPFL(Decentralised):
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the mix, with the site's own y."""
-        return {"x": self._x(self.received(sent, memory))} | kept(y=memory.get("y", fresh.get("y")))
-
-    def _x(self, mixed: Arrays) -> Tensor:
-        return mixed["x"] if "x" in mixed else self.whole(mixed)
+        return {"x": self.whole(self.received(sent, memory))} | kept(y=memory.get("y", fresh.get("y")))
 
     def _drawn(self, size: int, oracle: Oracle) -> Tensor:
         """Return a random mask with each layer's density, on the CPU."""
@@ -152,7 +145,7 @@ def erk(shapes: Sequence[tuple[int, ...]], density: float) -> list[float]:
         beyond = ~dense & (scale * raw > 1)
         if not beyond.any():
             return [1.0 if full else float(scale * r) for full, r in zip(dense, raw, strict=True)]
-        dense |= beyond & (raw == raw[beyond].max())
+        dense |= beyond  # scale grows then, so they stay beyond
 
 
 def packed(mask: Tensor) -> Tensor:
@@ -167,3 +160,8 @@ def unpacked(code: Tensor, device: torch.device) -> Tensor:
     """Return the mask that `packed` was given."""
     bits = np.unpackbits(code.cpu().numpy()).astype(bool)
     return torch.from_numpy(bits[int(bits.argmax()) + 1 :]).to(device)
+
+
+def places(code: Tensor, device: torch.device) -> Tensor:
+    """Return where the mask that `packed` was given is True."""
+    return torch.from_numpy(np.flatnonzero(unpacked(code, torch.device("cpu")).numpy())).to(device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import tomllib
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +19,49 @@ if TYPE_CHECKING:
 TOPOLOGIES = ("ring", "random", "full", "star", "file")
 LISTED = 5  # components, and sites of each, that an error names
 
-Edge = tuple[int, int]
 
-
-def mixing_matrix(
-    topology: str, sites: int, *, seed: int = 0, mean_degree: float = 4.0, file: str = ""
-) -> NDArray[np.float64]:
-    """Return W, the weights of a connected undirected graph over the sites.
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A connected undirected graph over K sites, as W: how much each counts in the mix of another.
 
     Metropolis-Hastings (Xiao & Boyd 2004): w_ij = 1 / (1 + max(deg_i, deg_j)) for neighbours, w_ii what is left to 1.
-    Then W is symmetric, and its rows and columns sum to 1; of a full graph all weights are 1/K.
+    Then W is symmetric, and its rows and columns sum to 1; of a full graph all weights are 1/K. What is not zero is
+    kept, row by row, so that memory and time grow with the number of edges.
+
+    Attributes
+    ----------
+    starts : ndarray
+        Where each row begins in the other two, and their length; shape (K + 1,).
+    places, weights : ndarray
+        j and w_ij, in the order of j; shape (K + 2 edges,).
+    """
+
+    starts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def row(self, site: int) -> list[tuple[int, float]]:
+        """Return the sites whose vectors a site mixes, itself among them, with their weights, in their order."""
+        part = slice(*self.starts[site : site + 2])
+        return list(zip(self.places[part].tolist(), self.weights[part].tolist(), strict=True))
+
+    def matrix(self) -> NDArray[np.float64]:
+        """Return W, shape (K, K)."""
+        sites = len(self.starts) - 1
+        w = np.zeros((sites, sites))
+        w[np.repeat(np.arange(sites), np.diff(self.starts)), self.places] = self.weights
+        return w
+
+    @cached_property
+    def gap(self) -> float:
+        """The spectral gap 1 - max(|λ₂|, |λ_K|), in (0, 1]: how fast mixing alone brings sites together; 1 of one."""
+        values = np.sort(np.abs(np.linalg.eigvalsh(self.matrix())))
+        return float(1.0 - values[-2]) if len(values) > 1 else 1.0
+
+
+@lru_cache(maxsize=8)
+def mixing_graph(topology: str, sites: int, seed: int = 0, mean_degree: float = 4.0, file: str = "") -> Graph:
+    """Return the graph of a run; a file is read once.
 
     Parameters
     ----------
@@ -42,60 +77,37 @@ def mixing_matrix(
     file : str
         Path of the list of edges of ``"file"``.
 
-    Returns
-    -------
-    ndarray
-        Shape (K, K).
-
     Raises
     ------
     StrategyError
         For a graph that is not connected (its components are named), that is not over these sites, or a file that
         cannot be read.
     """
-    edges = _edges(topology, sites, seed, mean_degree, file)
-    adjacent = np.zeros((sites, sites), dtype=bool)
-    for i, j in edges:
-        adjacent[i, j] = adjacent[j, i] = True
-    parts = components(adjacent)
+    graph = _weighted(_edges(topology, sites, seed, mean_degree, file), sites)
+    parts = components(graph)
     if len(parts) > 1:
         listed = "; ".join(_some(part) for part in parts[:LISTED]) + ("; ..." if len(parts) > LISTED else "")
         raise StrategyError(
-            f"{_source(topology, file)}: the graph is not connected, it falls into {len(parts)} components of sites: "
+            f"graph-file = {file!r}: the graph is not connected, it falls into {len(parts)} components of sites: "
             f"{listed}. Add edges between them"
         )
-    degree = adjacent.sum(1)
-    weights = np.where(adjacent, 1.0 / (1.0 + np.maximum(degree[:, None], degree[None, :])), 0.0)
-    np.fill_diagonal(weights, 1.0 - weights.sum(1))
-    return weights
+    return graph
 
 
-def neighbours(weights: NDArray[np.float64], site: int) -> list[tuple[int, float]]:
-    """Return the sites whose vectors a site mixes, itself among them, with their weights, in their order."""
-    row = weights[site]
-    return [(int(j), float(row[j])) for j in np.flatnonzero(row)]
-
-
-def spectral_gap(weights: NDArray[np.float64]) -> float:
-    """Return 1 - max(|λ₂|, |λ_K|), in (0, 1]: how fast mixing alone brings sites together; of one site 1."""
-    values = np.sort(np.abs(np.linalg.eigvalsh(weights)))
-    return float(1.0 - values[-2]) if len(values) > 1 else 1.0
-
-
-def components(adjacent: NDArray[np.bool_]) -> list[list[int]]:
+def components(graph: Graph) -> list[list[int]]:
     """Return the connected components of a graph, each sorted, in the order of their first sites."""
-    unseen, found = set(range(len(adjacent))), []
+    unseen, found = set(range(len(graph.starts) - 1)), []
     while unseen:
         part, front = set(), {min(unseen)}
         while front:
             part |= front
             unseen -= front
-            front = {int(j) for i in front for j in np.flatnonzero(adjacent[i])} & unseen
+            front = {j for i in front for j, _ in graph.row(i)} & unseen
         found.append(sorted(part))
     return found
 
 
-def read_edges(file: str) -> list[Edge]:
+def read_edges(file: str) -> list[tuple[int, int]]:
     """Read a list of edges between sites, numbered from 0 in the order of their places.
 
     CSV: two numbers per line, after a line of names or none. TOML: ``edges = [[0, 1], [1, 2]]``. An edge holds in both
@@ -128,13 +140,28 @@ def read_edges(file: str) -> list[Edge]:
     return [(i, j) for i, j in rows]
 
 
-def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str) -> list[Edge]:
+def _weighted(edges: NDArray[np.int64], sites: int) -> Graph:
+    """Return the graph of these edges, shape (n, 2); one that comes twice counts once."""
+    edges = np.unique(np.sort(edges, axis=1), axis=0)
+    i, j = np.concatenate([edges, edges[:, ::-1]]).T
+    degree = np.bincount(i, minlength=sites)
+    weights = 1.0 / (1.0 + np.maximum(degree[i], degree[j]))
+    own = 1.0 - np.bincount(i, weights, minlength=sites)
+    everybody = np.arange(sites)
+    i, j, weights = np.append(i, everybody), np.append(j, everybody), np.append(weights, own)
+    order = np.lexsort((j, i))
+    return Graph(np.append(0, np.cumsum(degree + 1)), j[order], weights[order])
+
+
+def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str) -> NDArray[np.int64]:
+    """Return who is whose neighbour, shape (n, 2)."""
+    everybody = np.arange(sites)
     if topology == "ring":
-        return [(i, (i + 1) % sites) for i in range(sites)] if sites > 1 else []
+        return np.stack([everybody, (everybody + 1) % sites], axis=1)[sites == 1 :]  # one site has no neighbour
     if topology == "star":
-        return [(0, i) for i in range(1, sites)]
+        return np.stack([np.zeros_like(everybody), everybody], axis=1)[1:]
     if topology == "full":
-        return [(i, j) for i in range(sites) for j in range(i)]
+        return np.stack(np.tril_indices(sites, -1), axis=1)
     if topology == "random":
         return _random(sites, seed, mean_degree)
     edges = read_edges(file)
@@ -143,20 +170,20 @@ def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str) 
             f"graph-file = {file!r} is a graph of {beyond[-1] + 1} sites or more, and the run has sites = {sites}, "
             f"numbered 0 to {sites - 1}: it names {_some(beyond)}"
         )
-    return edges
+    return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
-def _random(sites: int, seed: int, mean_degree: float) -> list[Edge]:
+def _random(sites: int, seed: int, mean_degree: float) -> NDArray[np.int64]:
     wanted = round(sites * mean_degree / 2)
     if wanted < sites - 1:
         raise StrategyError(
             f"mean-degree = {mean_degree:g}: a connected graph of {sites} sites needs at least "
             f"{2 * (sites - 1) / sites:g} neighbours per site on average"
         )
-    first, second = np.tril_indices(sites, -1)
-    order = np.random.default_rng([seed, 8]).permutation(len(first))
-    pairs = list(zip(first[order].tolist(), second[order].tolist(), strict=True))
-    tree, rest, root = [], [], list(range(sites))
+    pairs = np.stack(np.tril_indices(sites, -1), axis=1)
+    pairs = pairs[np.random.default_rng([seed, 8]).permutation(len(pairs))]
+    tree: list[int] = []
+    root = list(range(sites))
 
     def top(i: int) -> int:
         while root[i] != i:
@@ -164,17 +191,14 @@ def _random(sites: int, seed: int, mean_degree: float) -> list[Edge]:
             i = root[i]
         return i
 
-    for i, j in pairs:
-        if top(i) == top(j):
-            rest.append((i, j))
-        else:
+    for place, (i, j) in enumerate(pairs):
+        if len(tree) == sites - 1:
+            break
+        if top(i) != top(j):
             root[top(i)] = top(j)
-            tree.append((i, j))
-    return tree + rest[: wanted - len(tree)]
-
-
-def _source(topology: str, file: str) -> str:
-    return f"graph-file = {file!r}" if topology == "file" else f"topology = {topology!r}"
+            tree.append(place)
+    rest = np.delete(pairs, tree, axis=0)
+    return np.concatenate([pairs[tree], rest[: wanted - len(tree)]])
 
 
 def _some(sites: list[int]) -> str:

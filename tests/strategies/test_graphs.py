@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from strategies import StrategyError
-from strategies.graphs import components, mixing_matrix, neighbours, spectral_gap
+from strategies.graphs import Graph, mixing_graph
 
 DRAWN = [("ring", 8), ("ring", 2), ("random", 12), ("random", 40), ("full", 7), ("star", 6), ("ring", 1), ("full", 1)]
 
@@ -30,46 +30,66 @@ def edges_of(weights: np.ndarray) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize(("topology", "sites"), DRAWN)
 def test_weights_are_symmetric_doubly_stochastic_and_those_of_the_edges(topology: str, sites: int) -> None:
-    weights = mixing_matrix(topology, sites)
+    graph = mixing_graph(topology, sites)
+    weights = graph.matrix()
     assert weights.shape == (sites, sites)
     np.testing.assert_array_equal(weights, weights.T)
     np.testing.assert_allclose(weights.sum(0), 1, rtol=0, atol=1e-12)
     assert (weights >= 0).all()
     assert (weights.diagonal() > 0).all()
     np.testing.assert_allclose(weights, by_hand(edges_of(weights), sites), rtol=0, atol=1e-12)
-    assert len(components(weights != 0)) == 1
+    assert (np.linalg.matrix_power(weights, sites) > 0).all(), "a path leads from each to each"
+    for site in range(sites):
+        assert graph.row(site) == [(j, w) for j, w in enumerate(weights[site]) if w]
 
 
 def test_who_is_whose_neighbour() -> None:
-    assert edges_of(mixing_matrix("ring", 5)) == {(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)}
-    assert edges_of(mixing_matrix("star", 4)) == {(0, 1), (0, 2), (0, 3)}
-    np.testing.assert_allclose(mixing_matrix("full", 5), 1 / 5, rtol=0, atol=1e-15)
-    assert neighbours(mixing_matrix("ring", 5), 0) == [(j, pytest.approx(1 / 3)) for j in (0, 1, 4)]
-    assert [j for j, _ in neighbours(mixing_matrix("star", 4), 2)] == [0, 2]
+    assert edges_of(mixing_graph("ring", 5).matrix()) == {(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)}
+    assert edges_of(mixing_graph("star", 4).matrix()) == {(0, 1), (0, 2), (0, 3)}
+    np.testing.assert_allclose(mixing_graph("full", 5).matrix(), 1 / 5, rtol=0, atol=1e-15)
+    assert mixing_graph("ring", 5).row(0) == [(j, pytest.approx(1 / 3)) for j in (0, 1, 4)]
+    assert [j for j, _ in mixing_graph("star", 4).row(2)] == [0, 2]
+
+
+def test_what_is_kept_of_a_graph_grows_with_its_edges() -> None:
+    """And with nothing else: no matrix of all pairs stays for the run."""
+    few, many = mixing_graph("ring", 50), mixing_graph("ring", 500)
+    _ = few.gap, many.gap
+
+    def kept(graph: Graph) -> int:
+        return sum(value.nbytes for value in vars(graph).values() if isinstance(value, np.ndarray))
+
+    assert 8 * 500 * 3 <= kept(many) <= 10 * kept(few)
 
 
 @pytest.mark.parametrize("degree", [2.0, 3.5, 6.0])
 def test_random_graphs_have_the_wanted_degree_and_follow_the_seed(degree: float) -> None:
-    graphs = [edges_of(mixing_matrix("random", 20, seed=seed, mean_degree=degree)) for seed in (0, 0, 1)]
+    graphs = []
+    for seed in (0, 0, 1):
+        mixing_graph.cache_clear()
+        graphs.append(edges_of(mixing_graph("random", 20, seed, degree).matrix()))
     assert [2 * len(edges) / 20 for edges in graphs] == [degree] * 3
     assert graphs[0] == graphs[1] != graphs[2]
 
 
 def test_random_graphs_at_their_limits() -> None:
-    assert len(edges_of(mixing_matrix("random", 10, mean_degree=1.8))) == 9, "a tree"
-    np.testing.assert_array_equal(mixing_matrix("random", 5, mean_degree=9.0), mixing_matrix("full", 5))
+    assert len(edges_of(mixing_graph("random", 10, mean_degree=1.8).matrix())) == 9, "a tree"
+    np.testing.assert_array_equal(mixing_graph("random", 5, mean_degree=9.0).matrix(), mixing_graph("full", 5).matrix())
     with pytest.raises(StrategyError, match=r"mean-degree = 1: a connected graph of 10 sites needs at least 1\.8 "):
-        mixing_matrix("random", 10, mean_degree=1.0)
+        mixing_graph("random", 10, mean_degree=1.0)
 
 
-def test_the_spectral_gap() -> None:
+def test_the_spectral_gap(tmp_path: Path) -> None:
     """Of a ring of n with weights 1/3: λ_k = (1 + 2 cos(2πk/n)) / 3; of a full graph 1."""
     for sites in (5, 8):
         values = sorted(abs((1 + 2 * np.cos(2 * np.pi * k / sites)) / 3) for k in range(sites))
-        assert spectral_gap(mixing_matrix("ring", sites)) == pytest.approx(1 - values[-2], abs=1e-12)
-    assert spectral_gap(mixing_matrix("full", 6)) == pytest.approx(1, abs=1e-12)
-    assert spectral_gap(mixing_matrix("full", 1)) == 1
-    assert 0 < spectral_gap(mixing_matrix("ring", 30)) < spectral_gap(mixing_matrix("ring", 6))
+        assert mixing_graph("ring", sites).gap == pytest.approx(1 - values[-2], abs=1e-12)
+    assert mixing_graph("full", 6).gap == pytest.approx(1, abs=1e-12)
+    crossing = tmp_path / "crossing.csv"  # each of three with each of three others: λ_K = -1/2, and λ₂ = 1/4
+    crossing.write_text("".join(f"{i},{j}\n" for i in range(3) for j in range(3, 6)), encoding="utf-8")
+    assert mixing_graph("file", 6, file=str(crossing)).gap == pytest.approx(1 / 2, abs=1e-12)
+    assert mixing_graph("full", 1).gap == 1
+    assert 0 < mixing_graph("ring", 30).gap < mixing_graph("ring", 6).gap
 
 
 FILES = {
@@ -82,7 +102,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_edges_from_a_file(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FILES[name], encoding="utf-8")
-    weights = mixing_matrix("file", 4, file=str(tmp_path / name))
+    weights = mixing_graph("file", 4, file=str(tmp_path / name)).matrix()
     np.testing.assert_allclose(weights, by_hand({(0, 1), (1, 2), (1, 3)}, 4), rtol=0, atol=1e-12)
 
 
@@ -105,10 +125,10 @@ def test_files_that_are_no_graph_of_the_sites_are_refused(name: str, tmp_path: P
     text, message = REFUSED[name]
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(StrategyError, match=message) as refusal:
-        mixing_matrix("file", 5, file=str(tmp_path / name))
+        mixing_graph("file", 5, file=str(tmp_path / name))
     assert str(refusal.value).startswith(f"graph-file = '{tmp_path / name}'")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StrategyError, match=r"graph-file = '.*none\.csv' cannot be read"):
-        mixing_matrix("file", 5, file=str(tmp_path / "none.csv"))
+        mixing_graph("file", 5, file=str(tmp_path / "none.csv"))

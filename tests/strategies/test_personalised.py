@@ -21,7 +21,7 @@ from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, RunError, Site, StrategyError, unpack
+from strategies import ALGORITHMS, FederatedStrategy, Oracle, Site, StrategyError, unpack
 from strategies.alone import Alone
 from strategies.d_psgd import DPSGD
 from strategies.decentralised import Decentralised
@@ -391,6 +391,40 @@ def run(folder: Path, algorithm: str, **keys: Any) -> tuple[Wire, Any]:
     return grid, result
 
 
+@pytest.mark.parametrize("mixing", ["server", "client"])
+@pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "dispfl"])
+def test_each_message_of_a_run_is_made_of_the_neighbours_last_answers(
+    algorithm: str, mixing: str, tmp_path: Path
+) -> None:
+    """Read off the wire, the last evaluation too: on a ring of five everybody has two strangers."""
+    sites, rounds = 5, 3
+    grid, _ = run(tmp_path, algorithm, sites=sites, rounds=rounds, own_mixing=mixing)
+    down, up = ([(k, arrays) for way, k, arrays in grid.seen if way == wanted and arrays] for wanted in ("down", "up"))
+    assert len(down) == sites * (rounds + 1)
+    assert len(up) == sites * rounds
+    answers = dict(up[:sites])
+    start = next(iter(down[0][1]))
+    assert all(set(arrays) == {start} and torch.equal(arrays[start], down[0][1][start]) for _, arrays in down[:sites])
+    for r in range(1, rounds + 1):
+        for k, sent in down[sites * r : sites * (r + 1)]:
+            near = sorted({(k - 1) % sites, k, (k + 1) % sites})
+            if mixing == "client":
+                assert sent.pop("weights").tolist() == pytest.approx([1 / 3] * 3)
+                whole = {f"{name}-{j}": answers[j][name] for j in near for name in answers[j]}
+                expected = {name: vector[:0] if name.endswith(f"-{k}") else vector for name, vector in whole.items()}
+            elif algorithm == "dispfl":
+                masks = [unpacked(answers[j]["mask"], torch.device("cpu")) for j in near]
+                total, own = torch.zeros(len(masks[0])), masks[near.index(k)]
+                for j, mask in zip(near, masks, strict=True):
+                    total[mask] += answers[j]["values"]
+                expected = {"mask": answers[k]["mask"], "values": (total / torch.stack(masks).sum(0))[own]}
+            else:
+                expected = {name: torch.stack([answers[j][name] for j in near]).mean(0) for name in answers[k]}
+            assert sent.keys() == expected.keys()
+            assert all(torch.allclose(sent[name], expected[name], rtol=0, atol=1e-6) for name in sent), (r, k)
+        answers = dict(up[sites * r : sites * (r + 1)])
+
+
 def entries(vector: torch.Tensor) -> set[int]:
     """Return the bits of the numbers in a vector, zeros aside."""
     return set(vector[vector != 0].float().numpy().view(np.uint32).tolist())
@@ -428,8 +462,10 @@ def test_heads_never_leave_the_site(algorithm: str, keys: dict[str, Any], tmp_pa
     for path in (tmp_path / "runs").rglob("*"):
         if path.is_file():
             data = path.read_bytes()
-            found = {h for h in grid.heads[-4:] if h.numpy().tobytes()[:16] in data}
-            assert not found, path
+            pairs = {
+                h.numpy()[i : i + 2].tobytes() for h in grid.heads for i in range(len(h) - 1) if h[i : i + 2].all()
+            }
+            assert not any(pair in data for pair in pairs), path
 
 
 @pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "dispfl"])
@@ -483,11 +519,13 @@ def test_the_consensus_error_is_that_of_what_workers_begin_with(tmp_path: Path) 
     assert full.metrics[-1]["spectral-gap"] == pytest.approx(1)
 
 
-def test_new_sites_get_the_mean_body_and_the_first_head(tmp_path: Path) -> None:
-    grid, result = run(tmp_path, "deprl")
-    bodies = [arrays["body"] for way, _, arrays in grid.seen if way == "up" and arrays][-4:]
-    first = build_problem(Task(problem="auc", model="mlp", hidden=4, shape=(30,))).initial()["x"]
-    split = len(bodies[0])
+@pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "fedrep"])
+def test_new_sites_get_the_mean_body_and_the_first_head(algorithm: str, tmp_path: Path) -> None:
+    grid, result = run(tmp_path, algorithm)
+    problem = build_problem(Task(problem="auc", model="mlp", hidden=4, shape=(30,)))
+    first, split = problem.initial()["x"], problem.head
+    answers = [arrays for way, _, arrays in grid.seen if way == "up" and arrays][-4:]
+    bodies = [next(iter(arrays.values()))[:split] for arrays in answers]
     np.testing.assert_allclose(result.arrays["x"][:split], torch.stack(bodies).mean(0).numpy(), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(result.arrays["x"][split:], first[split:].numpy())
 
@@ -533,6 +571,10 @@ def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Dec
     assert all(vector.isfinite().all() for vector in reply.values())
     assert set(half.shares) <= set(memory)
     if half.name == "dispfl":
+        x = half.personal(sent, {}, {})["x"]
+        one, other = (half.whole(vectors(state, j)) for j in (1, 3))
+        masks = [unpacked(state[f"mask-{j}"], torch.device("cpu")) for j in (1, 3)]
+        assert torch.allclose(x, (one + other) / torch.stack(masks).sum(0).clamp(min=1), rtol=0, atol=1e-12)
         mask = unpacked(reply["mask"], torch.device("cpu"))
         assert int(mask.sum()) == len(vectors(state, 0)["values"]), "no denser than before"
 
@@ -565,6 +607,15 @@ def test_erk_spreads_the_density_by_shape(density: float) -> None:
         assert all(raw[~sparse] * ratios[0] >= 1 - 1e-9), "what is dense would be more than that"
 
 
+def test_no_layer_is_without_weights() -> None:
+    """However low the density, and through all rounds; biases are there always."""
+    _, _, _, start, oracles = setting("minimisation")
+    for state in drive(DisPFL(local_steps=2, lr=0.03, density=1e-6), start, oracles, 4, K):
+        for k in range(K):
+            mask = unpacked(state[f"mask-{k}"], torch.device("cpu"))
+            assert [int(mask[span].sum()) for span, _ in LAYERS] == [1, 2, 1]
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 64, 331])
 def test_a_mask_is_packed_into_bits_and_back(size: int) -> None:
     torch.manual_seed(size)
@@ -595,8 +646,17 @@ def test_a_head_that_does_not_exist_is_refused_with_the_models_layers(tmp_path: 
         simulate({"algorithm": "deprl", "head": "hed", "rounds": 1, "workers": 1, "runs-dir": str(tmp_path)})
 
 
-@pytest.mark.parametrize("keys", [{"model": "linear"}, {"head": "body"}], ids=str)
-@pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("deprl", {"model": "linear"}),
+        ("deprl", {"head": "body"}),
+        ("fedrep", {"model": "linear"}),
+        ("fedrep", {"head": "body"}),
+        ("fedrod", {"model": "linear", "problem": "cross-entropy"}),
+    ],
+    ids=str,
+)
 def test_a_model_without_a_body_has_no_separable_head(algorithm: str, keys: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(StrategyError, match=f"algorithm = '{algorithm}'.*no separable head"):
         simulate({"algorithm": algorithm, **keys, "rounds": 1, "workers": 1, "runs-dir": str(tmp_path)})
@@ -651,16 +711,32 @@ def test_which_models_keep_statistics() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("0,1\n2,3\n", r"not connected, it falls into 2 components of sites: 0, 1; 2, 3"), ("0,1\n1,5\n", r"sites = 4")],
+    [
+        ("0,1\n2,3\n", r"graph-file = '.*graph\.csv': .*falls into 2 components of sites: 0, 1; 2, 3\."),
+        ("0,1\n1,5\n", r"graph-file = '.*graph\.csv' is a graph of 6 sites or more, and the run has sites = 4"),
+        ("", r"mean-degree = 1: a connected graph of 4 sites needs at least 1\.5 neighbours"),
+    ],
 )
 def test_a_graph_that_does_not_fit_ends_the_run_before_anything_is_sent(
     text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "graph.csv").write_text(text, encoding="utf-8")
-    config = {"own_topology": "file", "own_graph_file": str(tmp_path / "graph.csv")}
-    with pytest.raises((StrategyError, RunError), match=message):
-        run(tmp_path, "deprl", **config)
+    keys = {"own_topology": "file", "own_graph_file": str(tmp_path / "graph.csv")}
+    with pytest.raises(StrategyError, match=rf"^deprl\.{message}"):
+        run(tmp_path, "deprl", **(keys if text else {"own_topology": "random", "own_mean_degree": 1.0}))
     assert not list((tmp_path / "runs").rglob("metrics.jsonl"))
+
+
+def test_a_file_of_edges_that_changed_is_read_anew(tmp_path: Path) -> None:
+    """By the next run in the same process."""
+    keys = {"own_topology": "file", "own_graph_file": str(tmp_path / "graph.csv"), "rounds": 1}
+    gaps = []
+    for text in ("0,1\n1,2\n2,3\n3,0\n", "0,1\n1,2\n2,3\n"):
+        (tmp_path / "graph.csv").write_text(text, encoding="utf-8")
+        gaps.append(run(tmp_path, "d-psgd", **keys)[1].metrics[-1]["spectral-gap"])
+    assert gaps == pytest.approx(
+        [2 / 3, 1 - np.sort(np.linalg.eigvalsh(reference.metropolis({(0, 1), (1, 2), (2, 3)}, 4)))[-2]]
+    )
 
 
 def test_the_memory_of_a_site_is_its_head_and_its_y(tmp_path: Path) -> None:
