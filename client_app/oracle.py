@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,6 +149,14 @@ class SiteOracle:
     def fresh(self) -> Arrays:
         """Return the head and the y that a site starts from which has none yet; not to be written to."""
         return self.problem.fresh()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave the batch-norm statistics as they are, for gradients of a model that is not the site's own."""
+        statistics = self.problem.buffers()
+        yield
+        if statistics.numel():
+            self.problem.load_buffers(statistics)
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
         """Return numerators (j, p) and denominators (j,), summed over a batch of any size; no gradient is evaluated."""

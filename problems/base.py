@@ -42,8 +42,8 @@ class Problem(ABC):
         Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
     offers : frozenset of str
         What it can do beyond gradients, for algorithms that need it: ``"closed-form-dual"`` (see `dual_terms`),
-        ``"inner-function"`` (see `inner`), ``"head"`` (see `head`), ``"layers"`` (see `layers`), ``"balanced-loss"`` (see
-        `balanced_gradient`).
+        ``"inner-function"`` (see `inner`), ``"head"`` (see `head`), ``"layers"`` (see `layers`), ``"balanced-loss"``
+        (see `balanced_gradient`).
     sampler : str
         What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
     draws_ahead : int

@@ -12,7 +12,7 @@ import math
 import operator
 import time
 from abc import abstractmethod
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -78,6 +78,9 @@ class Oracle(Protocol):
 
     def fresh(self) -> Arrays:
         """Return what a site starts from that has none yet: ``head``, and ``y``, where there are such. Read only."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Leave the site's batch-norm statistics as they are, for gradients of a model that is not the site's own."""
 
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set."""

@@ -31,7 +31,7 @@ class Ditto(FederatedStrategy):
         6  w, y ← mean_k u_k, mean_k y_k
 
     Both models take a step on each mini-batch, so that with λ = 0 v_k is what the client would have without the others
-    (`Alone`), and w is `FedAvg`'s whatever λ is. The paper has no y.
+    (`Alone`), and w is `FedAvg`'s whatever λ is. Batch-norm statistics are those of v_k. The paper has no y.
 
     Client state: v, z. A client that is new or lost them starts with the w and y that it is sent.
     """
@@ -53,7 +53,8 @@ class Ditto(FederatedStrategy):
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.2
             batch = oracle.draw()  # l.3
-            y = descend(u, y, oracle, lr, lr_dual, batch=batch)  # l.4
+            with oracle.aside():
+                y = descend(u, y, oracle, lr, lr_dual, batch=batch)  # l.4
             z = descend(v, z, oracle, lr, lr_dual, batch=batch, decay=self.lam, towards=w)  # l.5
         return kept(x=u, y=y), kept(x=v, y=z)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +74,9 @@ class Parted:
 
     def fresh(self) -> Arrays:
         return {"head": self.start["x"][self.head :]} | {n: v for n, v in self.start.items() if n == "y"}
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
         return self.oracle.gradient(x, None, batch)[0]

@@ -14,7 +14,9 @@ from flwr.app import Message
 from safetensors.torch import load_file
 
 from client_app.memory import Memory
+from client_app.oracle import SiteOracle
 from config import ConfigError, RunConfig
+from datasets import Samples, make_sampler
 from models import MODELS, WITH_STATISTICS, FlatNetwork, ModelError, build
 from problems import CrossEntropy, Task, build_problem
 from server_app import simulate
@@ -283,6 +285,26 @@ def test_ditto_without_a_pull_is_alone_and_its_common_model_is_that_of_local_sgd
     for lam in (0.0, 2.0):
         states = zip(*(drive(s, start, oracles, 4, K) for s in (Ditto(**steps, lam=lam), plain)), strict=True)
         assert all(torch.equal(one[n], other[n]) for one, other in states for n in start)
+
+
+def test_with_batch_norm_too_ditto_without_a_pull_is_alone_wherever_the_common_model_goes() -> None:
+    """Not only x: the statistics that v is evaluated with are of its own forward passes."""
+    ends = []
+    for strategy in (Ditto(lr=0.3, lam=0.0, local_steps=10), Alone(lr=0.3, local_steps=10)):
+        torch.manual_seed(0)
+        body = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
+        problem = CrossEntropy(FlatNetwork(torch.nn.Sequential(body, torch.nn.Linear(4, 2))))
+        inputs = torch.randn(64, 3)
+        samples = Samples(inputs, (inputs[:, 0] > 0).long(), torch.arange(64))
+        start, memory = problem.initial()["x"].clone(), {}
+        for r in range(1, 4):
+            generator = torch.Generator().manual_seed(r)
+            sampler = make_sampler("uniform", samples.targets(), 16, 0, generator)
+            oracle = SiteOracle(problem, samples, sampler, generator, 16)
+            _, memory = strategy.local_update({"x": start + (r > 1)}, memory, oracle, strategy.turn(r, 3, "train", 1))
+        ends.append((memory["x"], problem.buffers()))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert torch.equal(ends[0][1], ends[1][1])
 
 
 @pytest.mark.parametrize("name", GAMES)
