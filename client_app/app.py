@@ -144,8 +144,9 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     statistics = sent.pop("buffers", None) if own_statistics is None else own_statistics
     if statistics is not None:
         problem.load_buffers(statistics)
-    model = strategy.personal(sent, memory, problem.fresh())
-    metrics = _evaluation(site, problem, model, order) if order.evaluate else MetricRecord({})
+    metrics = MetricRecord({})
+    if order.evaluate:
+        metrics = _evaluation(site, problem, strategy.personal(sent, memory, problem.fresh()), order)
 
     random = stream(site.run.seed, order.site, order.round, strategy.phases.index(order.phase))
     oracle = SiteOracle.open(site.run, problem, site.samples(order)[0], random)
