@@ -470,34 +470,29 @@ _TEN = (
     "consensus error is that of what workers share after the last round, summed over its entries."
 )
 
-DEPRL_MNIST = Study(
-    name="deprl-mnist",
-    title="Personal models on MNIST, 32 workers",
-    experiment=REPO / "experiments/deprl/mnist.toml",
-    methods=_sevenfold(0.05, 0.15),
-    report=_PERSONAL,
-    curves=("accuracy", "consensus error"),
-    compare=_MIXES,
-    reduced=_SMALL,
-    note=f"Reduced: LeNet5 in place of AlexNet, 20 rounds in place of 100, batches of 16 in place of 64. {_TEN}",
-    select="over-sites.accuracy.mean",
-)
 
-DEPRL_CIFAR = Study(
-    name="deprl-cifar10",
-    title="Personal models on CIFAR-10, 32 workers",
-    experiment=REPO / "experiments/deprl/cifar10.toml",
-    methods=_sevenfold(0.05, 0.15),
-    report=_PERSONAL,
-    curves=("accuracy", "consensus error"),
-    compare=_MIXES,
-    reduced=_SMALL,
-    note=(
-        "Reduced: LeNet5 in place of VGG-11, 20 rounds in place of 100, batches of 16 in place of 64. The images are "
-        f"JPEGs, recompressed. {_TEN}"
-    ),
-    select="over-sites.accuracy.mean",
-)
+def _personal_images(data: str, network: str, remark: str = "") -> Study:
+    """Return the study of a data set; what the paper has is named after it."""
+    file = data.lower().replace("-", "")
+    return Study(
+        name=f"deprl-{file}",
+        title=f"Personal models on {data}, 32 workers",
+        experiment=REPO / f"experiments/deprl/{file}.toml",
+        methods=_sevenfold(0.05, 0.15),
+        report=_PERSONAL,
+        curves=("accuracy", "consensus error"),
+        compare=_MIXES,
+        reduced=_SMALL,
+        note=(
+            f"Reduced: LeNet5 in place of {network}, 20 rounds in place of 100, batches of 16 in place of 64. {remark}"
+            f"{_TEN}"
+        ),
+        select="over-sites.accuracy.mean",
+    )
+
+
+DEPRL_MNIST = _personal_images("MNIST", "AlexNet")
+DEPRL_CIFAR = _personal_images("CIFAR-10", "VGG-11", "The images are JPEGs, recompressed. ")
 
 DEPRL_SHALLOW = Study(
     name="deprl-mnist-128",
@@ -505,6 +500,7 @@ DEPRL_SHALLOW = Study(
     experiment=REPO / "experiments/deprl/mnist.toml",
     methods=_sevenfold(0.05, 0.15, graphs=("ring",)),
     report=_PERSONAL,
+    curves=("accuracy", "consensus error"),
     reduced=_SMALL | {"sites": 128, "model": "mlp", "hidden": 64},
     note=(
         "Reduced: an MLP of 64 + 64 in place of AlexNet, 20 rounds in place of 100, batches of 16 in place of 64, the "
