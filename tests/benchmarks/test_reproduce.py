@@ -235,7 +235,13 @@ def test_a_picture_of_two_keys_has_a_line_of_panels_per_value_of_the_first(
         for job in (*sweep.tuning(each), *sweep.reported(each, sweep.grid(each)[0])):
             pretend(sweep, job, held_out=0.6)
     figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    save = Figure.savefig
+
+    def noting(figure: Figure, *arguments: Any, **keys: Any) -> None:
+        figures.append(figure)
+        save(figure, *arguments, **keys)
+
+    monkeypatch.setattr(Figure, "savefig", noting)
     write(sweep, tmp_path / "results")
     [figure] = figures
     titles = [axes.get_title() for axes in figure.axes]

@@ -102,6 +102,8 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
         try:
             wait_until(run, lambda: not any(map(alive, children(launcher))))
             wait_until(run, lambda: answered(host, victim) == received(host, other) == answered(host, other) + 1)
+            # An answer that has not been fetched when its site goes offline counts as missing.
+            wait_until(run, lambda: fetched(host) == sum(answered(host, name) for name in HOSPITALS))
             identity, rounds = node_id(host, victim), answered(host, victim) - 1
             # After a SIGKILL the SuperLink would take it for alive, and refuse a second one, for a minute.
             processes[victim].terminate()
@@ -164,6 +166,11 @@ def received(host: Host, hospital: str) -> int:
 def answered(host: Host, hospital: str) -> int:
     """How many it has answered."""
     return host.log(hospital).count("Sent successfully")
+
+
+def fetched(host: Host) -> int:
+    """How many answers the coordinator has fetched from the SuperLink."""
+    return host.log("superlink").count("confirm-message-received")
 
 
 def node_id(host: Host, hospital: str) -> str | None:
