@@ -430,7 +430,7 @@ _PERSONAL = {
     "over-sites.accuracy.worst-decile": "worst decile",
     "consensus-error": "consensus error",
 }
-_SMALL: Settings = {"model": "lenet5", "rounds": 20, "batch-size": 16, "evaluate-every": 5}
+_SHORT: Settings = {"rounds": 20, "batch-size": 16, "evaluate-every": 5}
 _GRAPHS = ("ring", "random", "full")
 
 
@@ -482,7 +482,7 @@ def _personal_images(data: str, network: str, remark: str = "") -> Study:
         report=_PERSONAL,
         curves=("accuracy", "consensus error"),
         compare=_MIXES,
-        reduced=_SMALL,
+        reduced={"model": "lenet5", **_SHORT},
         note=(
             f"Reduced: LeNet5 in place of {network}, 20 rounds in place of 100, batches of 16 in place of 64. {remark}"
             f"{_TEN}"
@@ -497,22 +497,20 @@ DEPRL_CIFAR = _personal_images("CIFAR-10", "VGG-11", "The images are JPEGs, reco
 DEPRL_SHALLOW = Study(
     name="deprl-mnist-128",
     title="Personal models on MNIST, 128 workers, π = 0.3, a shallow network",
-    experiment=REPO / "experiments/deprl/mnist.toml",
+    experiment=REPO / "experiments/deprl/mnist-128.toml",
     methods=_sevenfold(0.05, 0.15, graphs=("ring",)),
     report=_PERSONAL,
     curves=("accuracy", "consensus error"),
-    reduced=_SMALL | {"sites": 128, "model": "mlp", "hidden": 64},
-    note=(
-        "Reduced: an MLP of 64 + 64 in place of AlexNet, 20 rounds in place of 100, batches of 16 in place of 64, the "
-        f"ring only. {_TEN}"
-    ),
+    reduced=_SHORT,
+    note=f"An MLP of 64 + 64, the ring only. Reduced: 20 rounds in place of 100, batches of 16 in place of 64. {_TEN}",
     select="over-sites.accuracy.mean",
 )
 
 
 def _of(workers: int) -> Method:
-    """Return DePRL with so many workers, and the step size of the body that its Corollary 1 lets grow with √N."""
-    settings: dict[str, Value] = {"sites": workers, "deprl.lr-body": round(0.05 * (workers / 4) ** 0.5, 4)}
+    """Return DePRL with so many workers, and a step size of the body that grows with √N, as the theory has it."""
+    lr = round(0.05 * (workers / 4) ** 0.5, 4)
+    settings: dict[str, Value] = {"sites": workers, "deprl.lr-body": lr, "evaluate-every": 1}
     return Method(label=f"{workers} workers", algorithm="deprl", settings=settings)
 
 
@@ -531,7 +529,6 @@ DEPRL_SPEEDUP = Study(
         "deprl.body-steps": 4,
         "deprl.lr-head": 0.02,
         "rounds": 60,
-        "evaluate-every": 1,
     },
     note=(
         "Reduced: an MLP of 64 + 64 in place of AlexNet, 60 rounds in place of 100, batches of 8 in place of 64, two "

@@ -13,14 +13,16 @@ from datasets.harbox import ACTIVITIES, FEATURES
 from server_app import simulate
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize(("name", "sites"), [("mnist", 32), ("cifar10", 32), ("mnist-128", 128)])
 @pytest.mark.parametrize("topology", ["ring", "random", "full"])
 @pytest.mark.parametrize("concentration", [0.1, 0.3, 0.5])
-def test_graphs_and_mixes_are_chosen_as_the_file_says(name: str, topology: str, concentration: float) -> None:
+def test_graphs_and_mixes_are_chosen_as_the_file_says(
+    name: str, sites: int, topology: str, concentration: float
+) -> None:
     file = REPO / "experiments" / "deprl" / f"{name}.toml"
     changes = f'deprl.topology="{topology}" concentration={concentration}'
     run = RunConfig.parse(read_overrides([str(file), changes]))
-    assert (run.sites, run.hyper["topology"], run.concentration) == (32, topology, concentration)
+    assert (run.sites, run.hyper["topology"], run.concentration) == (sites, topology, concentration)
     assert run.data().personal_test
     for words in changes.split():
         default = words in ('deprl.topology="ring"', "concentration=0.3")
