@@ -502,7 +502,7 @@ DEPRL_SHALLOW = Study(
     report=_PERSONAL,
     curves=("accuracy", "consensus error"),
     reduced=_SHORT,
-    note=f"An MLP of 64 + 64, the ring only. Reduced: 20 rounds in place of 100, batches of 16 in place of 64. {_TEN}",
+    note=f"Reduced: 20 rounds in place of 100, batches of 16 in place of 64, the ring only. An MLP of 64 + 64. {_TEN}",
     select="over-sites.accuracy.mean",
 )
 
