@@ -58,7 +58,7 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
         data = SiteData(f"new-{k}", train, own_test, given.facts["classes"], 0)
         outcome = personalise(given, data, steps=STEPS)
         for values, metrics in ((before, outcome.before), (after, outcome.after)):
-            values.append(float(metrics["accuracy"]))  # type: ignore[arg-type]
+            values.append(float(metrics["accuracy"]))  # type: ignore[arg-type]  # other metrics are lists
     return statistics.mean(before), statistics.mean(after)
 
 

@@ -542,6 +542,18 @@ DEPRL_SPEEDUP = Study(
 
 # ---------------------------------------------------------------------- four hospitals
 
+_HOSPITALS = {
+    "sites.cleveland.auroc": "Cleveland",
+    "sites.hungarian.auroc": "Hungarian",
+    "sites.switzerland.auroc": "Switzerland",
+    "sites.va.auroc": "VA",
+}
+_FOLDS: Mapping[str, tuple[Value, ...]] = {"seed": (0, 1, 2), "fold": (0, 1, 2, 3, 4)}
+_ONE_FOLD = (
+    "Nothing is reduced. The step size was chosen on one fold at another seed, for every method alike: about a fifth "
+    "of the patients of each fold took part."
+)
+
 HEART = Study(
     name="heart",
     title="UCI heart disease, the four hospitals, 5-fold cross-validation",
@@ -556,16 +568,10 @@ HEART = Study(
     ),
     report={
         "pooled.auroc": "all hospitals",
-        "sites.cleveland.auroc": "Cleveland",
-        "sites.hungarian.auroc": "Hungarian",
-        "sites.switzerland.auroc": "Switzerland",
-        "sites.va.auroc": "VA",
+        **_HOSPITALS,
     },
-    repeat={"seed": (0, 1, 2), "fold": (0, 1, 2, 3, 4)},
-    note=(
-        "AUROC on the patients of the fold that each hospital held out. Nothing is reduced. The step size was chosen "
-        "on one fold at another seed, for every method alike: about a fifth of the patients of each fold took part."
-    ),
+    repeat=_FOLDS,
+    note=f"AUROC on the patients of the fold that each hospital held out. {_ONE_FOLD}",
     picture="points",
 )
 
@@ -586,17 +592,13 @@ HEART_PERSONAL = Study(
     report={
         "over-sites.auroc.mean": "mean",
         "over-sites.auroc.worst-decile": "worst",
-        "sites.cleveland.auroc": "Cleveland",
-        "sites.hungarian.auroc": "Hungarian",
-        "sites.switzerland.auroc": "Switzerland",
-        "sites.va.auroc": "VA",
+        **_HOSPITALS,
     },
-    repeat={"seed": (0, 1, 2), "fold": (0, 1, 2, 3, 4)},
+    repeat=_FOLDS,
     note=(
         "AUROC on the patients of the fold that each hospital held out: mean over the four hospitals, the worst of "
         "them, and each. All methods solve the minimax AUC problem; every hospital has ten gradients per round. "
-        "Nothing is reduced. The step size was chosen on one fold at another seed, for every method alike: about a "
-        "fifth of the patients of each fold took part."
+        f"{_ONE_FOLD}"
     ),
     select="over-sites.auroc.mean",
     picture="points",

@@ -113,7 +113,7 @@ def _plain_deep(
     for layer in layers:  # PyTorch's own initialisation would shrink what passes each ReLU by a factor of 2.4
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # optional, and here it is
     return _body_and_head(layers, 512, outputs)
 
 

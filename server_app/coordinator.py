@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import numpy as np
     from flwr.app import ArrayRecord
     from flwr.serverapp import Grid
+    from torch import Tensor
 
     from config import RunConfig
     from problems import Arrays, Metrics, Problem
     from server_app.console import Progress
     from server_app.report import Record
-    from strategies import FederatedStrategy
 
 Facts = dict[str, Any]
 
@@ -108,8 +108,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             observer=report,
             head=problem.head if "head" in problem.offers else None,
         )
-        if strategy.personalised:
-            report.model = given_to_new_sites(strategy, problem, start)
+        if strategy.personalised and strategy.exchanges:
+            report.model = given_to_new_sites(problem, unpack(result.arrays)["x"], start)
     except Exception:
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
@@ -283,17 +283,15 @@ def describe(config: RunConfig, common: Facts, start: dict[str, Any]) -> str:
     return f"{config.dataset}, {labels}, {config.model} with {parameters}"
 
 
-def given_to_new_sites(strategy: FederatedStrategy, problem: Problem, start: Arrays) -> Arrays:
-    """Return the model that a personalised run leaves to new sites, for a head of their own; empty if none is shared.
+def given_to_new_sites(problem: Problem, shared: Tensor, start: Arrays) -> Arrays:
+    """Return the model that a personalised run leaves to new sites, for a head of their own; empty without a body.
 
-    That is the body, and the start's head, scalars of the problem, y and batch-norm statistics.
+    That is the body of what the sites share, x as the run returns it, and the start's head, scalars of the problem, y
+    and batch-norm statistics.
     """
     if not isinstance(problem, NetworkProblem) or not problem.head:
         return {}
-    body = strategy.body(strategy.run.state, problem.head)
-    if body is None:
-        return {}
-    return {**start, "x": torch.cat([body.to(problem.device), start["x"][len(body) :]])}
+    return {**start, "x": torch.cat([shared[: problem.head].to(problem.device), start["x"][problem.head :]])}
 
 
 def where_models_are(grid: Grid) -> str:

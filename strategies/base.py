@@ -432,7 +432,7 @@ class FederatedStrategy(Strategy):
         return x[:head]
 
     def _shared(self, state: Arrays, head: int | None) -> Arrays:
-        """Return x of a personalised run: what the sites share, before the head that all started with."""
+        """Return x of a personalised run: the body that the sites share, and behind it the server's head."""
         body = self.body(state, head) if self.personalised else None
         return {} if body is None else {"x": torch.cat([body, state["x"][len(body) :]])}
 
