@@ -227,6 +227,7 @@ def parsed(settings: Settings) -> RunConfig:
 def compute(settings: Settings, folder: Path) -> str:
     """Do one run and note how it ended; returns what is wrong when it cannot be done. In a worker process."""
     from client_app.fingerprint import fingerprint
+
     from config import MISTAKES
     from server_app import simulate
     from strategies import RunError

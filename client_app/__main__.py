@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from config.run import Value
+    from keys import Value
 
 
 def above_zero(text: str) -> float:
@@ -78,15 +78,15 @@ def run(options: argparse.Namespace) -> None:
     import torch
 
     from client_app.memory import Memory
-    from client_app.personalise import Given, lines, personalise
-    from client_app.site import FACTS, owner
+    from client_app.personalise import FinishedRun, lines, personalise
+    from client_app.site import model_facts, provenance
     from config import read_overrides
     from datasets import load_site
 
     # A hospital's own folder, whatever data the run was on, so how that was split plays no part.
     own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False}
     own |= {"positive-classes": "", "negative-classes": ""}
-    given = Given.read(options.model, read_overrides(options.run_config) | own)
+    given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
     config = given.config
     torch.set_num_threads(config.threads)
     data = load_site(config.data(options.data_dir, options.label), 0, 1)
@@ -100,9 +100,8 @@ def run(options: argparse.Namespace) -> None:
           f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "
           f"{options.steps:,} steps")  # fmt: skip
     print("\n".join(lines(outcome)))
-    store = Memory(options.state_dir, options.model.resolve().name, name, owner(config, d))
-    known = {name: given.facts[name] for name in FACTS if name in given.facts}
-    print(f"the model is in {store.keep(outcome.model, {'hidden': config.hidden, **known})}")
+    store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
+    print(f"the model is in {store.keep(outcome.model, model_facts(config, given.cohort))}")
 
 
 if __name__ == "__main__":

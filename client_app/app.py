@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from client_app.site import OpenSite, Order
+    from client_app.site import OpenSite, Request
     from problems import Arrays, Problem
 
 log = logging.getLogger("edelweiss")
@@ -38,10 +38,10 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
 
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
-        from client_app.fingerprint import fingerprint
         from client_app.memory import StateError
         from client_app.site import OpenSite
         from config import MISTAKES
+        from federation.fingerprint import fingerprint
 
         try:
             theirs = str(message.content.config_records["config"]["app"])
@@ -78,45 +78,30 @@ def _log_once(text: str) -> None:
 def describe(message: Message, site: OpenSite) -> RecordDict:
     """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
 
-    The answer's ``facts`` hold name, partition-id, examples, positives (of a task of two classes; of others
-    class-counts and held-out-counts, one per class), held-out, missing, classes (counts), shape, columns (a hash of
-    their names), and count, total, squares (one number per feature or channel).
+    The answer's ``facts`` are a `datasets.Facts`.
     """
-    facts: dict[str, object] = {"name": site.node.name, "partition-id": site.node.partition_id}
-    data = site.data()
-    if data is not None:
-        from client_app.site import columns_hash
-        from datasets import moments
-        from problems import PROBLEMS
+    from datasets import Facts
+    from keys import to_record
+    from problems import PROBLEMS
 
-        count, total, squares = moments(data.train) if site.run.standardise else ([], [], [])
+    data, facts = site.data(), Facts(name=site.node.name, partition_id=site.node.partition_id)
+    if data is not None:
         if data.missing:
             filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
             log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
-        facts |= {
-            "name": site.node.site or data.name,
-            "examples": len(data.train),
-            "classes": data.classes,
-            "held-out": len(data.held_out),
-            "missing": data.missing,
-            "shape": list(data.train.shape),
-            "columns": columns_hash(data.features),
-            "count": count,
-            "total": total,
-            "squares": squares,
-        }
-        labels = data.train.targets()
-        if PROBLEMS[site.run.problem].multiclass:
-            facts["class-counts"] = labels.bincount(minlength=data.classes).tolist()
-            facts["held-out-counts"] = data.held_out.targets().bincount(minlength=data.classes).tolist()
-        else:
-            facts["positives"] = int(labels.sum())
-    return RecordDict({"facts": ConfigRecord(facts)})  # type: ignore[arg-type]
+        facts = Facts.of(
+            data,
+            name=site.node.site or data.name,
+            partition_id=site.node.partition_id,
+            multiclass=PROBLEMS[site.run.problem].multiclass,
+            standardise=site.run.standardise,
+        )
+    return RecordDict({"facts": ConfigRecord(to_record(facts))})
 
 
-def _evaluation(site: OpenSite, problem: Problem, model: Arrays, order: Order) -> MetricRecord:
+def _evaluation(site: OpenSite, problem: Problem, model: Arrays, request: Request) -> MetricRecord:
     """Evaluate a model on the held-out samples; empty where there are none."""
-    held_out = site.samples(order)[1]
+    held_out = site.samples(request)[1]
     if held_out is not None and not len(held_out):
         return MetricRecord({})
     return MetricRecord({**problem.metrics(model["x"], model.get("y"), held_out)})
@@ -129,15 +114,15 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     import torch
 
     from client_app.oracle import SiteOracle, stream
-    from client_app.site import Order
-    from strategies import not_finite, pack, unpack
+    from client_app.site import Request
+    from federation import not_finite, pack, unpack
 
     started = time.perf_counter()
-    order = Order.of(message)
-    strategy, problem = site.run.strategy(), site.problem(order)
-    turn = strategy.turn(order.round, site.run.rounds, order.phase, site.run.sites)
+    request = Request.of(message)
+    strategy, problem = site.run.strategy(), site.problem(request)
+    turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
     sent = unpack(message.content.array_records["arrays"], problem.device)
-    store = site.memory(order)
+    store = site.memory(request)
     memory = store.load(problem.device)
 
     own_statistics = memory.pop("buffers", None)
@@ -145,11 +130,11 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     metrics = MetricRecord({})
-    if order.evaluate:
-        metrics = _evaluation(site, problem, strategy.personal(sent, memory, problem.fresh()), order)
+    if request.evaluate:
+        metrics = _evaluation(site, problem, strategy.personal(sent, memory, problem.fresh()), request)
 
-    random = stream(site.run.seed, order.site, order.round, strategy.phases.index(order.phase))
-    oracle = SiteOracle.open(site.run, problem, site.samples(order)[0], random)
+    random = stream(site.run.seed, request.site, request.round, strategy.phases.index(request.phase))
+    oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random)
     reply, memory = strategy.local_update(sent, memory, oracle, turn)
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
@@ -173,21 +158,21 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 @_answering
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """Evaluate the run's final model and forget the run, but for a model of the site's own."""
-    from client_app.site import Order
-    from strategies import unpack
+    from client_app.site import Request, model_facts
+    from federation import unpack
 
-    order = Order.of(message)
-    strategy, problem = site.run.strategy(), site.problem(order)
+    request = Request.of(message)
+    strategy, problem = site.run.strategy(), site.problem(request)
     sent = unpack(message.content.array_records["arrays"], problem.device)
-    store = site.memory(order)
+    store = site.memory(request)
     memory = store.load(problem.device)
     statistics = memory.pop("buffers", sent.pop("buffers", None))
     if statistics is not None:
         problem.load_buffers(statistics)
     model = strategy.personal(sent, memory, problem.fresh())
-    metrics = _evaluation(site, problem, model, order)
+    metrics = _evaluation(site, problem, model, request)
     if strategy.personalised:
         buffers = {} if statistics is None else {"buffers": statistics}
-        store.keep(model | buffers, order.facts(site.run))
+        store.keep(model | buffers, model_facts(site.run, request.cohort))
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})

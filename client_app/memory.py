@@ -6,7 +6,6 @@ Both outlive the process, which Flower ends after a message, and the SuperNode.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import tempfile
@@ -14,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
+
+from models.storage import draft_of, facts_in, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-Owner = dict[str, str | int]
-"""Whose vectors a file holds: algorithm, problem, model and d, the length of x."""
+Provenance = dict[str, str | int]
+"""Where vectors are from: the algorithm, problem and model, and d, the length of x."""
 
 
 class StateError(ValueError):
@@ -38,9 +39,10 @@ class StateError(ValueError):
         The message without the path: it may leave the site.
     """
 
-    def __init__(self, path: Path, theirs: Mapping[str, object], owner: Owner) -> None:
+    def __init__(self, path: Path, theirs: Mapping[str, object], provenance: Provenance) -> None:
         said = f"holds the state of {_described(theirs)}" if theirs else "does not say whose state it holds"
-        fix = f"{said}, and this run is {_described(owner)}. The file is untouched: move it, or set another state-dir"
+        fix = f"{said}, and this run is {_described(provenance)}. The file is untouched: move it, or set another "
+        fix += "state-dir"
         self.public = f"{path.name} in the state folder {fix}"
         super().__init__(f"{path} {fix}")
 
@@ -57,17 +59,17 @@ class Memory:
         Flower's number of the run, or a name; each has its own files.
     site : str
         The site's name: in a simulation many share one folder.
-    owner : Owner, optional
+    provenance : Provenance, optional
         What is written into each file, and must be there in one that is read; None reads any.
     """
 
-    def __init__(self, state_dir: str, run: int | str, site: str, owner: Owner | None = None) -> None:
+    def __init__(self, state_dir: str, run: int | str, site: str, provenance: Provenance | None = None) -> None:
         private = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
         folder = Path(state_dir).expanduser() if state_dir else private
         name = f"{site.replace('/', '_')}.safetensors"
         self.path = folder / f"run-{run}" / name
         self.model_path = folder / "models" / f"{run}-{name}"
-        self.owner = owner
+        self.provenance = provenance
 
     def load(self, device: torch.device) -> Arrays:
         """Return what was saved last; empty when there is nothing or it cannot be read.
@@ -93,7 +95,7 @@ class Memory:
         if not arrays:
             self.path.unlink(missing_ok=True)
             return
-        self._write(self.path, arrays, self.owner or {})
+        self._write(self.path, arrays, self.provenance or {})
 
     def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
         """Write the site's own model, which stays when the run is forgotten; return its path.
@@ -103,7 +105,7 @@ class Memory:
         model : Arrays
             x, and y and buffers where there are such.
         facts : mapping
-            What else it takes to use it, as JSON has it: written beside the owner, as the file's metadata.
+            What else it takes to use it, as JSON has it: written beside the provenance, as the file's metadata.
 
         Raises
         ------
@@ -112,44 +114,26 @@ class Memory:
         """
         with contextlib.suppress(OSError):
             self._require_own(self.model_path, self.model_path.read_bytes())
-        self._write(self.model_path, model, {**(self.owner or {}), **facts})
+        self._write(self.model_path, model, {**(self.provenance or {}), **facts})
         return self.model_path
 
     def forget(self) -> None:
         """Remove the memory, and the run's folder when it was the last one there."""
         self.path.unlink(missing_ok=True)
-        _draft(self.path).unlink(missing_ok=True)  # of a process that was stopped half-way
+        draft_of(self.path).unlink(missing_ok=True)  # of a process that was stopped half-way
         with contextlib.suppress(OSError):
             self.path.parent.rmdir()
 
     def _require_own(self, path: Path, data: bytes) -> None:
-        theirs = metadata(data)
-        if self.owner is not None and {name: theirs.get(name) for name in self.owner} != self.owner:
-            raise StateError(path, {name: theirs[name] for name in self.owner if name in theirs}, self.owner)
+        theirs = facts_in(data)
+        if self.provenance is not None and {name: theirs.get(name) for name in self.provenance} != self.provenance:
+            raise StateError(path, {name: theirs[name] for name in self.provenance if name in theirs}, self.provenance)
 
     @staticmethod
     def _write(path: Path, arrays: Arrays, facts: Mapping[str, object]) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        vectors = {name: vector.contiguous() for name, vector in arrays.items()}
-        with _draft(path).open("wb") as file:
-            # One entry: the format keeps no order between several, and equal states shall give equal bytes.
-            file.write(save(vectors, {"edelweiss": json.dumps(facts)}))
-            file.flush()
-            os.fsync(file.fileno())
-        _draft(path).replace(path)
+        write_tensors(path, arrays, facts)
 
 
-def metadata(data: bytes) -> dict[str, object]:
-    """Return what this app wrote into a file beside the tensors; empty for a file that is not the app's."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return dict(json.loads(header["__metadata__"]["edelweiss"]))
-    return {}
-
-
-def _draft(path: Path) -> Path:
-    return path.with_suffix(".draft")
-
-
-def _described(owner: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} = {value!r}" for name, value in owner.items())
+def _described(provenance: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in provenance.items())

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 
 from datasets import Sampler, Samples, make_sampler
+from keys import Stream
 from problems.network import EVALUATION_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
     from config import RunConfig
     from problems import Arrays, Batch, Problem
+    from problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
 
 
 def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generator:
     """Return the random stream of one site in one phase of one round; all four are non-negative."""
-    state = np.random.SeedSequence([seed, 4, site, server_round, phase]).generate_state(1, np.uint64)
+    state = np.random.SeedSequence([seed, Stream.BATCHES, site, server_round, phase]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
 
 
 class SiteOracle:
-    """Batches and gradients of one site; what `strategies.Oracle` describes.
+    """Batches and gradients of one site; what `federation.Oracle` describes.
 
     Parameters
     ----------
@@ -108,6 +110,33 @@ class SiteOracle:
         """
         return self.problem.gradient(x, y, self._noted(batch))
 
+    def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return (gx, gy) over all of the site's training samples, of an objective that is a mean over them.
+
+        The samples are taken block by block, so that a site may have more of them than fit into one pass. It is
+        counted as one gradient. A problem without data has but one gradient.
+        """
+        blocks = self._blocks()
+        if blocks is None:
+            return self.gradient(x, y)
+        total, gx, gy, counted = 0, torch.zeros_like(x), None if y is None else torch.zeros_like(y), self.gradients
+        for block in blocks:
+            size = len(block[1])
+            bx, by = self.gradient(x, y, block)
+            total += size
+            gx.add_(bx, alpha=size)
+            if gy is not None and by is not None:
+                gy.add_(by, alpha=size)
+        self.gradients = counted + 1
+        return gx.div_(total), None if gy is None else gy.div_(total)
+
+    def _blocks(self) -> Iterator[Batch] | None:
+        """Return all training samples in blocks; None for a problem without data."""
+        if self.samples is None:
+            return None
+        everything = torch.arange(len(self.samples), device=self.problem.device)
+        return (self.samples.batch(rows) for rows in torch.split(everything, EVALUATION_BATCH))
+
     def _noted(self, batch: Batch | None) -> Batch | None:
         """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
         batch = batch if batch is not None else self.draw()
@@ -120,13 +149,13 @@ class SiteOracle:
 
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
         """Return g(x; batch), the inner function's estimate; counted with the gradient that it serves."""
-        return self.problem.inner(x, batch)
+        return cast("InnerFunction", self.problem).inner(x, batch)
 
     def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
         """Return ∇g(x; batch)ᵀ ∇f(s; batch), one gradient."""
         self.gradients += 1
         self.differentiated += len(batch[1]) if batch is not None else 0
-        return self.problem.compositional_gradient(x, s, batch)
+        return cast("InnerFunction", self.problem).compositional_gradient(x, s, batch)
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
         """Return the gradient of the balanced loss, with this site's counts of the classes; one gradient."""
@@ -134,17 +163,17 @@ class SiteOracle:
         if self._counts is None:
             self._counts = self.samples.targets().bincount()
         batch = self._noted(batch)
-        return self.problem.balanced_gradient(x, batch, self._counts)
+        return cast("BalancedLoss", self.problem).balanced_gradient(x, batch, self._counts)
 
     @property
     def head(self) -> int:
         """Where the head begins in x."""
-        return self.problem.head
+        return cast("Layers", self.problem).head
 
     @property
     def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
         """Where each of the network's parameters lies in x, and its shape."""
-        return self.problem.layers
+        return cast("Layers", self.problem).layers
 
     def fresh(self) -> Arrays:
         """Return the head and the y that a site starts from which has none yet; not to be written to."""
@@ -158,12 +187,18 @@ class SiteOracle:
         if statistics.numel():
             self.problem.load_buffers(statistics)
 
-    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        """Return numerators (j, p) and denominators (j,), summed over a batch of any size; no gradient is evaluated."""
-        if batch is None:
-            return self.problem.dual_terms(x, None)
-        parts = zip(*(torch.split(values, EVALUATION_BATCH) for values in batch), strict=True)
-        numerators, denominators = zip(*(self.problem.dual_terms(x, part) for part in parts), strict=True)
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        """Return numerators (j, p) and denominators (j,), summed over a batch of any size; by default over all samples.
+
+        No gradient is evaluated.
+        """
+        problem = cast("ClosedFormDual", self.problem)
+        parts: Iterable[Batch] | None = self._blocks()
+        if batch is not None:
+            parts = zip(*(torch.split(values, EVALUATION_BATCH) for values in batch), strict=True)
+        if parts is None:
+            return problem.dual_terms(x, None)
+        numerators, denominators = zip(*(problem.dual_terms(x, part) for part in parts), strict=True)
         return torch.stack(numerators).sum(0), torch.stack(denominators).sum(0)
 
     def project(self, y: Tensor) -> Tensor:

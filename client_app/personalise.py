@@ -10,23 +10,24 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from client_app.memory import metadata
 from client_app.oracle import SiteOracle, stream
-from client_app.site import columns_hash, resolve_device
 from config import RunConfig, read_overrides
-from models import ModelError
-from problems import PROBLEMS, build_problem
+from datasets import Cohort, columns_hash
+from keys import from_record
+from models import ModelError, resolve_device
+from models.storage import facts_in
+from problems import PROBLEMS
 from problems.network import NetworkProblem
-from strategies.local_steps import descend, kept
+from strategies.local_steps import existing, step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from config.run import Value
-    from datasets import Samples, SiteData
-    from problems import Arrays, Metrics, Task
+    from datasets import SiteData
+    from keys import Value
+    from problems import Arrays, Metrics
 
 WARM_UP = 50  # batches that estimate the statistics of batch norm, where a run gives none
 
@@ -36,25 +37,28 @@ class PersonaliseError(ValueError):
 
 
 @dataclass(frozen=True)
-class Given:
+class FinishedRun:
     """What a finished run gives to a new site.
 
     Attributes
     ----------
     config : RunConfig
         Of the run.
+    cohort : Cohort
+        What its sites agreed on.
     facts : dict
-        What its sites agreed on: shape, classes, prior and the like, see ``client_app.site.FACTS``.
+        What else the model's file says: the problem's own scalars, and ``"head": "fresh"`` where the head is untrained.
     state : dict of Tensor
         The network's state dict.
     """
 
     config: RunConfig
+    cohort: Cohort
     facts: dict[str, Any]
     state: dict[str, Tensor]
 
     @classmethod
-    def read(cls, folder: Path, changes: Mapping[str, Value] | None = None) -> Given:
+    def read(cls, folder: Path, changes: Mapping[str, Value] | None = None) -> FinishedRun:
         """Read a run folder.
 
         Parameters
@@ -89,12 +93,12 @@ class Given:
             raise PersonaliseError(f"{folder}: the run left no model.safetensors: {reason}") from None
         except (OSError, SafetensorError) as error:
             raise PersonaliseError(f"{file} cannot be read: {error}") from None
-        facts = metadata(data)
+        facts = facts_in(data)
         if "shape" not in facts:
             raise PersonaliseError(
                 f"{file} does not say what the inputs are like; a run of this version writes one that does"
             )
-        return cls(config, facts, state)
+        return cls(config, from_record(Cohort, facts), facts, state)
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Personalised:
 
 
 def personalise(
-    given: Given,
+    given: FinishedRun,
     data: SiteData,
     *,
     steps: int = 500,
@@ -150,7 +154,7 @@ def personalise(
     """
     config = given.config
     require_fit(given, data)
-    problem = build_problem(task(given, device))
+    problem = config.build_problem(config.setting(given.cohort, resolve_device(device or config.device)))
     assert isinstance(problem, NetworkProblem), "others have no data"
     head = problem.head
     if not head:
@@ -160,63 +164,49 @@ def personalise(
     if problem.multiclass and (text := problem.lacks(data.train.targets().bincount(minlength=data.classes).tolist())):
         raise PersonaliseError(f"the site has, to train on, {text}")
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
-    x, y = start(problem, given)
-    train, held_out = (standardised(samples, given.facts).to(problem.device) for samples in (data.train, data.held_out))
+    x, y = starting_point(problem, given)
+    train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     oracle = SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))
     if "head" in given.facts and problem.buffers().numel():
         warm_up(problem, x, oracle)
     before = problem.metrics(x, y, held_out)
     for _ in range(steps):
-        y = descend(x, y, oracle, lr, lr_dual, part=slice(head, None))
+        y = step(x, y, oracle, lr, lr_dual, part=slice(head, None))
     if not x.isfinite().all() or not (y is None or y.isfinite().all()):
         raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
     after = problem.metrics(x, y, held_out)
     statistics = problem.buffers()
-    return Personalised(before, after, kept(x=x, y=y, buffers=statistics if statistics.numel() else None), head)
+    return Personalised(before, after, existing(x=x, y=y, buffers=statistics if statistics.numel() else None), head)
 
 
-def require_fit(given: Given, data: SiteData) -> None:
+def require_fit(given: FinishedRun, data: SiteData) -> None:
     """Check that the data are of the kind that the model was trained on; PersonaliseError lists all that is not."""
-    facts, wrong = given.facts, []
-    if list(data.train.shape) != facts["shape"]:
-        have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, facts["shape"]))
+    cohort, wrong = given.cohort, []
+    if tuple(data.train.shape) != cohort.shape:
+        have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, cohort.shape))
         wrong.append(f"the data's inputs are of size {have}, the model's of size {need}: they need the same features")
-    elif columns_hash(data.features) != facts.get("columns", columns_hash(())):
+    elif columns_hash(data.features) != (cohort.columns or columns_hash(())):
         wrong.append(
             f"the columns have other names than those that the model was trained on, or another order: here, by name, "
             f"{', '.join(data.features[:3])}, ..."
         )
     problem = PROBLEMS[given.config.problem]
-    if problem.multiclass and data.classes > facts["classes"]:
-        wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {facts['classes'] - 1}")
+    if problem.multiclass and data.classes > cohort.classes:
+        wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {cohort.classes - 1}")
     if not len(data.held_out):
         wrong.append("no sample is held out, so nothing can be reported: raise holdout-share, or give more samples")
     if wrong:
         raise PersonaliseError("\n".join(wrong))
 
 
-def task(given: Given, device: str) -> Task:
-    """Describe the problem that the run solved."""
-    facts, config = given.facts, given.config
-    known = (tuple(facts["shape"]), facts["classes"], facts.get("prior", 0.5), -1, config.sites)
-    return config.task(resolve_device(device or config.device), *known, tuple(facts.get("shares", ())))
-
-
-def start(problem: NetworkProblem, given: Given) -> tuple[Tensor, Tensor | None]:
+def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor, Tensor | None]:
     """Return x and y as they were given; what the run left to the sites is the problem's own start."""
     try:
         parameters, buffers = problem.network.flatten(given.state)
     except ModelError as error:
         raise PersonaliseError(f"config.toml and model.safetensors do not belong together: {error}") from None
-    initial, facts = problem.initial(), given.facts
-    x, y = initial["x"], initial.get("y")
-    x[: problem.network.size] = parameters
-    if "a" in facts:
-        x[problem.network.size :] = torch.tensor([facts["a"], facts["b"]])
-    if y is not None and ("alpha" in facts or "y" in facts):
-        y = torch.tensor(facts.get("y", [facts.get("alpha")])).to(y)
     problem.load_buffers(buffers)
-    return x, y
+    return problem.restored(parameters, given.facts)
 
 
 def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:
@@ -228,13 +218,6 @@ def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:
             batch = oracle.draw()
             assert batch is not None, "a network learns from batches"
             problem.outputs(batch[0])
-
-
-def standardised(samples: Samples, facts: Mapping[str, Any]) -> Samples:
-    """Standardise as the run did, with the moments of its sites."""
-    if "shift" not in facts:
-        return samples
-    return samples.standardised(torch.tensor(facts["shift"]), torch.tensor(facts["scale"]))
 
 
 def own_rate(config: RunConfig, *names: str) -> float:

@@ -2,84 +2,64 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from client_app.memory import Memory, Owner
+from client_app.memory import Memory, Provenance
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import DataConfig, SiteData, load_site
-from problems import PROBLEMS, Problem, Task, build_problem
+from datasets import Cohort, DataConfig, SiteData, load_site
+from keys import Value, from_record, to_record
+from models import resolve_device
+from problems import PROBLEMS, Problem, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from flwr.app import Context, Message
 
     from datasets import Samples
 
-cached_problem = lru_cache(maxsize=32)(build_problem)
+Options = tuple[tuple[str, Value], ...]
+
+
+@lru_cache(maxsize=32)
+def cached_problem(name: str, setting: Setting, options: Options) -> Problem:
+    """Build a problem; once per process, for all sites that it serves."""
+    return PROBLEMS[name](setting, **{key.replace("-", "_"): value for key, value in options})
 
 
 @lru_cache(maxsize=1024)
-def dimension(task: Task) -> int:
+def dimension(name: str, setting: Setting, options: Options) -> int:
     """Return d, the length of x; once per process."""
-    return len(cached_problem(task).initial()["x"])
-
-
-def resolve_device(wanted: str) -> str:
-    """Turn ``"auto"`` into CUDA where there is one, else the CPU.
-
-    Raises
-    ------
-    ConfigError
-        For a CUDA device that is not there.
-    """
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    index = int(wanted.partition(":")[2] or 0)
-    if wanted.startswith("cuda") and index >= (torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        raise ConfigError(
-            "site",
-            [f'device = {wanted!r}: this machine has {torch.cuda.device_count()} CUDA devices; use "auto"'],
-        )
-    return wanted
+    return len(cached_problem(name, setting, options).initial()["x"])
 
 
 @lru_cache(maxsize=1024)
-def prepared(
-    config: DataConfig, site: int, sites: int, device: str, shift: tuple[float, ...], scale: tuple[float, ...]
-) -> tuple[Samples, Samples]:
+def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Cohort) -> tuple[Samples, Samples]:
     """Return the training and held-out samples of a site, standardised, on the device; once per process."""
     data = load_site(config, site, sites)
-    train, held_out = data.train, data.held_out
-    if shift:
-        vectors = torch.tensor(shift), torch.tensor(scale)
-        train, held_out = train.standardised(*vectors), held_out.standardised(*vectors)
-    return train.to(device), held_out.to(device)
+    return cohort.standardised(data.train).to(device), cohort.standardised(data.held_out).to(device)
 
 
-def owner(run: RunConfig, d: int) -> Owner:
-    """Say whose a site's files are: what vectors mean depends on algorithm, problem, model and d, the length of x."""
-    model: Owner = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
+def provenance(run: RunConfig, d: int) -> Provenance:
+    """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the length of x."""
+    model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
     return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
 
 
-def columns_hash(features: Sequence[str]) -> str:
-    """Return what leaves a site of its column names: whether they agree is all that others must know."""
-    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:8]
+def model_facts(run: RunConfig, cohort: Cohort) -> dict[str, object]:
+    """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form."""
+    if not PROBLEMS[run.problem].needs_data:
+        return {}
+    return {"hidden": run.hidden, **{name: value for name, value in to_record(cohort).items() if value}}
 
 
-FACTS = ("shape", "classes", "prior", "shares", "shift", "scale")
-"""What a network and its inputs depend on besides the run-config, see `Order`."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a message asks of a site, and what all sites agreed on; the rest follows from the run-config.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a message asks of a site; the rest follows from the run-config.
 
     Attributes
     ----------
@@ -87,36 +67,22 @@ class Order:
         Where the run stands, and whether to evaluate what was received.
     site, name : int, str
         This site's place and name.
-    shape, classes, prior, shift, scale, shares
-        Of one input; how many labels there are; the share of positives; the standardisation, per feature or channel
-        (empty for none); the share of each class (empty for two).
+    cohort : Cohort
+        What holds for the data of all sites together.
     """
 
     round: int
     phase: str
-    evaluate: bool
     site: int
     name: str
-    shape: tuple[int, ...]
-    classes: int
-    prior: float
-    shift: tuple[float, ...]
-    scale: tuple[float, ...]
-    shares: tuple[float, ...] = ()
+    evaluate: bool = True
+    cohort: Cohort = field(default_factory=Cohort)
 
     @classmethod
-    def of(cls, message: Message) -> Order:
+    def of(cls, message: Message) -> Request:
         """Read the message's ``config`` record."""
         record: Mapping[str, Any] = message.content.config_records["config"]
-        values = {f.name: record[f.name] for f in fields(cls) if f.name in record}
-        vectors = {name: tuple(record.get(name, ())) for name in ("shape", "shift", "scale", "shares")}
-        return cls(**({"evaluate": True} | values | vectors))
-
-    def facts(self, run: RunConfig) -> dict[str, object]:
-        """Return what it takes to use a model of this run; nothing for a problem in closed form."""
-        if not PROBLEMS[run.problem].needs_data:
-            return {}
-        return {"hidden": run.hidden, **{name: getattr(self, name) for name in FACTS if getattr(self, name)}}
+        return replace(from_record(cls, record), cohort=from_record(Cohort, record))
 
 
 @dataclass(frozen=True)
@@ -179,25 +145,24 @@ class OpenSite:
             return None
         return load_site(self.data_config, max(0, self.node.partition_id), self.run.sites)
 
-    def samples(self, order: Order) -> tuple[Samples | None, Samples | None]:
+    def samples(self, request: Request) -> tuple[Samples | None, Samples | None]:
         """Return training and held-out samples, standardised with the moments of all sites."""
         if not PROBLEMS[self.run.problem].needs_data:
             return None, None
         part = max(0, self.node.partition_id)
-        return prepared(self.data_config, part, self.run.sites, self.device, order.shift, order.scale)
+        return prepared(self.data_config, part, self.run.sites, self.device, request.cohort)
 
-    def task(self, order: Order) -> Task:
-        """Describe the problem."""
-        facts = (order.shape, order.classes, order.prior, order.site, self.run.sites, order.shares)
-        return self.run.task(self.device, *facts)
-
-    def problem(self, order: Order) -> Problem:
+    def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        return cached_problem(self.task(order))
+        return cached_problem(*self._problem_key(request))
 
-    def memory(self, order: Order) -> Memory:
+    def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""
-        mine = owner(self.run, dimension(self.task(order)))
+        mine = provenance(self.run, dimension(*self._problem_key(request)))
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
         simulated = self.run.state_dir if self.node.partition_id >= 0 else ""
-        return Memory(self.node.state_dir or simulated, self.run_id, order.name, mine)
+        return Memory(self.node.state_dir or simulated, self.run_id, request.name, mine)
+
+    def _problem_key(self, request: Request) -> tuple[str, Setting, Options]:
+        run = self.run
+        return run.problem, run.setting(request.cohort, self.device, request.site), tuple(run.options.items())

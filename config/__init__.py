@@ -1,12 +1,12 @@
 """The two configurations: a run's (what everybody does) and a site's (what its operator decides)."""
 
-from config.errors import ConfigError
 from config.node import SiteConfig
-from config.run import RunConfig, flatten, parse_run_config, read_overrides
+from config.run import RunConfig, parse_run_config
 from datasets import DataError
+from federation import RunError, StrategyError
+from keys import ConfigError, flatten, read_overrides
 from models import ModelError
 from problems import ProblemError
-from strategies import RunError, StrategyError
 
 MISTAKES = (ConfigError, DataError, ModelError, ProblemError, RunError, StrategyError)
 """Errors whose message is all that a user needs: they are shown without a traceback."""

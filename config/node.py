@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from config.errors import ConfigError, explain, unknown
-from config.run import Value
+from config.errors import explain
+from keys import ConfigError, Value, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

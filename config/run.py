@@ -2,72 +2,57 @@
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import fields
+from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from config.errors import ConfigError, explain, unknown
-from datasets import DATASETS, PARTITIONS, SAMPLERS, DataConfig
-from models import MODELS, WITH_STATISTICS
-from problems import PROBLEMS, Task
-from strategies import ALGORITHMS, FederatedStrategy, StrategyError, can_solve, own_fields
-from strategies.hyper import problems_of
+from config.classes import class_list, parse_classes
+from config.contradictions import contradictions
+from config.errors import explain
+from config.node import SiteConfig
+from config.tables import MOVED, SHARED, own_options, tables
+from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig
+from federation import FederatedStrategy, StrategyError
+from keys import ConfigError, Value, field_errors, hint, to_toml, unknown
+from models import MODELS, Architecture
+from problems import PROBLEMS, Problem, Setting
+from strategies import ALGORITHMS
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
-Value = bool | int | float | str
+class OneOf:
+    """A name out of a registry; a wrong one gets a suggestion and the list."""
 
+    def __init__(self, kind: str, names: Collection[str]) -> None:
+        self.kind, self.names = kind, names
 
-def _one_of(kind: str, allowed: Collection[str]) -> AfterValidator:
-    def check(name: str) -> str:
-        if name not in allowed:
-            raise ValueError(unknown(kind, name, allowed))
+    def __call__(self, name: str) -> str:
+        """Return the name if there is such."""
+        if name not in self.names:
+            raise ValueError(unknown(self.kind, name, self.names))
         return name
-
-    return AfterValidator(check)
-
-
-def _classes(text: str) -> str:
-    parse_classes(text)
-    return text
-
-
-def parse_classes(text: str) -> tuple[int, ...]:
-    """Parse a list of classes: ``"0,1,5-9"`` is (0, 1, 5, 6, 7, 8, 9); empty is ().
-
-    Raises
-    ------
-    ValueError
-        For anything else.
-    """
-    classes: list[int] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        first, dash, last = part.partition("-")
-        numbers = (first.strip(), last.strip() if dash else first.strip())
-        if not all(re.fullmatch("[0-9]{1,4}", number) for number in numbers) or int(numbers[0]) > int(numbers[1]):
-            raise ValueError('must list classes by number, up to 9999, as in "5,6,7" or "5-9"')
-        classes += range(int(numbers[0]), int(numbers[1]) + 1)
-    return tuple(classes)
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]
 Seconds = Annotated[float, Field(gt=0)]
-
-# The fields that all algorithms share are run-config keys too; they are declared once, in strategies/base.py.
-SHARED = {f.name.replace("_", "-"): f for f in fields(FederatedStrategy) if f.init}
+Above0 = Annotated[float, Field(gt=0)]
+Classes = Annotated[str, AfterValidator(class_list)]
+AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
+ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
+ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]
+DatasetName = Annotated[str, AfterValidator(OneOf("dataset", DATASETS))]
+PartitionName = Annotated[str, AfterValidator(OneOf("partition", PARTITIONS))]
+SamplerName = Annotated[str, AfterValidator(OneOf("sampler", ("auto", *SAMPLERS)))]
 
 
 class RunConfig(BaseModel):
-    """Everything that defines a run. Keys are field names with dashes; pyproject.toml explains each.
+    """Everything that defines a run. Keys are field names with dashes, and what `config.tables` adds.
 
-    The hyper-parameters are in ``hyper``: those that all algorithms share, and the chosen algorithm's own.
+    The options that the user gave are in ``hyper``, of the algorithm, shared or its own, and in ``options``, of the
+    problem.
     """
 
     model_config = ConfigDict(
@@ -80,79 +65,81 @@ class RunConfig(BaseModel):
     )
 
     # What is trained, by what.
-    algorithm: Annotated[str, _one_of("algorithm", ALGORITHMS)] = "codasca"
-    problem: Annotated[str, _one_of("problem", PROBLEMS)] = "auc"
-    model: Annotated[str, _one_of("model", MODELS)] = "mlp"
-    hidden: Positive = 32
-    head: str = ""
-    rounds: Positive = 40
-    batch_size: Positive = 16
+    algorithm: AlgorithmName = Field("codasca", description="how it is trained")
+    problem: ProblemName = Field("auc", description="what is optimised")
+    model: ModelName = Field("mlp", description="the network")
+    hidden: Positive = Field(32, description="width of mlp's two hidden layers, channels of conv4")
+    head: str = Field("", description='layer that the head of personalised algorithms begins with, such as "head"; '
+                      "empty: the last one")  # fmt: skip
+    rounds: Positive = Field(40, description="R: communication rounds")
+    batch_size: Positive = Field(16, description="samples per step; conditional problems: b, outer ones (maml: tasks), "
+                                 "but of auprc m, inner ones")  # fmt: skip
 
-    # The data and how it is split.
-    dataset: Annotated[str, _one_of("dataset", DATASETS)] = "breast-cancer"
-    data_root: str = ""
-    partition: Annotated[str, _one_of("partition", PARTITIONS)] = "dirichlet"
-    concentration: Annotated[float, Field(gt=0)] = 1.0
-    positive_classes: Annotated[str, AfterValidator(_classes)] = ""
-    negative_classes: Annotated[str, AfterValidator(_classes)] = ""
-    thin_class: Literal["positive", "negative"] = "positive"
-    thin_share: Share = 0.1
-    test_share: Share = 0.25
-    holdout_share: Share = 0.2
-    personal_test: bool = False
-    folds: Natural = 0
-    fold: Natural = 0
-    label: str = "label"
-    standardise: bool = True
-    sampler: Annotated[str, _one_of("sampler", ("auto", *SAMPLERS))] = "auto"
-    positives_per_batch: Positive = 4
-
-    # The problem's own numbers.
-    prior: Share = 0.0
-    score: Literal["sigmoid", "identity"] = "sigmoid"
-    margin: Annotated[float, Field(gt=0)] = 1.0
-    radius: Annotated[float, Field(gt=0)] = 1.0
-    robust_loss: Literal["cross-entropy", "squared"] = "cross-entropy"
-    inner_samples: Positive = 10
-    sigma_ratio: Annotated[float, Field(ge=0)] = 1.0
-    ways: Annotated[int, Field(ge=2)] = 5
-    shots: Positive = 1
-    queries: Positive = 15
-    inner_lr: Annotated[float, Field(gt=0)] = 0.4
-    inner_steps: Positive = 1
-    test_inner_steps: Positive = 3
-    test_tasks: Positive = 100
-    dimension: Natural = 0
-    heterogeneity: Annotated[float, Field(ge=0)] = 1.0
-    saddle_file: str = ""
+    # The data, and how it is split.
+    dataset: DatasetName = Field("breast-cancer", description="where samples come from")
+    data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ...; empty: that of the "
+                           "environment variable EDELWEISS_DATA, then ~/.cache/edelweiss")  # fmt: skip
+    partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
+                                     "characters, hospitals, users; sites: the data's own")  # fmt: skip
+    concentration: Above0 = Field(1.0, description="of dirichlet: the smaller, the more the sites' case mixes differ")
+    positive_classes: Classes = Field("", description='of multi-class data, such as "5-9"; empty: the second half')
+    negative_classes: Classes = Field("", description="empty: the first half")
+    thin_class: Literal["positive", "negative"] = Field("positive", description="the class that thin-share makes rare")
+    thin_share: Share = Field(0.1, description="its share among the training samples afterwards; 0: leave; never "
+                              'applied to "site" or where all classes are kept')  # fmt: skip
+    test_share: Share = Field(0.25, description="common test set of data that come without one")
+    holdout_share: Share = Field(0.2, description="what each site keeps back to evaluate on")
+    personal_test: bool = Field(False, description="instead of that, a site is given the part of the common test set "
+                                "that has its own class mix")  # fmt: skip
+    folds: Natural = Field(0, description="k-fold cross-validation within each site: holdout-share and test-share play "
+                           "no part; 0: off")  # fmt: skip
+    fold: Natural = Field(0, description="which of the folds each site keeps back, from 0")
+    label: str = Field("label", description="label column of a site's own table or labels.csv")
+    standardise: bool = Field(True, description="by mean and deviation over all sites, which send sums and counts")
+    sampler: SamplerName = Field("auto", description="auto: what the problem needs; uniform: each sample once per "
+                                 "epoch, and a round starts a new one; fixed-positives: auprc's")  # fmt: skip
+    positives_per_batch: Positive = Field(4, description="for fixed-positives; auprc: b, its outer samples")
 
     # Who takes part, and what happens when somebody does not.
-    sites: Positive = 8
-    wait_timeout: Seconds = 60.0
-    round_timeout: Seconds = 3600.0
-    min_replies: Natural = 0
-    loss_bound: Annotated[float, Field(gt=0)] = 1e6
-    on_bad_update: Literal["skip", "stop"] = "skip"
+    sites: Positive = Field(8, description="K: how many sites the run is for")
+    min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
+                                 "waits for all (cdma: for no more)")  # fmt: skip
+    wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
+    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a site that stays silent")
+    on_bad_update: Literal["skip", "stop"] = Field("skip", description="on NaN or infinity in a site's answer; from "
+                                                   "most sites it always stops")  # fmt: skip
+    loss_bound: Above0 = Field(1e6, description="a loss above it, at a site or the coordinator (saddle: a distance), "
+                               "is divergence and stops the run")  # fmt: skip
 
     # How it is computed.
-    engine: Literal["flower", "local"] = "flower"
-    workers: Natural = 0
-    threads: Positive = 1
-    device: str = "auto"
-    amp: Literal["", "bf16"] = ""
-    bn: Literal["average", "local"] = "average"
+    engine: Literal["flower", "local"] = Field("flower", description="flower: simulation or deployment, as flwr run "
+                                               "was told; local: on this machine")  # fmt: skip
+    workers: Natural = Field(0, description="processes of the local engine; 0: one per core")
+    threads: Positive = Field(1, description="threads of each process")
+    device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
+    amp: Literal["", "bf16"] = Field("", description="bf16: the forward pass in bfloat16 where that is safe")
+    bn: Literal["average", "local"] = Field("average", description="batch-norm statistics")
 
     # What is measured and kept.
-    evaluate_every: Natural = 1
-    central_test: bool = True
-    checkpoint_every: Natural = 10
-    runs_dir: str = "runs"
-    state_dir: str = ""
-    run_name: str = ""
+    evaluate_every: Natural = Field(1, description="rounds between two evaluations; 0: only at the end")
+    central_test: bool = Field(True, description="also evaluate on a common test set at the coordinator (not with "
+                               'dataset "site")')  # fmt: skip
+    checkpoint_every: Natural = Field(10, description="rounds between two writings of the model; 0: only at the end")
+    runs_dir: str = Field("runs", description="where run folders go")
+    state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
+                           "(where a hospital writes is for its operator to say); empty: a private folder for "
+                           "temporary files, of the local engine one that ends with the run")  # fmt: skip
+    run_name: str = Field("", description="empty: time, algorithm and data")
 
     hyper: dict[str, Value] = {}
+    options: dict[str, Value] = {}
 
     # ------------------------------------------------------------------ from and to flat keys
+
+    @classmethod
+    def keys(cls) -> dict[str, Any]:
+        """Return the fields that are keys, by key."""
+        return {f.alias or name: f for name, f in cls.model_fields.items() if name not in ("hyper", "options")}
 
     @classmethod
     def parse(cls, flat: Mapping[str, Value]) -> RunConfig:
@@ -161,156 +148,63 @@ class RunConfig(BaseModel):
         Parameters
         ----------
         flat : mapping
-            Keys as in pyproject.toml, an algorithm's table as ``"codasca.lr"``. Missing keys take their defaults.
+            Keys as in pyproject.toml, those of a table as ``"codasca.lr"``. Missing keys take their defaults.
 
         Raises
         ------
         ConfigError
             Listing everything that is wrong, each with the key, the value and what is allowed.
         """
-        problems: list[str] = []
-        own = {name: own_fields(algorithm) for name, algorithm in ALGORITHMS.items()}
-        tables = {f"{name}.{key}" for name, keys in own.items() for key in keys}
-        run_keys = {(f.alias or name) for name, f in cls.model_fields.items()} - {"hyper"}
-        run: dict[str, Value] = {}
-        for key, value in flat.items():
-            if key in run_keys:
-                run[key] = value
-            elif key not in SHARED and key not in tables:
-                problems.append(unknown("key", key, run_keys | set(SHARED) | tables))
+        fields = cls.keys()
+        chosen = [str(flat.get(key, fields[key].default)) for key in ("algorithm", "problem")]
+        declared_in = tables()
+        declared = {f"{name}.{key}": f for name, options in declared_in.items() for key, f in options.items()}
+        problems = [text for key in flat if key not in fields and key not in SHARED and key not in declared
+                    for text in [_unknown(key, chosen, [*fields, *SHARED], declared)]]  # fmt: skip
         config: RunConfig | None = None
         try:
-            config = cls.model_validate(run)._settled()
+            config = cls.model_validate({key: value for key, value in flat.items() if key in fields})
         except ValidationError as error:
             problems += explain(error)
-        algorithm = flat.get("algorithm", cls.model_fields["algorithm"].default)
+        for key, f in {**SHARED, **declared}.items():
+            if key in flat:
+                problems += field_errors(key, flat[key], f)
         hyper = {key: flat[key] for key in SHARED if key in flat}
-        for name, f in SHARED.items():
-            if name in hyper:
-                problems += problems_of(name, hyper[name], type(f.default), f.metadata)
-        for name, keys in own.items():
-            declared = {f.name.replace("_", "-"): f for f in fields(ALGORITHMS[name])}
-            for key in keys:
-                if (full := f"{name}.{key}") in flat:
-                    f = declared[key]
-                    problems += problems_of(full, flat[full], type(f.default), f.metadata)
-                    if name == algorithm:
-                        hyper[key] = flat[full]
+        given = [{key: flat[full] for key in declared_in.get(name, ()) if (full := f"{name}.{key}") in flat}
+                 for name in chosen]  # fmt: skip
         if config is not None:
-            problems += config._contradictions()
+            sampler = PROBLEMS[config.problem].sampler if config.sampler == "auto" else config.sampler
+            config = config.model_copy(update={"sampler": sampler, "hyper": hyper | given[0], "options": given[1]})
+            problems += contradictions(config)
         if config is None or problems:
             raise ConfigError("run-config", problems)
-        config = config.model_copy(update={"hyper": hyper})
         try:
             config.strategy()
         except StrategyError as error:
             raise ConfigError("run-config", str(error).splitlines()) from None
         return config
 
-    def _settled(self) -> RunConfig:
-        """Return the same with the problem's own choice where the run leaves it open."""
-        problem = PROBLEMS[self.problem]
-        sampler = problem.sampler if self.sampler == "auto" else self.sampler
-        return self.model_copy(update={"sampler": sampler, "dimension": self.dimension or problem.dimension})
-
-    def _contradictions(self) -> list[str]:
-        """Return what is wrong between keys that are right by themselves."""
-        found = []
-        algorithm, problem = ALGORITHMS[self.algorithm], PROBLEMS[self.problem]
-        if not can_solve(algorithm, problem):
-            able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
-            fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
-            missing = sorted(need.replace("-", " ") for need in algorithm.needs - problem.offers)
-            lacks = "".join(f" that offers no {need}" for need in missing)
-            found.append(
-                f"algorithm = {self.algorithm!r} cannot solve problem = {self.problem!r}, a {problem.kind} problem"
-                f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
-            )
-        if algorithm.last_layer and self.head:
-            found.append(
-                f"head = {self.head!r}: algorithm = {self.algorithm!r} adds up two linear heads, so its head is the "
-                'last layer: leave head = ""'
-            )
-        if algorithm.own_statistics and self.bn == "average" and self.model in WITH_STATISTICS and problem.needs_data:
-            found.append(
-                f"bn = {self.bn!r}: with algorithm = {self.algorithm!r} the batch-norm statistics of model = "
-                f'{self.model!r} belong to each site\'s own model, so take bn = "local"'
-            )
-        if self.min_replies > self.sites:
-            found.append(f"min-replies = {self.min_replies}: there are only sites = {self.sites}")
-        if problem.multiclass:
-            found += [
-                f"{key} = {value!r} is for problems of two classes, and problem = {self.problem!r} keeps all classes "
-                f"of the data: take {key} = {default!r}"
-                for key, value, default in (
-                    ("sampler", self.sampler, "uniform"),
-                    ("positive-classes", self.positive_classes, ""),
-                    ("negative-classes", self.negative_classes, ""),
-                )
-                if value != default
-            ]
-        elif self.sampler == "fixed-positives" and self.positives_per_batch >= self.batch_size:
-            found.append(
-                f"positives-per-batch = {self.positives_per_batch}: must be below batch-size = {self.batch_size}, so "
-                "lower the one or raise the other"
-            )
-        if problem.sampler == "fixed-positives" and self.sampler != problem.sampler:
-            found.append(
-                f"sampler = {self.sampler!r}: problem = {self.problem!r} needs positives in every batch, so take "
-                'sampler = "fixed-positives" or leave it at "auto"'
-            )
-        if self.folds == 1 or self.fold >= max(1, self.folds):
-            found.append(
-                f"folds = {self.folds}, fold = {self.fold}: folds must be 0 (no cross-validation) or at least 2, and "
-                "fold from 0 to folds - 1 (0 without cross-validation)"
-            )
-        if both := set(parse_classes(self.positive_classes)) & set(parse_classes(self.negative_classes)):
-            found.append(f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}")
-        if self.personal_test and (self.folds or self.dataset == "site"):
-            none = 'dataset = "site" has none' if self.dataset == "site" else f"folds = {self.folds} leave none"
-            found.append(
-                f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
-                "with which each site holds out rows of its own"
-            )
-        if self.partition == "sites" and self.dataset not in ("heart-disease", "harbox", "site"):
-            found.append(
-                f'partition = "sites" needs data with natural sites (heart-disease, harbox), not {self.dataset!r}'
-            )
-        if self.partition == "by-group" and self.dataset not in ("omniglot", "heart-disease", "harbox", "site"):
-            found.append(
-                'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals, '
-                f"harbox: users), not {self.dataset!r}"
-            )
-        if self.problem == "maml" and self.dataset == "omniglot" and self.partition != "by-group":
-            found.append(
-                f"partition = {self.partition!r} spreads the drawings of a character over the sites, and problem = "
-                "'maml' deals characters out whole, each with its four turns: take partition = \"by-group\""
-            )
-        if not _valid_device(self.device):
-            found.append(f'device = {self.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...')
-        return found
-
     def flat(self) -> dict[str, Value]:
-        """Return all keys, from which `parse` makes an equal RunConfig."""
-        values = self.model_dump(by_alias=True, exclude={"hyper"})
-        own = own_fields(ALGORITHMS[self.algorithm])
-        for key, value in self.hyper.items():
-            values[f"{self.algorithm}.{key}" if key in own else key] = value
-        return values
+        """Return all keys that are fields or were given, from which `parse` makes an equal RunConfig."""
+        own = own_options(ALGORITHMS[self.algorithm])
+        hyper = {f"{self.algorithm}.{key}" if key in own else key: value for key, value in self.hyper.items()}
+        options = {f"{self.problem}.{key}": value for key, value in self.options.items()}
+        return self._fields() | hyper | options
 
     def to_toml(self) -> str:
-        """Return a file that ``flwr run . --run-config FILE`` and ``python -m server_app --run-config FILE`` take."""
-        top: list[str] = []
-        own_table: list[str] = []
-        strategy = self.strategy()
-        for key, value in self.model_dump(by_alias=True, exclude={"hyper"}).items():
-            top.append(f"{key} = {_toml(value)}")
-        own = own_fields(type(strategy))
-        for f in fields(strategy):
-            key = f.name.replace("_", "-")
-            if f.init:
-                (own_table if key in own else top).append(f"{key} = {_toml(getattr(strategy, f.name))}")
-        return "\n".join([*top, "", f"[{self.algorithm}]", *own_table, ""])
+        """Return a file that ``flwr run . --run-config FILE`` and ``python -m server_app --run-config FILE`` take.
+
+        It names every key that matters, with defaults: those of the chosen algorithm and problem, of no other.
+        """
+        strategy, own = self.strategy(), own_options(ALGORITHMS[self.algorithm])
+        shared = {key: getattr(strategy, f.name) for key, f in SHARED.items()}
+        hyper = {f"{self.algorithm}.{key}": getattr(strategy, f.name) for key, f in own.items()}
+        options = {f"{self.problem}.{key}": self.options.get(key, f.default)
+                   for key, f in own_options(PROBLEMS[self.problem]).items()}  # fmt: skip
+        return to_toml(self._fields() | shared | hyper | options)
+
+    def _fields(self) -> dict[str, Value]:
+        return self.model_dump(by_alias=True, exclude={"hyper", "options"})
 
     # ------------------------------------------------------------------ what the parts of the app need of it
 
@@ -348,49 +242,41 @@ class RunConfig(BaseModel):
             seed=self.seed,
         )
 
-    def task(
-        self,
-        device: str,
-        shape: tuple[int, ...],
-        classes: int,
-        prior: float,
-        site: int,
-        sites: int,
-        shares: tuple[float, ...] = (),
-    ) -> Task:
-        """Describe the problem, given the facts that the sites reported."""
-        return Task(
-            problem=self.problem,
-            seed=self.seed,
-            device=device,
-            model=self.model,
-            hidden=self.hidden,
-            head=self.head,
-            shape=shape,
-            classes=classes,
-            prior=self.prior or prior,
-            shares=shares,
-            ways=self.ways,
-            shots=self.shots,
-            queries=self.queries,
-            inner_lr=self.inner_lr,
-            inner_steps=self.inner_steps,
-            test_inner_steps=self.test_inner_steps,
-            test_tasks=self.test_tasks,
-            amp=self.amp,
-            score=self.score,
-            margin=self.margin,
-            radius=self.radius,
-            robust_loss=self.robust_loss,
+    def setting(self, cohort: Cohort, device: str, site: int = -1) -> Setting:
+        """Describe what the problem is built from; ``site`` is -1 at the coordinator."""
+        return Setting(
+            cohort=cohort,
+            architecture=Architecture(model=self.model, hidden=self.hidden, head=self.head, amp=self.amp),
             # Only a closed-form problem differs from site to site; a network is shared by the sites of a process.
             site=-1 if PROBLEMS[self.problem].needs_data else site,
-            sites=sites,
-            inner_samples=self.inner_samples,
-            sigma_ratio=self.sigma_ratio,
-            dimension=self.dimension,
-            heterogeneity=self.heterogeneity,
-            saddle_file=self.saddle_file,
+            sites=self.sites,
+            seed=self.seed,
+            device=device,
         )
+
+    def build_problem(self, setting: Setting) -> Problem:
+        """Build the problem with its options.
+
+        Raises
+        ------
+        ProblemError
+            For a file that cannot be used.
+        models.ModelError
+            For a model that cannot take inputs of this shape.
+        """
+        options: dict[str, Any] = {key.replace("-", "_"): value for key, value in self.options.items()}
+        return PROBLEMS[self.problem](setting, **options)
+
+
+def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: Collection[str]) -> str:
+    """Say what is wrong with a key that does not exist, and which was meant."""
+    if key in MOVED:
+        return f"unknown key {key!r}: it is now {' or '.join(map(repr, MOVED[key]))}"
+    if key in {f.alias for f in SiteConfig.model_fields.values()}:
+        return f"unknown key {key!r}: it is for a site's operator to set, in --node-config"
+    first = [name for name in declared if name.partition(".")[0] in chosen]  # these are meant more often
+    where = "All keys are in pyproject.toml, under [tool.flwr.app.config]"
+    return f"unknown key {key!r}.{hint(key, [*top, *first, *declared])} {where}"
 
 
 @lru_cache(maxsize=8)
@@ -401,65 +287,3 @@ def _parsed(items: tuple[tuple[str, Value], ...]) -> RunConfig:
 def parse_run_config(flat: Mapping[str, Value]) -> RunConfig:
     """Like `RunConfig.parse`, once per process for equal input: a client parses at every message."""
     return _parsed(tuple(flat.items()))
-
-
-def read_overrides(arguments: list[str]) -> dict[str, Value]:
-    """Parse ``--run-config`` values: TOML files and ``key=value`` pairs, as ``flwr run`` reads them; later ones win.
-
-    Raises
-    ------
-    ConfigError
-        For a file that is missing or no TOML, or pairs that cannot be parsed.
-    """
-    import click
-    from flwr.common.config import parse_config_args
-
-    values: dict[str, Value] = {}
-    wrong: list[str] = []
-    for text in arguments:
-        file = text.endswith(".toml")
-        # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
-        if not file and (rest := _PAIR.sub(" ", text).split()):
-            wrong.append(f"{' '.join(rest)!r} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
-        parts = [text] if file else [match[0] for match in _PAIR.finditer(text)]
-        keys = [part.partition("=")[0] for part in parts]
-        wrong += [f"{key} is given twice: leave one out" for key in sorted({k for k in keys if keys.count(k) > 1})]
-        for part in parts:
-            try:
-                values |= parse_config_args([part])
-            except (OSError, ValueError, click.ClickException) as error:
-                reason = error.format_message() if isinstance(error, click.ClickException) else str(error)
-                key, _, value = part.partition("=")
-                wrong.append(
-                    f"{part}: {reason}"
-                    if file
-                    else f"{part}: is neither a number nor true nor false, and text needs "
-                    f"quotes, as in '{key}=\"{value}\"'"
-                )
-    if wrong:
-        raise ConfigError("--run-config", wrong)
-    return values
-
-
-_PAIR = re.compile(r"""\S+?=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them
-
-
-def _toml(value: Value) -> str:
-    """Write a value as JSON does, which is TOML but for surrogate pairs and the one control character that it keeps."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
-    """Turn ``{"codasca": {"lr": 1}}`` into ``{"codasca.lr": 1}``."""
-    flat: dict[str, Value] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": deeper for inner, deeper in flatten(value).items()}
-        else:
-            flat[key] = value
-    return flat
-
-
-def _valid_device(device: str) -> bool:
-    kind, colon, index = device.partition(":")
-    return device in ("auto", "cpu", "cuda") or (kind == "cuda" and bool(colon) and index.isdigit())

@@ -5,8 +5,9 @@ and bias are therefore the end of the flat vector: x is the body, then the head,
 all that the personalised methods need, which share the body and keep the head; see `FlatNetwork.spans`.
 """
 
+from models.architecture import Architecture, resolve_device
 from models.errors import ModelError
 from models.flat import FlatNetwork
 from models.networks import MODELS, WITH_STATISTICS, build
 
-__all__ = ["MODELS", "WITH_STATISTICS", "FlatNetwork", "ModelError", "build"]
+__all__ = ["MODELS", "WITH_STATISTICS", "Architecture", "FlatNetwork", "ModelError", "build", "resolve_device"]

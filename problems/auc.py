@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from keys import choice, hyper
+from problems.capabilities import ClosedFormDual
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models import FlatNetwork
     from problems.base import Batch
 
 
@@ -26,35 +28,37 @@ def score_gap(h: Tensor, positive: Tensor, prior: float) -> Tensor:
     return h * (prior - positive)
 
 
-class Auc(NetworkProblem):
+@dataclass(eq=False, kw_only=True)
+class Auc(NetworkProblem, ClosedFormDual):
     """AUC maximisation with the square surrogate (Ying et al. 2016; Guo et al. 2020; FMGDA section 5).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2(1+α)(p h 1[-] - (1-p) h 1[+]) - p(1-p)α², averaged over the batch.
     x = (network, a, b), y = α. For fixed scores the optimum is a = E[h|+], b = E[h|-], α = E[h|-] - E[h|+] and
     the value is p(1-p) E[(1 - h⁺ + h⁻)²] - p(1-p).
 
-    Parameters
-    ----------
-    network, prior, amp
-        See `NetworkProblem`.
-    score : str
-        ``"sigmoid"``: h is the sigmoid of the network's output, as in the published code; ``"identity"``: h is
-        the output itself.
+    With ``score = "sigmoid"`` h is the sigmoid of the network's output, as in the published code, with ``"identity"``
+    the output itself.
     """
 
     name = "auc"
     kind = "minimax"
-    extra = 2
-    dual = 1
-    offers = NetworkProblem.offers | {"closed-form-dual"}
+    scalars = ("a", "b")
+    dual_scalars = ("alpha",)
 
-    def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "", score: str = "sigmoid") -> None:
-        super().__init__(network, prior, amp)
-        self.score = torch.sigmoid if score == "sigmoid" else torch.Tensor.clone
+    prior: float = hyper(0.0, "p: share of positives; 0: that of all sites together", low=0.0, below=1.0)
+    score: str = choice("sigmoid", "h: what is ranked, of the network's output", "sigmoid", "identity")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.p = self.prior or self.setting.cohort.prior
+
+    def h(self, logits: Tensor) -> Tensor:
+        """Return the scores."""
+        return torch.sigmoid(logits) if self.score == "sigmoid" else logits.clone()
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return f on the batch. A batch of one class is legal: its other terms are zero."""
-        h, p = self.score(logits), self.prior
+        h, p = self.h(logits), self.p
         terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + y) * score_gap(h, labels, p)
         return terms.mean() - p * (1 - p) * y.square().sum()
 
@@ -64,41 +68,26 @@ class Auc(NetworkProblem):
         assert batch is not None, "a network learns from batches"
         self.network.bind(x)
         self.network.train(False)  # as a prediction: batch norm's statistics stay as they are
-        h, positive = self.score(self.outputs(batch[0])), self.truth(batch[1])
+        h, positive = self.h(self.outputs(batch[0])), self.truth(batch[1])
         sums = torch.stack([h @ (1 - positive), -(h @ positive)])
         return sums[:, None], torch.stack([(1 - positive).sum(), positive.sum()])
 
 
+@dataclass(eq=False, kw_only=True)
 class AucMargin(Auc):
     """AUC with a margin (Yuan et al., ICCV 2021; the loss of CODASCA's published code).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2α( p(1-p)m + p h 1[-] - (1-p) h 1[+] ) - p(1-p)α², with α ≥ 0. With m = 1
     and α replaced by 1 + α it is ``auc`` up to a constant.
-
-    Parameters
-    ----------
-    network, prior, amp, score
-        See `Auc`.
-    margin : float
-        m > 0: how far apart positives and negatives are pushed, in units of the score.
     """
 
     name = "auc-margin"
 
-    def __init__(
-        self,
-        network: FlatNetwork,
-        prior: float = 0.5,
-        amp: str = "",
-        score: str = "sigmoid",
-        margin: float = 1.0,
-    ) -> None:
-        super().__init__(network, prior, amp, score)
-        self.margin = margin
+    margin: float = hyper(1.0, "m: how far apart positives and negatives are pushed, in units of h", above=0.0)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return f on the batch."""
-        h, p = self.score(logits), self.prior
+        h, p = self.h(logits), self.p
         gap = p * (1 - p) * self.margin + score_gap(h, labels, p)
         return (weighted_squares(h, labels, p, scalars) + 2 * y * gap).mean() - p * (1 - p) * y.square().sum()
 

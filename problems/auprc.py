@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from keys import hyper
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models import FlatNetwork
-
 PAIRS = 2**22  # pairs that are compared at once: a batch always fits, a held-out set goes in blocks of positives
 
 
+@dataclass(eq=False, kw_only=True)
 class Auprc(NetworkProblem):
     """Average precision with the squared hinge surrogate (FCSG 5.3; Qi et al., NeurIPS 2021).
 
@@ -27,22 +28,14 @@ class Auprc(NetworkProblem):
     comes from all the data, as z⁺ does. That ℓ(z⁺, z⁺) = s² also keeps g₂ away from zero. The batch's share of
     positives stands for that of the data, as it does where these methods were published; ``fixed-positives`` makes it
     constant.
-
-    Parameters
-    ----------
-    network, prior, amp
-        See `NetworkProblem`.
-    margin : float
-        s > 0, in units of h. With s ≥ 1 every pair has loss mass, for sigmoids differ by less than 1.
+    With s ≥ 1 every pair has loss mass, for sigmoids differ by less than 1.
     """
 
     name = "auprc"
     kind = "conditional"
     sampler = "fixed-positives"
 
-    def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "", margin: float = 1.0) -> None:
-        super().__init__(network, prior, amp)
-        self.margin = margin
+    margin: float = hyper(1.0, "s: how far a positive should rank above others, in units of h", above=0.0)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the mean of f over the positives of the batch; zero, with zero gradient, where there are none."""

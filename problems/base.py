@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
+from datasets import Cohort
+from keys import check_fields
+from models import Architecture
+from problems.errors import ProblemError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from datasets import Sampler, Samples
 
@@ -23,12 +29,46 @@ Metrics = dict[str, float | list[int]]
 """Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
 
 
-class ProblemError(ValueError):
-    """A problem was asked for something it cannot do; the message names the key, the value and the fix."""
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a problem is built from besides its own options.
+
+    Attributes
+    ----------
+    cohort : Cohort
+        What the sites agreed on of their data.
+    architecture : Architecture
+        The network; a problem in closed form has none.
+    site, sites : int
+        Which f_k and of how many; site is -1 at the coordinator. Only closed forms differ between sites.
+    seed : int
+        Of the starting point.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    dtype : torch.dtype
+        Of all vectors; float64 is for checks.
+    """
+
+    cohort: Cohort = field(default_factory=Cohort)
+    architecture: Architecture = field(default_factory=Architecture)
+    site: int = -1
+    sites: int = 1
+    seed: int = 0
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
 
 
+@dataclass(eq=False)
 class Problem(ABC):
     """``min over x, max over y of f(x, y; batch)`` at one site (a plain minimisation has no y).
+
+    A subclass's fields are its options: declared with `keys.hyper`, `keys.choice` or `keys.file`, they are the keys of
+    the run-config's table that bears the problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
+
+    Parameters
+    ----------
+    setting : Setting
+        Everything else that a problem is built from.
 
     Attributes
     ----------
@@ -40,30 +80,32 @@ class Problem(ABC):
         False for problems given in closed form: they are run without a data set and without a model.
     multiclass : bool
         Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
-    offers : frozenset of str
-        What it can do beyond gradients, for algorithms that need it: ``"closed-form-dual"`` (see `dual_terms`),
-        ``"inner-function"`` (see `inner`), ``"head"`` (see `head`), ``"layers"`` (see `layers`), ``"balanced-loss"``
-        (see `balanced_gradient`).
     sampler : str
         What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
-    draws_ahead : int
-        How many samples the oracle may draw at once for the batches to come, where a batch of 2n is two independent
-        batches of n, as where samples come from a distribution; 0 where it is not.
-    dimension : int
-        d of a problem in closed form, unless the run says otherwise.
-    device : torch.device
-        Where x, y and the batches live.
+    dual_scalars : tuple of str
+        What the entries of y are called in a model's file, where they have names of their own.
+    device, dtype
+        Of x, y and the batches.
+
+    Raises
+    ------
+    ProblemError
+        For an option that is out of its range.
     """
+
+    setting: Setting = field(default_factory=Setting)
 
     name: ClassVar[str]
     kind: ClassVar[str]
     needs_data: ClassVar[bool] = True
     multiclass: ClassVar[bool] = False
-    offers: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "uniform"
-    draws_ahead: int = 0
-    dimension: ClassVar[int] = 20
-    device: torch.device
+    dual_scalars: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if wrong := check_fields(self, f"{self.name}."):
+            raise ProblemError("\n".join(wrong))
+        self.device, self.dtype = torch.device(self.setting.device), self.setting.dtype
 
     @abstractmethod
     def initial(self) -> Arrays:
@@ -72,35 +114,17 @@ class Problem(ABC):
         A pure function of the seed that the problem was built with.
         """
 
-    @property
-    def head(self) -> int:
-        """Where the head begins in x: x[:head] is the body, x[head:] the head and the problem's own scalars.
-
-        Raises
-        ------
-        ProblemError
-            Where x has no such parts.
-        """
-        raise ProblemError(f"problem {self.name!r} has no head")
-
-    @property
-    def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
-        """Where each of the network's parameters lies in x, and its shape; scalars of the problem are not among them.
-
-        Raises
-        ------
-        ProblemError
-            Where there is no network.
-        """
-        raise ProblemError(f"problem {self.name!r} has no layers")
-
     def fresh(self) -> Arrays:
-        """Return what of the starting point a site keeps for itself: ``head``, and ``y``, where there are such.
-
-        A pure function of the seed that the problem was built with, so that a head is never sent. It belongs to the
-        problem.
-        """
+        """Return what of the starting point a site keeps for itself; here ``y``, where there is one. Read only."""
         return {name: vector for name, vector in self.initial().items() if name == "y"}
+
+    @property
+    def draws_ahead(self) -> int:
+        """How many samples the oracle may draw at once for the batches to come; here none.
+
+        Where a batch of 2n is two independent batches of n, as where samples come from a distribution, it saves calls.
+        """
+        return 0
 
     def draw(
         self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
@@ -147,86 +171,6 @@ class Problem(ABC):
         """Return y projected onto its feasible set (here: all of R^p)."""
         return y
 
-    def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        """Return what a site contributes to the y that maximises the mean objective at x.
-
-        The maximiser is Σ_j (numerators summed over sites)_j / (denominators summed over sites)_j; for AUC that is
-        E[h|-] - E[h|+], from the sums of scores and the counts of both classes.
-
-        Parameters
-        ----------
-        x : Tensor
-            Primal variable, shape (d,).
-        batch : Batch or None
-            A large batch.
-
-        Returns
-        -------
-        tuple[Tensor, Tensor]
-            Numerators, shape (j, p), and denominators, shape (j,).
-        """
-        raise ProblemError(f"problem {self.name!r} does not give its best y in closed form")
-
-    def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
-        """Return g(x; batch), the estimate of the inner function of f(g(x)), where its size is fixed.
-
-        An algorithm follows it by a running average s over its steps; with inner samples in the batch it is the mean
-        over all of them. The gradient at s is `compositional_gradient`.
-
-        Parameters
-        ----------
-        x : Tensor
-            Primal variable, shape (d,).
-        batch : Batch or None
-            A mini-batch, as `draw` returns it.
-
-        Returns
-        -------
-        Tensor
-            Shape (k,), with the same k for every batch. It belongs to the caller.
-        """
-        raise ProblemError(f"problem {self.name!r} has no inner function of a fixed size")
-
-    def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
-        """Return ∇g(x; batch)ᵀ ∇f(s; batch): the outer gradient is taken at s in place of g(x; batch).
-
-        With s = ``inner(x, batch)`` it is the gradient of f(g(x; batch); batch).
-
-        Parameters
-        ----------
-        x : Tensor
-            Primal variable, shape (d,).
-        s : Tensor
-            An estimate of g(x), shape (k,).
-        batch : Batch or None
-            The mini-batch that ``inner`` was asked about.
-
-        Returns
-        -------
-        Tensor
-            Shape (d,). It belongs to the caller.
-        """
-        raise ProblemError(f"problem {self.name!r} has no inner function of a fixed size")
-
-    def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
-        """Return the gradient of the loss as if the site had equally many samples of each class.
-
-        Parameters
-        ----------
-        x : Tensor
-            Primal variable, shape (d,).
-        batch : Batch or None
-            A mini-batch.
-        counts : Tensor
-            The site's training samples of each class, shape (C,).
-
-        Returns
-        -------
-        Tensor
-            Shape (d,). It belongs to the caller.
-        """
-        raise ProblemError(f"problem {self.name!r} has no balanced loss")
-
     def lacks(self, counts: Sequence[int]) -> str:
         """Say what a set of samples lacks to be learnt from or judged by; empty: nothing.
 
@@ -245,6 +189,12 @@ class Problem(ABC):
     @abstractmethod
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Evaluate (x, y) on held-out samples; never anything per sample."""
+
+    def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
+        """Return what a model's file says beside its state dict: the problem's own entries of x and y, by name."""
+        if y is None:
+            return {}
+        return dict(zip(self.dual_scalars, y.tolist(), strict=True)) if self.dual_scalars else {"y": y.tolist()}
 
     def reseed(self, seed: int) -> None:  # noqa: B027  a problem whose model draws nothing has nothing to do
         """Fix what the model itself draws in the gradients from here on: dropout. ``seed`` is in [0, 2^63)."""

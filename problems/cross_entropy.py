@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import cross_entropy, pad
 
+from problems.capabilities import BalancedLoss
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
@@ -14,13 +15,12 @@ if TYPE_CHECKING:
     from problems.base import Batch
 
 
-class CrossEntropy(NetworkProblem):
+class CrossEntropy(NetworkProblem, BalancedLoss):
     """Mean over the batch of -log softmax(h)_label; no y."""
 
     name = "cross-entropy"
     kind = "minimisation"
     multiclass = True
-    offers = NetworkProblem.offers | {"balanced-loss"}
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy on the batch."""

@@ -10,11 +10,8 @@ from torch.nn.functional import cross_entropy
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
-    from models import FlatNetwork
     from problems.base import Arrays
 
 
@@ -42,23 +39,21 @@ class Fair(NetworkProblem):
     Sharma et al. is left out. y starts uniform.
 
     A class without training samples has no part in f.
-
-    Parameters
-    ----------
-    network, amp
-        See `NetworkProblem`.
-    shares : sequence of float
-        p_1 to p_C, each in [0, 1].
     """
 
     name = "fair"
     kind = "minimax"
     multiclass = True
 
-    def __init__(self, network: FlatNetwork, shares: Sequence[float], amp: str = "") -> None:
-        super().__init__(network, amp=amp)
-        self.dual = len(shares)
-        self.weights = torch.tensor([1 / p if p else 0.0 for p in shares], device=self.device, dtype=self.dtype)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shares = self.setting.cohort.shares or (1 / self.width,) * self.width
+        self.weights = torch.tensor([1 / p if p else 0.0 for p in self.shares], device=self.device, dtype=self.dtype)
+
+    @property
+    def dual(self) -> int:
+        """One weight for each class."""
+        return self.width
 
     def dual_start(self) -> Arrays:
         """Return uniform weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
+from keys import Stream, hyper
 from problems.base import Problem
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ EVALUATED = 50_000
 AHEAD = 2**16  # numbers drawn at once: a step costs less, and they stay in the processor's cache
 
 
+@dataclass(eq=False, kw_only=True)
 class InvariantLogistic(Problem):
     """FCSG 5.1: E_ξ log(1 + exp(-b E_η|ξ[ηᵀx])) + λ Σ_i γ x_i² / (1 + γ x_i²), λ = 0.001, γ = 10.
 
@@ -30,40 +33,25 @@ class InvariantLogistic(Problem):
 
     ``metrics`` evaluates on 50,000 pairs (a, b) that the seed fixes, the same everywhere: the share of
     sign(aᵀx) = b as ``accuracy``, and as ``loss`` the objective, exact within the logarithm because E[η|ξ] = a.
-
-    Parameters
-    ----------
-    inner : int
-        m ≥ 1, views per outer sample.
-    dimension : int
-        d.
-    sigma_ratio : float
-        σ ≥ 0: the noise of a view in units of the spread of a (σ2/σ1).
-    seed : int
-        Of x*, standard normal, and of the pairs that are evaluated.
-    device, dtype
-        Of all vectors.
     """
 
     name = "invariant-logistic"
     kind = "conditional"
     needs_data = False
-    dimension = 10
 
-    def __init__(
-        self,
-        inner: int = 10,
-        dimension: int = 10,
-        sigma_ratio: float = 1.0,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.device, self.dtype, self.seed = torch.device(device), dtype, seed
-        self.m, self.d, self.sigma_ratio = inner, dimension, sigma_ratio
-        self.x_star = torch.as_tensor(solution(seed, dimension)).to(dtype)
-        self.draws_ahead = AHEAD // (inner * dimension)
-        self._ones = torch.ones(dimension, device=self.device, dtype=dtype)
+    inner_samples: int = hyper(10, "m: views of each of the batch-size outer samples", low=1)
+    dimension: int = hyper(10, "d", low=1)
+    sigma_ratio: float = hyper(1.0, "σ2/σ1: spread of the views over that of the outer samples", low=0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.x_star = torch.as_tensor(solution(self.setting.seed, self.dimension)).to(self.dtype)
+        self._ones = torch.ones(self.dimension, device=self.device, dtype=self.dtype)
+
+    @property
+    def draws_ahead(self) -> int:
+        """As many samples as stay in the processor's cache."""
+        return AHEAD // (self.inner_samples * self.dimension)
 
     def initial(self) -> Arrays:
         """Return zero, where both labels are equally likely."""
@@ -71,8 +59,8 @@ class InvariantLogistic(Problem):
 
     def views(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
         """Draw ``size`` outer samples; returns all their η, shape (size, m, d), and their b, shape (size,)."""
-        a = torch.randn(size, self.d, generator=generator, dtype=self.dtype)
-        noise = torch.randn(size, self.m, self.d, generator=generator, dtype=self.dtype)
+        a = torch.randn(size, self.dimension, generator=generator, dtype=self.dtype)
+        noise = torch.randn(size, self.inner_samples, self.dimension, generator=generator, dtype=self.dtype)
         return noise.mul_(self.sigma_ratio).add_(a[:, None]), (a @ self.x_star).sign()
 
     def draw(
@@ -95,7 +83,7 @@ class InvariantLogistic(Problem):
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Return the objective and the accuracy on the pairs that the seed fixes."""
-        margins = evaluated(self.seed, self.d, self.device, self.dtype) @ x
+        margins = evaluated(self.setting.seed, self.dimension, self.device, self.dtype) @ x
         squares = GAMMA * x.square()
         loss = softplus(-margins).mean() + LAMBDA * (squares / (1 + squares)).sum()
         return {"loss": loss.item(), "accuracy": (margins > 0).double().mean().item()}
@@ -103,12 +91,12 @@ class InvariantLogistic(Problem):
 
 def solution(seed: int, dimension: int) -> np.ndarray:
     """Return x*, shape (d,)."""
-    return np.random.default_rng([seed, 5]).standard_normal(dimension)
+    return np.random.default_rng([seed, Stream.LOGISTIC_SOLUTION]).standard_normal(dimension)
 
 
 @lru_cache(maxsize=2)
 def evaluated(seed: int, dimension: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return b a of the pairs to evaluate on, shape (50,000, d); once per process, whatever sites it serves."""
-    a = np.random.default_rng([seed, 6]).standard_normal((EVALUATED, dimension))
+    a = np.random.default_rng([seed, Stream.LOGISTIC_TEST]).standard_normal((EVALUATED, dimension))
     signed = np.sign(a @ solution(seed, dimension))[:, None] * a
     return torch.as_tensor(signed).to(device, dtype)

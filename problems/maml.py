@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from keys import Stream, hyper
+from models import ModelError
 from models.stack import Stack
+from problems.capabilities import InnerFunction
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from datasets import Sampler, Samples
-    from models import FlatNetwork
     from problems.base import Batch, Metrics
 
 VALUES = {"cpu": 2**20, "cuda": 2**26}
@@ -24,11 +27,12 @@ VALUES = {"cpu": 2**20, "cuda": 2**26}
 caches and in the process; larger ones go back to the system when they are freed, and cost page faults at every step."""
 
 
-Path = list[tuple[list["Tensor"], Sequence["Tensor"]]]
+Steps = list[tuple[list["Tensor"], Sequence["Tensor"]]]
 """The points that inner steps started from, and the gradients there with the graphs that lead back."""
 
 
-class Maml(NetworkProblem):
+@dataclass(eq=False, kw_only=True)
+class Maml(NetworkProblem, InnerFunction):
     """Model-agnostic meta-learning (Finn, Abbeel & Levine, ICML 2017; FCSG 5.2).
 
     F(x) = E_ξ L(x - λ ∇L(x; support); query), L the mean cross-entropy. A task draws N classes and, of each, K drawings
@@ -43,51 +47,33 @@ class Maml(NetworkProblem):
     As a composition f(g(x)), which Local-SCGD needs, g(x) is the adapted vector, averaged over the tasks of a batch,
     and f the mean of their query losses, all at that one vector; ∇gᵀ∇f is (mean Jacobian)ᵀ (mean gradient). Only with
     one task per batch that is the gradient of F: that the inner function depends on ξ is what this form leaves out.
-
-    Parameters
-    ----------
-    network : FlatNetwork
-        With N outputs; see `Stack` for what it may be made of.
-    shape : sequence of int
-        Of one input.
-    amp
-        See `NetworkProblem`.
-    ways, shots, queries : int
-        N ≥ 2, K ≥ 1 and Q ≥ 1.
-    inner_lr : float
-        λ > 0, the step size of adaptation.
-    inner_steps, test_inner_steps : int
-        Of adaptation, in training and in `metrics`, at least 1.
-    test_tasks, seed : int
-        How many tasks `metrics` draws, by which seed: on equal samples always the same tasks.
     """
 
     name = "maml"
     kind = "conditional"
     multiclass = True
-    offers = NetworkProblem.offers | {"inner-function"}
 
-    def __init__(
-        self,
-        network: FlatNetwork,
-        shape: Sequence[int],
-        amp: str = "",
-        ways: int = 5,
-        shots: int = 1,
-        queries: int = 15,
-        inner_lr: float = 0.4,
-        inner_steps: int = 1,
-        test_inner_steps: int = 3,
-        test_tasks: int = 100,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(network, amp=amp)
-        self.stack = Stack(network)
-        per_task = max(shots, queries) * ways * self.stack.widest(shape)
+    ways: int = hyper(5, "N: classes of a task", low=2)
+    shots: int = hyper(1, "K: samples of each class to adapt to", low=1)
+    queries: int = hyper(15, "Q: samples of each class to be judged by", low=1)
+    inner_lr: float = hyper(0.4, "λ: step size of adaptation", above=0.0)
+    inner_steps: int = hyper(1, "steps of adaptation, in training", low=1)
+    test_inner_steps: int = hyper(3, "steps of adaptation, in evaluation", low=1)
+    test_tasks: int = hyper(100, "tasks in an evaluation, drawn by the seed: on equal samples always the same", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            self.stack = Stack(self.network)
+        except ModelError as error:
+            raise ModelError(f"model = {self.setting.architecture.model!r}: {error}") from None
+        per_task = max(self.shots, self.queries) * self.ways * self.stack.widest(self.setting.cohort.shape)
         self.block = max(1, VALUES[self.device.type] // per_task)
-        self.ways, self.shots, self.queries, self.inner_lr = ways, shots, queries, inner_lr
-        self.inner_steps, self.test_inner_steps = inner_steps, test_inner_steps
-        self.test_tasks, self.seed = test_tasks, seed
+
+    @property
+    def width(self) -> int:
+        """One output for each class of a task."""
+        return self.ways
 
     # ------------------------------------------------------------------ tasks
 
@@ -98,8 +84,9 @@ class Maml(NetworkProblem):
         if enough >= self.ways:
             return ""
         return (
-            f"{enough} classes with at least {drawings} samples (shots = {self.shots}, queries = {self.queries}), and "
-            f"a task needs ways = {self.ways}: lower these keys, or give each site more of the data (fewer sites)"
+            f"{enough} classes with at least {drawings} samples (maml.shots = {self.shots}, maml.queries = "
+            f"{self.queries}), and a task needs maml.ways = {self.ways}: lower these keys, or give each site more of "
+            "the data (fewer sites)"
         )
 
     def draw(
@@ -143,12 +130,12 @@ class Maml(NetworkProblem):
         logits = self.predict(parameters, inputs, twice)
         return cross_entropy(logits.flatten(0, 1), labels.flatten()) * len(labels)
 
-    def adapt(self, start: list[Tensor], support: Batch, steps: int, twice: bool) -> tuple[list[Tensor], Path]:
+    def adapt(self, start: list[Tensor], support: Batch, steps: int, twice: bool) -> tuple[list[Tensor], Steps]:
         """Take inner steps; returns the adapted parameters, and of each step its point and its gradient.
 
         ``twice`` keeps the graphs of the gradients, which lead to the points: what `pulled_back` goes through.
         """
-        path: Path = []
+        path: Steps = []
         for _ in range(steps):
             loss = self.losses(start, support, twice)
             slope = torch.autograd.grad(loss, start, create_graph=twice, materialize_grads=True)
@@ -160,7 +147,7 @@ class Maml(NetworkProblem):
             ]
         return start, path
 
-    def pulled_back(self, v: Sequence[Tensor], path: Path) -> Sequence[Tensor]:
+    def pulled_back(self, v: Sequence[Tensor], path: Steps) -> Sequence[Tensor]:
         """Return Jᵀv, J that of the inner steps, task by task: v ← (I - λ ∇²L) v from the last step to the first."""
         for point, slope in reversed(path):
             curved = torch.autograd.grad(slope, point, v, materialize_grads=True)
@@ -212,7 +199,7 @@ class Maml(NetworkProblem):
         if self.lacks(counts.tolist()):
             return {}
         loss, right = 0.0, 0
-        seed = int(np.random.SeedSequence([self.seed, 7]).generate_state(1, np.uint64)[0])
+        seed = int(np.random.SeedSequence([self.setting.seed, Stream.TEST_TASKS]).generate_state(1, np.uint64)[0])
         generator = torch.Generator().manual_seed(seed)
         for tasks in (min(self.block, self.test_tasks - done) for done in range(0, self.test_tasks, self.block)):
             batch = self.draw(data, None, generator, tasks)

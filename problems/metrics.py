@@ -8,22 +8,95 @@ and ranks the bins. Samples of one bin count as ties.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from problems.errors import ProblemError
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from problems.base import Metrics
 
 BINS = 512
-COUNTS = ("n", "positives")
-LOWER_IS_BETTER = ("loss", "clean-loss", "distance-x", "distance-y")
 LIMIT = 8.0  # logits are clipped to ±8 (a probability of 0.99966); a bin is 1/32 wide
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What everybody must know of a number in an evaluation.
+
+    Attributes
+    ----------
+    label : str
+        How a person reads it.
+    better : str
+        ``"up"`` or ``"down"``; empty for a count.
+    pooled : str
+        How several sites' become one: ``"mean"``, weighted with their sample counts; ``"sum"``; ``"scores"`` or
+        ``"classes"``: computed anew from the summed histograms of scores, or the summed counts of each class;
+        ``"only"``: a part of these, dropped after that.
+    diverges : bool
+        Whether it grows without bound when a run diverges, so that ``loss-bound`` holds for it.
+    headline : bool
+        Whether it is in a round's line, in the tables and in the curves.
+    log : bool
+        Whether its curve has a logarithmic axis.
+    """
+
+    label: str
+    better: str = ""
+    pooled: str = "mean"
+    diverges: bool = False
+    headline: bool = False
+    log: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "auroc": Metric("AUROC", "up", pooled="scores", headline=True),
+    "auprc": Metric("AUPRC", "up", pooled="scores", headline=True),
+    "accuracy": Metric("accuracy", "up", pooled="classes", headline=True),
+    "worst-class": Metric("worst class", "up", pooled="classes", headline=True),
+    "robust-accuracy": Metric("robust accuracy", "up", headline=True),
+    "loss": Metric("loss", "down", diverges=True, headline=True),
+    "clean-loss": Metric("clean loss", "down"),
+    "distance-x": Metric("‖x-x*‖²", "down", diverges=True, headline=True, log=True),
+    "distance-y": Metric("‖y-y*‖²", "down", diverges=True, headline=True, log=True),
+    "n": Metric("samples", pooled="sum"),
+    "positives": Metric("positives", pooled="sum"),
+    "positive-scores": Metric("histogram of the positives' scores", pooled="only"),
+    "negative-scores": Metric("histogram of the negatives' scores", pooled="only"),
+    "class-correct": Metric("right answers by class", pooled="only"),
+    "class-counts": Metric("samples by class", pooled="only"),
+}
+"""Every metric that a problem may report, in the order in which they are shown; one without a row is refused."""
+
+HEADLINE = tuple(name for name, metric in METRICS.items() if metric.headline)
+
+
+def metric(name: str) -> Metric:
+    """Return a metric's row.
+
+    Raises
+    ------
+    ProblemError
+        When it has none.
+    """
+    if name not in METRICS:
+        raise ProblemError(f"the metric {name!r} has no row in problems/metrics.py: add one to METRICS")
+    return METRICS[name]
+
+
+def shown(value: float | None) -> str:
+    """Format a metric; a dash where it is not defined."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.3e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
@@ -104,50 +177,51 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
     dict[str, float]
         One number per metric; empty when no site has samples.
     """
-    pooled: dict[str, float] = {}
     sites = [site for site in sites if site and site.get("n", 1)]
     if not sites:
-        return pooled
+        return {}
     weights = np.array([float(site.get("n", 1)) for site in sites])  # type: ignore[arg-type]
-    for name, first in sites[0].items():
-        if not isinstance(first, list):
-            values = np.array([site[name] for site in sites], dtype=np.float64)
-            pooled[name] = float(values.sum() if name in COUNTS else np.average(values, weights=weights))
+    pooled: dict[str, float] = {}
+    for name in sites[0]:
+        how = metric(name).pooled
+        if how == "only":
+            continue
+        values = np.array([site[name] for site in sites], dtype=np.float64)
+        pooled[name] = float(values.sum() if how == "sum" else np.average(values, weights=weights))
     if "positive-scores" in sites[0]:
-        positive = np.sum([site["positive-scores"] for site in sites], axis=0)
-        negative = np.sum([site["negative-scores"] for site in sites], axis=0)
+        histograms = ("positive-scores", "negative-scores")
+        positive, negative = (np.sum([site[name] for site in sites], axis=0) for name in histograms)
         grid = np.arange(BINS)
         pooled |= ranking(np.repeat([1, 0], BINS), np.concatenate([grid, grid]), np.concatenate([positive, negative]))
     if "class-counts" in sites[0]:
-        right, total = (np.sum([site[name] for site in sites], axis=0) for name in ("class-correct", "class-counts"))
+        right, total = (np.sum([site[n] for site in sites], axis=0) for n in ("class-correct", "class-counts"))
         pooled |= accuracy(right.tolist(), total.tolist())
     return pooled
 
 
-def across(sites: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, dict[str, float]]:
+def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Sum up how sites do that each have a model of their own: every site counts the same.
 
     Parameters
     ----------
     sites : sequence of mapping
         What ``Problem.metrics`` returned at each site.
-    names : collection of str
-        The metrics to sum up; one that no site reports is left out.
 
     Returns
     -------
     dict[str, dict[str, float]]
-        For each metric its ``mean``, its ``std`` (the standard deviation over these sites, divided by their number) and
-        its ``worst-decile``: the mean over the worst tenth of the sites, at least one, as reported for q-FedAvg (Li et
-        al., ICLR 2020). Sites where a metric is not defined have no part; all three are NaN where it is at none.
+        For each headline metric that some site reports its ``mean``, its ``std`` (the standard deviation over these
+        sites, divided by their number) and its ``worst-decile``: the mean over the worst tenth of the sites, at least
+        one, as reported for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is not defined have no part; all
+        three are NaN where it is at none.
     """
     summary: dict[str, dict[str, float]] = {}
-    for name in names:
+    for name in HEADLINE:
         if not any(name in site for site in sites):
             continue
         values = np.sort([float(site[name]) for site in sites if not math.isnan(site.get(name, math.nan))])
         tenth = -(-len(values) // 10)
-        worst = values[len(values) - tenth :] if name in LOWER_IS_BETTER else values[:tenth]
+        worst = values[len(values) - tenth :] if METRICS[name].better == "down" else values[:tenth]
         mean, std, decile = (values.mean(), values.std(), worst.mean()) if len(values) else (math.nan,) * 3
         summary[name] = {"mean": float(mean), "std": float(std), "worst-decile": float(decile)}
     return summary

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from problems.base import Problem
+from problems.capabilities import Layers
 from problems.metrics import correct_by_class, histogram, ranking
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from datasets import Samples
-    from models import FlatNetwork
     from problems.base import Arrays, Batch, Metrics
 
 EVALUATION_BATCH = 1024
@@ -26,33 +28,47 @@ def channels_last(inputs: Tensor) -> Tensor:
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
 
 
-class NetworkProblem(Problem):
+@dataclass(eq=False)
+class NetworkProblem(Problem, Layers):
     """A loss of a network's outputs: one score per sample, or one per class (``multiclass``).
 
-    x holds the network's parameters, then ``extra`` scalars of the problem; y holds ``dual`` scalars. A subclass
-    writes the loss; gradients are PyTorch's.
+    x holds the network's parameters, then the problem's ``scalars``; y holds ``dual`` numbers. A subclass writes the
+    loss; gradients are PyTorch's.
 
-    Parameters
+    Attributes
     ----------
+    scalars : tuple of str
+        Names of the entries of x behind the network's, such as ``("a", "b")``.
+    dual : int
+        How long y is, 0 for none; where ``dual_scalars`` name its entries, their number.
     network : FlatNetwork
-        The model, on its device, with one output, or one per class.
-    prior : float
-        p, the share of positives over all sites, in (0, 1).
-    amp : str
-        ``"bf16"`` computes the forward pass in bfloat16 where PyTorch deems it safe; ``""`` does not.
+        The model, on its device.
+    width : int
+        Outputs of the network: one score, or one per class.
     """
 
-    offers = frozenset({"head", "layers"})
-    extra: ClassVar[int] = 0
-    dual: int = 0
+    scalars: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, network: FlatNetwork, prior: float = 0.5, amp: str = "") -> None:
-        self.network = network
-        self.prior = prior
-        start = network.vector()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        setting = self.setting
+        self.network = setting.architecture.network(
+            setting.cohort.shape, self.width, seed=setting.seed, device=setting.device, dtype=setting.dtype
+        )
+        start = self.network.vector()
         self.device, self.dtype = start.device, start.dtype
-        self._head = torch.cat([start[network.head :], start.new_zeros(self.extra)])
-        self._autocast = torch.autocast(self.device.type, torch.bfloat16) if amp == "bf16" else contextlib.nullcontext()
+        self._head = torch.cat([start[self.network.head :], start.new_zeros(len(self.scalars))])
+        self._autocast = setting.architecture.autocast(self.device)
+
+    @property
+    def width(self) -> int:
+        """How many outputs the network has."""
+        return self.setting.cohort.classes if self.multiclass else 1
+
+    @property
+    def dual(self) -> int:
+        """How long y is; 0 where there is none."""
+        return len(self.dual_scalars)
 
     @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
@@ -65,14 +81,14 @@ class NetworkProblem(Problem):
         labels : Tensor
             Shape (n,): 1 for positive and 0 for negative, of the logits' dtype, or classes 0 to C-1, int64.
         scalars : Tensor
-            The last ``extra`` entries of x.
+            The last entries of x, one for each name in ``scalars``.
         y : Tensor
             The dual variable, shape (``dual``,).
         """
 
     def initial(self) -> Arrays:
         """Return the network's own initialisation, zeros for the scalars, and the dual's start."""
-        zeros = torch.zeros(self.extra, device=self.device, dtype=self.dtype)
+        zeros = torch.zeros(len(self.scalars), device=self.device, dtype=self.dtype)
         return {"x": torch.cat([self.network.vector(), zeros])} | self.dual_start()
 
     def dual_start(self) -> Arrays:
@@ -81,7 +97,7 @@ class NetworkProblem(Problem):
 
     @property
     def head(self) -> int:
-        """Where the head begins in x; see `Problem.head`."""
+        """Where the head begins in x."""
         return self.network.head
 
     @property
@@ -90,8 +106,25 @@ class NetworkProblem(Problem):
         return tuple(parameter for layer in self.network.layers().values() for parameter in layer)
 
     def fresh(self) -> Arrays:
-        """Return the head that the network was built with, and the dual's start; see `Problem.fresh`."""
+        """Return the head that the network was built with, and the dual's start."""
         return {"head": self._head} | self.dual_start()
+
+    def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
+        """Return the problem's own entries of x and y, by their names."""
+        own = x[self.network.size :].tolist()
+        return {**dict(zip(self.scalars, own, strict=True)), **super().scalars_of(x, y)}
+
+    def restored(self, parameters: Tensor, named: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Return x and y from the network's parameters and what `scalars_of` gave; the rest is the problem's start."""
+        start = self.initial()
+        x, y = start["x"], start.get("y")
+        x[: self.network.size] = parameters
+        for place, name in enumerate(self.scalars, self.network.size):
+            x[place] = named.get(name, x[place])
+        own = [named[name] for name in self.dual_scalars or ("y",) if name in named]
+        if y is not None and own:
+            y = torch.tensor(own if self.dual_scalars else own[0]).to(y)
+        return x, y
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of the loss; see `Problem.gradient`."""
@@ -99,16 +132,14 @@ class NetworkProblem(Problem):
         network = self.network
         network.bind(x)
         network.train(True)
-        if not self.extra and not self.dual:
-            return network.gradient(self.value(batch, x, x))[0], None
-        scalars = x[network.size :].detach().requires_grad_()
-        y = y.detach().requires_grad_() if y is not None else x[:0]
-        loss = self.value(batch, scalars, y)
-        if not self.extra:  # nothing to put behind the network's own
-            gx, gy = network.gradient(loss, (y,))
-            return gx, gy
-        gx, g_scalars, gy = network.gradient(loss, (scalars, y))
-        return torch.cat([gx, g_scalars]), gy
+        nothing = x[:0]
+        scalars = x[network.size :].detach().requires_grad_() if self.scalars else nothing
+        dual = nothing if y is None else y.detach().requires_grad_()
+        loss = self.value(batch, scalars, dual)
+        gx, *others = network.gradient(loss, [vector for vector in (scalars, dual) if vector.requires_grad])
+        if self.scalars:  # they stand behind the network's own
+            gx = torch.cat([gx, others.pop(0)])
+        return gx, others.pop() if others else None
 
     def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the objective at the bound parameters, with a graph that leads to them; see `loss`."""
@@ -142,7 +173,7 @@ class NetworkProblem(Problem):
         """Return the loss, counts, and AUROC and average precision, or accuracy; and the counts that pooling needs."""
         assert data is not None, "a network is evaluated on samples"
         logits, labels = self.logits(x, data), data.targets()
-        loss = self.loss(logits, self.truth(labels), x[self.network.size :], y if y is not None else x[:0])
+        loss = self.loss(logits, self.truth(labels), x[self.network.size :], x[:0] if y is None else y)
         if self.multiclass:
             return {"loss": loss.item(), "n": len(labels), **correct_by_class(labels, logits)}
         scores, truth = logits.double().cpu().numpy(), labels.cpu().numpy()

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy, one_hot
 
+from keys import choice, hyper
 from problems.metrics import correct_by_class
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from datasets import Samples
-    from models import FlatNetwork
     from problems.base import Batch, Metrics
 
 
+@dataclass(eq=False, kw_only=True)
 class Robust(NetworkProblem):
     """min over the network, max over ‖ν‖² ≤ r² of the mean loss at z + ν: one ν for all samples of all sites.
 
@@ -29,33 +29,20 @@ class Robust(NetworkProblem):
     images). On MNIST a deviation is 0.308 of the way from black to white: a ball of radius 1 over pixels from 0 to 1 is
     ``radius = 3.25``.
 
-    Parameters
-    ----------
-    network, amp
-        See `NetworkProblem`.
-    shape : sequence of int
-        Of one input; p is their product.
-    loss : str
-        ``"cross-entropy"``, or ``"squared"``, which the paper prints: ‖h - e_label‖², h the network's raw outputs.
-    radius : float
-        r > 0.
+    With ``criterion = "squared"`` it is what the paper prints: ‖h - e_label‖², h the network's raw outputs.
     """
 
     name = "robust"
     kind = "minimax"
     multiclass = True
 
-    def __init__(
-        self,
-        network: FlatNetwork,
-        shape: Sequence[int],
-        amp: str = "",
-        loss: str = "cross-entropy",
-        radius: float = 1.0,
-    ) -> None:
-        super().__init__(network, amp=amp)
-        self.dual = math.prod(shape)
-        self.squared, self.radius = loss == "squared", radius
+    radius: float = hyper(1.0, "r: of the ball of perturbations, in units of the standardised inputs", above=0.0)
+    criterion: str = choice("cross-entropy", "the loss", "cross-entropy", "squared")
+
+    @property
+    def dual(self) -> int:
+        """As many as an input has numbers."""
+        return math.prod(self.setting.cohort.shape)
 
     def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the loss of the perturbed batch."""
@@ -64,7 +51,7 @@ class Robust(NetworkProblem):
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""
-        if self.squared:
+        if self.criterion == "squared":
             errors: Tensor = logits - one_hot(labels, logits.shape[1])
             return errors.square().sum(1).mean()
         return cross_entropy(logits, labels)

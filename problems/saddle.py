@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from problems.base import Problem, ProblemError
+from keys import Stream, filename, hyper
+from problems.base import Problem
+from problems.capabilities import ClosedFormDual
+from problems.errors import ProblemError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,53 +26,41 @@ if TYPE_CHECKING:
 TAU = 10.0
 
 
-class Saddle(Problem):
+@dataclass(eq=False, kw_only=True)
+class Saddle(Problem, ClosedFormDual):
     """The saddle problem of AdaFGDA 6.1 and FEDNEST: f_k = τ/2 ‖x‖² - ½ ‖y‖² + b_kᵀy - t_k yᵀx.
 
     With mean(b_k) = 0 the saddle point of the mean objective is x* = y* = 0; otherwise it solves a 2 × 2 system
-    per coordinate. ``metrics`` reports the squared distances to it.
-
-    Parameters
-    ----------
-    t : ndarray
-        Shape (K,), the coupling of each site.
-    b : ndarray
-        Shape (K, d), the linear term of each site; K is the number of sites.
-    site : int
-        Which f_k this is; -1 for the coordinator, which evaluates but never trains.
-    seed : int
-        Of the starting point, standard normal in x and y.
-    device, dtype
-        Of all vectors.
+    per coordinate. ``metrics`` reports the squared distances to it. The coordinator evaluates but never trains.
     """
 
     name = "saddle"
     kind = "minimax"
     needs_data = False
-    offers = frozenset({"closed-form-dual"})
 
-    def __init__(
-        self,
-        t: np.ndarray,
-        b: np.ndarray,
-        site: int = -1,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.device, self.dtype, self.seed = torch.device(device), dtype, seed
-        self.d = b.shape[1]
-        self.t = float(t[site])
-        self.b = torch.as_tensor(b[site]).to(self.device, dtype)
+    dimension: int = hyper(20, "d", low=1)
+    heterogeneity: float = hyper(1.0, "s: how much the sites differ", low=0.0)
+    file: str = filename("t (K,) and b (K, d) of the sites, instead of drawn ones", ".npz")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        t, b = self.coefficients()
+        self.t = float(t[self.setting.site])
+        self.b = torch.as_tensor(b[self.setting.site]).to(self.device, self.dtype)
         # Stationarity of the mean objective: τx = t̄y and y = b̄ - t̄x.
         t_mean, b_mean = float(t.mean()), b.mean(0)
         y_star = b_mean * TAU / (TAU + t_mean**2)
-        self.y_star = torch.as_tensor(y_star).to(self.device, dtype)
-        self.x_star = torch.as_tensor(y_star * t_mean / TAU).to(self.device, dtype)
+        self.y_star = torch.as_tensor(y_star).to(self.device, self.dtype)
+        self.x_star = torch.as_tensor(y_star * t_mean / TAU).to(self.device, self.dtype)
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return t, shape (K,), the coupling of each site, and b, shape (K, d), the linear term of each."""
+        setting = self.setting
+        return saddle_coefficients(setting.sites, self.dimension, self.heterogeneity, setting.seed, self.file)
 
     def initial(self) -> Arrays:
         """Return standard normal x and y, the same at every site."""
-        draw = np.random.default_rng([self.seed, 0]).standard_normal((2, self.d))
+        draw = np.random.default_rng([self.setting.seed, Stream.SADDLE_START]).standard_normal((2, len(self.b)))
         start = torch.as_tensor(draw).to(self.device, self.dtype)
         return {"x": start[0].clone(), "y": start[1].clone()}
 
@@ -117,7 +109,7 @@ def saddle_coefficients(
         When the file is missing, unreadable, lacks an array, has the wrong shape or a value that is not finite.
     """
     if not file:
-        rng = np.random.default_rng([seed, 1])
+        rng = np.random.default_rng([seed, Stream.SADDLE_COEFFICIENTS])
         b = heterogeneity * rng.standard_normal((sites, dimension))
         return rng.uniform(0.0, 0.1, sites), b - b.mean(0)
     wanted = f"an .npz with t of shape ({sites},) and b of shape ({sites}, d), as numpy.savez(file, t=t, b=b) makes"
@@ -125,12 +117,12 @@ def saddle_coefficients(
         with np.load(Path(file), allow_pickle=False) as loaded:
             arrays = {name: np.asarray(loaded[name], dtype=np.float64) for name in ("t", "b")}
     except KeyError as error:
-        raise ProblemError(f"saddle-file {file!r} holds no array {error}: it must be {wanted}") from None
+        raise ProblemError(f"saddle.file = {file!r} holds no array {error}: it must be {wanted}") from None
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ProblemError(f"saddle-file {file!r} cannot be read ({error}): it must be {wanted}") from None
+        raise ProblemError(f"saddle.file = {file!r} cannot be read ({error}): it must be {wanted}") from None
     t, b = arrays["t"], arrays["b"]
     if t.shape != (sites,) or b.ndim != 2 or b.shape[0] != sites or b.shape[1] == 0:
-        raise ProblemError(f"saddle-file {file!r} has t {t.shape} and b {b.shape}: it must be {wanted}")
+        raise ProblemError(f"saddle.file = {file!r} has t {t.shape} and b {b.shape}: it must be {wanted}")
     if not (np.isfinite(t).all() and np.isfinite(b).all()):
-        raise ProblemError(f"saddle-file {file!r} holds NaN or infinity: every value must be finite")
+        raise ProblemError(f"saddle.file = {file!r} holds NaN or infinity: every value must be finite")
     return t, b

@@ -35,7 +35,7 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
     ------
     config.ConfigError
         Listing everything that is wrong with the configuration.
-    strategies.RunError
+    federation.RunError
         When the run cannot go on.
     """
     run_config = RunConfig.parse(flatten(config))

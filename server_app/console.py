@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from problems.metrics import HEADLINE, METRICS, shown
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from server_app.report import Record
 
-NAMES = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "accuracy": "accuracy",
-    "worst-class": "worst class",
-    "robust-accuracy": "robust accuracy",
-    "loss": "loss",
-    "distance-x": "‖x-x*‖²",
-    "distance-y": "‖y-y*‖²",
-}
-
-
+COUNTED = {"examples": "train", "positives": "positive", "held-out": "held out"}
 OVER_SITES = {"mean": "mean over sites", "std": "spread", "worst-decile": "worst decile"}
-
-
-def shown(value: float | None) -> str:
-    """Format a metric; a dash where it is not defined."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.3e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def volume(count: float) -> str:
@@ -61,7 +46,7 @@ class Progress:
 
     def round(self, record: Record, rounds: int) -> None:
         """Print a round: its metrics, how long it took and how much it moved."""
-        metrics = "  ".join(f"{NAMES[name]} {shown(record[name])}" for name in NAMES if name in record)
+        metrics = "  ".join(f"{METRICS[name].label} {shown(record[name])}" for name in HEADLINE if name in record)
         moved = volume(record["bytes-down"] + record["bytes-up"])
         width = len(str(rounds))
         work = f"{record['gradients']:.0f} gradients"
@@ -75,33 +60,36 @@ class Progress:
         """
         record = records[-1]
         per_site = record.get("sites", {})
-        names = [name for name in NAMES if any(name in site for site in per_site.values())]
-        counted = {"examples": "train", "positives": "positive", "held-out": "held out"}
-        counted = {key: heading for key, heading in counted.items() if any(key in size for size in sizes.values())}
+        names = [name for name in HEADLINE if any(name in site for site in per_site.values())]
+        counted = {key: heading for key, heading in COUNTED.items() if any(key in size for size in sizes.values())}
         title = "each site's own final model" if personalised else "the final model"
         if counted:
             title += f", on samples that {'it did not train' if personalised else 'no site trained'} on"
         table = Table(title=title, title_justify="left")
         table.add_column("site")
-        for heading in (*counted.values(), "gradients", *(NAMES[name] for name in names)):
+        for heading in (*counted.values(), "gradients", *(METRICS[name].label for name in names)):
             table.add_column(heading, justify="right")
         for site, metrics in per_site.items():
             counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
             gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
             table.add_row(site, *counts, gradients, *(shown(metrics.get(name)) for name in names))
-        if personalised:
-            over_sites = record["over-sites"]
+        for label, n, values in _summaries(record, names, personalised, with_data=bool(counted)):
             table.add_section()
-            for key, label in OVER_SITES.items():
-                values = (shown(over_sites[name][key]) if name in over_sites else "" for name in names)
-                table.add_row(label, *("" for _ in counted), "", *values)
-            self.console.print(table)
-            return
-        common = "common test set" if counted else "at the coordinator"  # a problem without data
-        for kind, label in (("pooled", "all sites, pooled"), ("central", common)):
-            if kind in record:
-                table.add_section()
-                n = str(int(record[kind].get("n", 0)) or "-")
-                counts = [n if key == "held-out" else "" for key in counted]
-                table.add_row(label, *counts, "", *(shown(record[kind].get(name)) for name in names))
+            table.add_row(label, *(n if key == "held-out" else "" for key in counted), "", *values)
         self.console.print(table)
+
+
+def _summaries(
+    record: Record, names: list[str], personalised: bool, *, with_data: bool
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the last lines of the table: a label, how many samples, a number for each metric."""
+    if personalised:
+        over_sites = record["over-sites"]
+        for key, label in OVER_SITES.items():
+            yield label, "", [shown(over_sites[name][key]) if name in over_sites else "" for name in names]
+        return
+    central = "common test set" if with_data else "at the coordinator"
+    for kind, label in (("pooled", "all sites, pooled"), ("central", central)):
+        if kind in record:
+            n = str(int(record[kind].get("n", 0)) or "-")
+            yield label, n, [shown(record[kind].get(name)) for name in names]

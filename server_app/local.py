@@ -29,7 +29,7 @@ from flwr.app.message import make_message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.site import resolve_device
+from models import resolve_device
 from server_app.segments import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:

@@ -9,23 +9,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_app.site import FACTS
+from federation import RunError
 from problems import PROBLEMS
-from problems.metrics import across, pool
-from strategies import ALGORITHMS, RunError
+from problems.metrics import HEADLINE, across, pool
+from server_app.curves import draw
+from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from config import RunConfig
-    from problems import Arrays, Metrics, Problem
+    from federation import Site
+    from problems import Arrays, Metrics
     from server_app.console import Progress
-    from strategies import Site
+    from server_app.model_file import ModelFile
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
-
-HEADLINE = ("loss", "auroc", "auprc", "accuracy", "worst-class", "robust-accuracy", "distance-x", "distance-y")
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
@@ -67,13 +65,13 @@ class Report:
         except OSError as error:
             raise RunError(f"runs-dir = {config.runs_dir!r}: no run folder can be made there ({error})") from None
         self.records: list[Record] = []
-        self.problem: Problem | None = None
         self.personalised = ALGORITHMS[config.algorithm].personalised
-        self.inputs: Record = {}
-        """What the sites agreed on; ``shift`` and ``scale`` standardise inputs."""
-        self.model: Arrays = {}
-        """What is written at the end; of a personalised algorithm only what new sites start from."""
+        self._model: ModelFile | None = None
         self._open = False
+
+    def keep(self, model: ModelFile) -> None:
+        """Write this file from here on."""
+        self._model = model
 
     # ------------------------------------------------------------------ as a run goes
 
@@ -85,14 +83,15 @@ class Report:
 
     def central(self, model: Arrays, metrics: Metrics, seconds: float) -> None:
         """Note the model and how it does on the common test set (empty without one)."""
-        self.model = {} if self.personalised else model
+        assert self._model is not None, "a run has a model before it has rounds"
+        self._model.note(model)
         record = self.records[-1]
         if metrics:
             record |= {"central": plain(metrics), "seconds-evaluating": seconds}
             record |= {name: metrics[name] for name in HEADLINE if name in metrics}
         every = self.config.checkpoint_every
         if every and record["round"] % every == 0:
-            self.save_model()
+            self._model.write()
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Complete the line of a round with the sites' evaluations, pooled and one by one.
@@ -104,7 +103,7 @@ class Report:
         record, pooled = self.records[-1], pool([metrics for _, metrics in sites])
         record["pooled"] = pooled
         record["sites"] = {site.name: plain(metrics) for site, metrics in sites}
-        record["over-sites"] = over_sites = across(list(record["sites"].values()), HEADLINE)
+        record["over-sites"] = over_sites = across(list(record["sites"].values()))
         if self.personalised:
             record |= {name: summary["mean"] for name, summary in over_sites.items()}
         else:
@@ -125,88 +124,13 @@ class Report:
 
     # ------------------------------------------------------------------ at its end
 
-    def save_model(self) -> None:
-        """Write the model: a torch state dict, with what else it takes to use it as metadata.
-
-        That is one entry, ``edelweiss``, of JSON: what the sites agreed on, such as ``shift`` and ``scale`` of the
-        inputs where they are standardised, and the problem's own scalars. The file keeps no order between entries; with
-        one, equal runs give equal bytes. Where each site has a model of its own, there is a file at the end of a run
-        only, and only if sites share a body: it has that, a fresh head, and the entry ``"head": "fresh"``.
-        """
-        if self.problem is None or not self.model:
-            return
-        from safetensors.torch import save_file
-
-        state, scalars = state_dict(self.problem, self.model)
-        draft = self.folder / "model.safetensors.draft"
-        facts: Record = scalars
-        if PROBLEMS[self.config.problem].needs_data:
-            facts |= {name: self.inputs[name] for name in (*FACTS, "columns") if self.inputs.get(name)}
-        if self.personalised:
-            facts["head"] = "fresh"
-        save_file(state, draft, metadata={"edelweiss": json.dumps(facts)})
-        draft.replace(self.folder / "model.safetensors")
-
     def close(self) -> None:
         """Write what is there: the last line, the model, the curves."""
         self.flush()
-        self.save_model()
+        if self._model is not None:
+            self._model.write()
         if self.records:
             draw(self.records, self.folder / "curves.png", personalised=self.personalised)
-
-
-def state_dict(problem: Problem, model: Arrays) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Return a model as a torch state dict, and the problem's scalars (a, b, alpha) beside it.
-
-    A problem without a network has its vectors themselves for a state dict.
-    """
-    from problems.network import NetworkProblem
-
-    if not isinstance(problem, NetworkProblem):
-        return {name: vector.clone() for name, vector in model.items()}, {}
-    x = model["x"].to(problem.device)
-    buffers = model["buffers"].to(problem.device) if "buffers" in model else None
-    state = {name: tensor.cpu() for name, tensor in problem.network.state_dict(x, buffers).items()}
-    own = model["x"][problem.network.size :].tolist()
-    scalars = dict(zip(("a", "b"), own, strict=True)) if own else {}
-    if "y" not in model:
-        return state, scalars
-    return state, scalars | ({"alpha": model["y"].item()} if own else {"y": model["y"].tolist()})
-
-
-def draw(records: list[Record], path: Path, *, personalised: bool) -> None:
-    """Draw the curves of a run: a panel per metric, a thin line per site.
-
-    Where each site has a model of its own, also the standard deviation over the sites and the worst decile.
-    """
-    from matplotlib.figure import Figure
-
-    names = [name for name in HEADLINE if any(record.get(name) is not None for record in records)]
-    if not names:
-        return
-    figure = Figure(figsize=(4.2 * len(names), 3.4), layout="constrained")
-    rounds = [record["round"] for record in records]
-    sites = sorted({site for record in records for site in record.get("sites", {})})
-    over_sites: list[Record] = [record.get("over-sites", {}) for record in records]
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for site in sites:
-            values = [record.get("sites", {}).get(site, {}).get(name, math.nan) for record in records]
-            axes.plot(rounds, values, color="tab:blue", alpha=0.25, linewidth=0.8)
-        means = [record.get(name, math.nan) for record in records]
-        if personalised:
-            summaries = [summary.get(name, {}) for summary in over_sites]
-            spread, worst = ([s.get(key, math.nan) for s in summaries] for key in ("std", "worst-decile"))
-            ends = [[m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1)]
-            axes.fill_between(rounds, *ends, color="tab:red", alpha=0.15, linewidth=0)
-            axes.plot(rounds, worst, color="tab:red", linewidth=1, linestyle="--")
-        axes.plot(rounds, means, color="tab:red", linewidth=2)
-        axes.set(xlabel="round", title=name)
-        if name.startswith("distance"):
-            axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-    shared, own = "red: all sites together", "red: mean over sites, ± one standard deviation, dashed: worst decile"
-    figure.suptitle(f"{own if personalised else shared}; blue: each site", fontsize=9)
-    figure.savefig(path, dpi=110)
 
 
 def _new_folder(root: Path, config: RunConfig) -> Path:

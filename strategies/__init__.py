@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strategies.acc_fcsg_m import AccFCSGM
 from strategies.adafgda import AdaFgda
 from strategies.alone import Alone
-from strategies.average import Reply, Site, average
-from strategies.base import FederatedStrategy, Observer, Oracle
 from strategies.cdma import Cdma
 from strategies.coda import Coda
 from strategies.coda_plus import CodaPlus
@@ -18,7 +15,6 @@ from strategies.d_psgd import DPSGD
 from strategies.deprl import DePRL
 from strategies.dispfl import DisPFL
 from strategies.ditto import Ditto
-from strategies.exchange import Exchange, RunError
 from strategies.fcsg import FCSG, FCSGM
 from strategies.fedavg import FedAvg
 from strategies.fednest import FedNest
@@ -26,39 +22,18 @@ from strategies.fedrep import FedRep
 from strategies.fedrod import FedRoD
 from strategies.fgda import Fgda
 from strategies.fmgda import Fmgda
-from strategies.hyper import StrategyError
 from strategies.local_scgd import LocalSCGD, LocalSCGDM
 from strategies.local_sgda import LocalSGDA
 from strategies.local_sgda_plus import LocalSGDAPlus
 from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
 from strategies.npa import NPA
 from strategies.sagda import Sagda
-from strategies.schedule import Stages, Turn
-from strategies.wire import not_finite, pack, size, unpack
 
 if TYPE_CHECKING:
+    from federation import FederatedStrategy
     from problems import Problem
 
-__all__ = [
-    "ALGORITHMS",
-    "Exchange",
-    "FederatedStrategy",
-    "Observer",
-    "Oracle",
-    "Reply",
-    "RunError",
-    "Site",
-    "Stages",
-    "StrategyError",
-    "Turn",
-    "average",
-    "can_solve",
-    "not_finite",
-    "own_fields",
-    "pack",
-    "size",
-    "unpack",
-]
+__all__ = ["ALGORITHMS", "can_solve"]
 
 ALGORITHMS: dict[str, type[FederatedStrategy]] = {
     algorithm.name: algorithm
@@ -96,10 +71,4 @@ ALGORITHMS: dict[str, type[FederatedStrategy]] = {
 
 def can_solve(algorithm: type[FederatedStrategy], problem: type[Problem]) -> bool:
     """Return whether an algorithm is for problems of this kind, and this one offers what it needs."""
-    return problem.kind in algorithm.solves and algorithm.needs <= problem.offers
-
-
-def own_fields(algorithm: type[FederatedStrategy]) -> dict[str, Any]:
-    """Return the hyper-parameters that only this algorithm has, by run-config key, with their defaults."""
-    shared = {f.name for f in fields(FederatedStrategy)}
-    return {f.name.replace("_", "-"): f.default for f in fields(algorithm) if f.name not in shared}
+    return problem.kind in algorithm.solves and all(need in problem.__mro__ for need in algorithm.needs)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.base import Oracle
-from strategies.hyper import hyper
-from strategies.recursive_momentum import RecursiveMomentum, corrected, first
+from federation import Oracle
+from keys import hyper
+from strategies.recursive_momentum import RecursiveMomentum, corrected, initial_estimate
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class AccFCSGM(RecursiveMomentum):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 4, 1 and 2, q times. Line 3 is the base's average."""
         x, u = sent["x"], sent.get("u")  # no u in the first round
-        kept = bool(memory) and memory["round"].item() == turn.round - 1
-        x_prev = memory["x_prev"] if kept else x
+        remembers = bool(memory) and memory["round"].item() == turn.round - 1
+        x_prev = memory["x_prev"] if remembers else x
         for step in range(turn.local_steps):
             if u is None:
-                u, _ = first(oracle, (x, None), self.initial_batch)
+                u, _ = initial_estimate(oracle, (x, None), self.initial_batch)
             else:  # l.4, the end of the iteration before
                 weight = self.weight(self.beta, self.schedule_c, self.eta(turn, step - 1))
                 u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (weight, 1.0))

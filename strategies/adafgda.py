@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.average import average
-from strategies.base import Oracle
-from strategies.hyper import choice, hyper
-from strategies.recursive_momentum import RecursiveDescentAscent, corrected, first
+from federation import Oracle, average
+from keys import choice, hyper
+from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
+    from federation import Reply, Turn
     from problems import Arrays
-    from strategies.average import Reply
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ class AdaFgda(RecursiveDescentAscent):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 3-7."""
         x, y = sent["x"], sent["y"]
-        u, v = (sent["u"], sent["v"]) if "u" in sent else first(oracle, (x, y), self.initial_batch)
+        u, v = (sent["u"], sent["v"]) if "u" in sent else initial_estimate(oracle, (x, y), self.initial_batch)
         A, B = self._matrix(x, sent.get("a")), self._matrix(y, sent.get("b"))  # l.3
         for step in range(turn.local_steps):
             lr, lr_dual = self.steps(turn, step)

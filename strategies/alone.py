@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
-from strategies.local_steps import descend, kept
+from federation import FederatedStrategy, Oracle
+from keys import hyper
+from strategies.local_steps import existing, step
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Alone(FederatedStrategy):
         x, y = own["x"].clone(), own.get("y")
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.1
-            y = descend(x, y, oracle, lr, lr_dual)  # l.2-4
-        return {}, kept(x=x, y=y)
+            y = step(x, y, oracle, lr, lr_dual)  # l.2-4
+        return {}, existing(x=x, y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the site's own model; the start before it has one."""

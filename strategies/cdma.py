@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.average import average
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, FirstCome, Oracle, average
+from keys import hyper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cdma(FederatedStrategy):
+class Cdma(FederatedStrategy, FirstCome):
     """Local steps along a global direction, which the server estimates; clients keep nothing.
 
     Client k in round t, phase "direction", from x_t, y_t, x_{t-1}, y_{t-1}::
@@ -51,7 +49,6 @@ class Cdma(FederatedStrategy):
 
     name = "cdma"
     solves = frozenset({"minimax"})
-    first_come = True
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.average import Mean
-from strategies.base import Oracle
+from federation import Mean, Oracle
+from keys import hyper
+from problems.capabilities import ClosedFormDual
 from strategies.coda_plus import CodaPlus
-from strategies.hyper import hyper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,7 @@ class Coda(CodaPlus):
     """
 
     name = "coda"
-    needs = frozenset({"closed-form-dual"})
+    needs = frozenset({ClosedFormDual})
     partial = False  # the dual of those who happen to be there is not that of all
 
     dual_batch: int = hyper(0, "m: samples per site for the best y at the end of a stage; 0 = all it has", low=0)
@@ -52,7 +50,7 @@ class Coda(CodaPlus):
 
     def plays(self, turn: Turn) -> bool:
         """Recompute the dual at the end of a stage only."""
-        return turn.phase == "train" or turn.last
+        return turn.phase == "train" or turn.ends_stage
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send what CODA+ does; for the dual x alone."""
@@ -62,7 +60,8 @@ class Coda(CodaPlus):
         """Lines 1-5, or line 8."""
         if turn.phase == "train":
             return super().local_update(sent | {"y": oracle.project(sent["y"])}, memory, oracle, turn)
-        numerators, denominators = oracle.dual_terms(sent["x"], oracle.draw(self.dual_batch or sys.maxsize))  # l.8
+        batch = oracle.draw(self.dual_batch) if self.dual_batch else None
+        numerators, denominators = oracle.dual_terms(sent["x"], batch)  # l.8
         return {"numerators": numerators, "denominators": denominators}, {}  # the stage is over: nothing to remember
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:

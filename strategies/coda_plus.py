@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.average import average
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, Oracle, average
+from keys import hyper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class CodaPlus(FederatedStrategy):
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send x, y and, unless it is x itself, x_ref."""
-        names = ("x", "y") if turn.first or not self.gamma else ("x", "y", "x_ref")
+        names = ("x", "y") if turn.starts_stage or not self.gamma else ("x", "y", "x_ref")
         return {name: state[name] for name in names}
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
@@ -76,13 +74,13 @@ class CodaPlus(FederatedStrategy):
             count += 1
             x_mean.lerp_(x, 1 / count)  # l.5
             y_mean.lerp_(y, 1 / count)
-        reply = {"x": x, "y": y} if not turn.last else {"x_mean": x_mean, "y_mean": y_mean}
+        reply = {"x": x, "y": y} if not turn.ends_stage else {"x_mean": x_mean, "y_mean": y_mean}
         stage, steps = torch.tensor([turn.stage]), torch.tensor([count])
         return reply, {"x_mean": x_mean, "y_mean": y_mean, "count": steps, "stage": stage}
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
         """Line 6 or, in the last round of a stage, line 7."""
         mean = average(replies)
-        if not turn.last:
+        if not turn.ends_stage:
             return state | mean  # l.6
         return state | {"x": mean["x_mean"], "y": mean["y_mean"], "x_ref": mean["x_mean"]}  # l.7

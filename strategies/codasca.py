@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.average import Mean
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, Mean, Oracle
+from keys import hyper
+from strategies.ledger import ROUND, SINCE, Ledger, origin, still_valid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +38,7 @@ class Codasca(FederatedStrategy):
         8  at the start of a stage: x_ref ← the previous stage's output; cx, cy, ckx, cky ← 0
 
     Client state: ckx, cky, and the round that they are from. Lost, they are zero, as at the start of a stage. With all
-    sites in every round c heals at once. With partial participation c would keep what the lost ck had put into it, or
-    would lack what a client remembers and whose answer got lost. So a client says from which round the ck is that its
-    change starts from, and the server knows which of its answers counted last. Where they differ, nobody can tell what
-    to take out of c, and everybody's control variates start anew (9)::
+    sites in every round c heals at once; with partial participation `Ledger` notices, and everybody starts anew::
 
         9  if some client's ck is not the one that is in c: cx, cy, ckx, cky ← 0 in the next round
     """
@@ -60,13 +56,10 @@ class Codasca(FederatedStrategy):
         return start | zeros | {"x_ref": start["x"]}
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
-        """Send x, y and, past the first round of a stage, cx, cy (until then zero) and x_ref (until then x).
-
-        ``since`` is the round in which control variates started anew, where that was not the first of the stage.
-        """
-        if turn.first:
+        """Send x, y and, past the first round of a stage, cx, cy (until then zero) and x_ref (until then x)."""
+        if turn.starts_stage:
             return {"x": state["x"], "y": state["y"]}
-        names = ("x", "y", "cx", "cy", "x_ref", "since") if self.gamma else ("x", "y", "cx", "cy", "since")
+        names = ("x", "y", "cx", "cy", "x_ref", SINCE) if self.gamma else ("x", "y", "cx", "cy", SINCE)
         return {name: state[name] for name in names if name in state}
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
@@ -75,9 +68,8 @@ class Codasca(FederatedStrategy):
         x, y = x_sent.clone(), y_sent.clone()
         zero_x, zero_y = torch.zeros_like(x), torch.zeros_like(y)
         x_ref, cx, cy = sent.get("x_ref", x_sent), sent.get("cx", zero_x), sent.get("cy", zero_y)
-        since = int(sent["since"]) if "since" in sent else turn.round - turn.round_in_stage + 1
-        fresh = not memory or int(memory["round"]) < since
-        ckx, cky = (zero_x, zero_y) if fresh else (memory["ckx"], memory["cky"])
+        memory = still_valid(memory, sent, turn)
+        ckx, cky = memory.get("ckx", zero_x), memory.get("cky", zero_y)
         lr = self.lr * turn.rate
         correct_x, correct_y = cx - ckx, cy - cky  # constant during a round
         for _ in range(turn.local_steps):  # l.1
@@ -89,27 +81,18 @@ class Codasca(FederatedStrategy):
             y = oracle.project(y + lr * (gy + correct_y))  # l.4
         path = max(turn.local_steps * lr, torch.finfo(x.dtype).tiny)  # after very many stages: 0 / 0
         new_ckx, new_cky = (x_sent - x) / path - correct_x, (y - y_sent) / path - correct_y  # l.5
-        remembered = {"ckx": new_ckx, "cky": new_cky, "round": torch.tensor([turn.round])}
+        remembered = {"ckx": new_ckx, "cky": new_cky, ROUND: torch.tensor([turn.round])}
         if self.fraction == 1:
             return {"x": x, "y": y, "cx": new_ckx, "cy": new_cky}, remembered
-        origin = torch.tensor([0]) if fresh else memory["round"]
-        return {"x": x, "y": y, "cx": new_ckx - ckx, "cy": new_cky - cky, "from": origin}, remembered
+        return {"x": x, "y": y, "cx": new_ckx - ckx, "cy": new_cky - cky} | origin(memory), remembered
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
         """Lines 6-9."""
-        new = dict(state)
         zeros = {"cx": torch.zeros_like(state["cx"]), "cy": torch.zeros_like(state["cy"])}
-        if turn.first:  # l.8
-            new |= zeros | {"x_ref": state["x"], "counted": torch.zeros(turn.sites, dtype=torch.int64)}
-            new.pop("since", None)
-        mean_k, known = Mean(), True
-        counted = new["counted"].clone()  # the round of each site's last answer; 0: none since the variates started
+        new = dict(state) | (zeros | {"x_ref": state["x"]} if turn.starts_stage else {})  # l.8
+        ledger, mean_k = Ledger(state, turn), Mean()
         for reply in replies:
-            arrays, k = dict(reply.arrays), reply.site.index
-            if "from" in arrays:
-                known &= int(arrays.pop("from")) == int(counted[k])
-                counted[k] = turn.round
-            mean_k.add(arrays, reply.site.weight)
+            mean_k.add(ledger.entered(reply), reply.site.weight)
         mean = mean_k.value()
         if self.fraction < 1:  # l.6
             share = mean_k.total / turn.total_weight  # of those whose answers are here, not of those who were asked
@@ -117,7 +100,5 @@ class Codasca(FederatedStrategy):
             mean["cy"].mul_(share).add_(new["cy"])
         for name in ("x", "y"):  # l.7
             new[name] = torch.lerp(state[name], mean[name], self.server_lr)
-        new |= {"cx": mean["cx"], "cy": mean["cy"], "counted": counted}
-        if not known:  # l.9
-            new |= zeros | {"counted": torch.zeros_like(counted), "since": torch.tensor([turn.round + 1])}
-        return new
+        new |= {"cx": mean["cx"], "cy": mean["cy"]} if ledger.consistent else zeros  # l.9
+        return ledger.closed(new)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import Oracle
+from federation import Oracle
+from keys import hyper
 from strategies.decentralised import Decentralised
-from strategies.hyper import hyper
-from strategies.local_steps import descend, kept
+from strategies.local_steps import existing, step
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class DPSGD(Decentralised):
         own = self.personal(sent, memory, oracle.fresh())
         x, y = own["x"].clone(), own.get("y")
         for _ in range(turn.local_steps):  # l.1
-            y = descend(x, y, oracle, self.lr * turn.rate, self.lr_dual * turn.rate)  # l.2-4
-        return {"x": x}, self.remembered({"x": x}) | kept(y=y)
+            y = step(x, y, oracle, self.lr * turn.rate, self.lr_dual * turn.rate)  # l.2-4
+        return {"x": x}, self.remembered({"x": x}) | existing(y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the mix, with the site's own y."""
-        return self.received(sent, memory) | kept(y=memory.get("y", fresh.get("y")))
+        return self.received(sent, memory) | existing(y=memory.get("y", fresh.get("y")))

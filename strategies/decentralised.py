@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from strategies.base import FederatedStrategy
+from federation import FederatedStrategy, StrategyError
+from keys import choice, filename, hyper
 from strategies.graphs import TOPOLOGIES, Graph, mixing_graph
-from strategies.hyper import StrategyError, choice, file, hyper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 log = logging.getLogger("edelweiss")
 
@@ -50,7 +49,7 @@ class Decentralised(FederatedStrategy):
 
     topology: str = choice("ring", "who is whose neighbour", *TOPOLOGIES)
     mean_degree: float = hyper(4.0, 'neighbours per site, on average, of topology "random"', above=0.0)
-    graph_file: str = file('edges of topology "file"', ".toml", ".csv")
+    graph_file: str = filename('edges of topology "file"', ".toml", ".csv")
     mixing: str = choice("server", "who mixes the vectors of neighbours", "server", "client")
 
     # ------------------------------------------------------------------ what an algorithm may write
@@ -122,11 +121,9 @@ class Decentralised(FederatedStrategy):
             error = max(0.0, squares / len(answered) - float((total / len(answered)).square().sum()))
         return {"consensus-error": error, "spectral-gap": self._graph(turn.sites).gap}
 
-    def summary(self) -> None:
-        """Log the hyper-parameters and the graph; one that cannot be used is refused here, before anything is sent."""
-        super().summary()
+    def prepare(self, sites: int) -> None:
+        """Log the graph; one that cannot be used is refused here."""
         mixing_graph.cache_clear()  # a file may have changed since the last run
-        sites = len(self.run.sites)
         try:
             graph = self._graph(sites)
         except StrategyError as error:

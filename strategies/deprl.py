@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import Oracle
+from federation import Oracle
+from keys import hyper
+from problems.capabilities import Layers
 from strategies.decentralised import Decentralised
-from strategies.hyper import hyper
-from strategies.local_steps import head_then_body, kept, with_head
+from strategies.local_steps import existing, step, with_head
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,8 @@ class DePRL(Decentralised):
     """
 
     name = "deprl"
-    needs = frozenset({"head"})
+    needs = frozenset({Layers})
+    shares_body = True
     shares = ("body",)
 
     lr_head: float = hyper(0.1, "α: step size of the head", above=0.0)
@@ -54,9 +56,13 @@ class DePRL(Decentralised):
         """Lines 1-5. Line 6 is the base's."""
         own = self.personal(sent, memory, oracle.fresh())
         rate = turn.rate * self.decay ** (turn.round - 1)
-        lrs = self.lr_head * rate, self.lr_body * rate, self.lr_dual * rate
-        body, head, y = head_then_body(own, oracle, turn.local_steps, self.body_steps, lrs, self.weight_decay)
-        return {"body": body}, self.remembered({"body": body}) | kept(head=head, y=y)
+        lr_head, lr_body, lr_dual = self.lr_head * rate, self.lr_body * rate, self.lr_dual * rate
+        x, y, body, head = own["x"], own.get("y"), slice(oracle.head), slice(oracle.head, None)
+        for _ in range(turn.local_steps):  # l.1
+            y = step(x, y, oracle, lr_head, lr_dual, part=head, decay=self.weight_decay)  # l.2-3
+        for _ in range(self.body_steps):  # l.4
+            step(x, y, oracle, lr_body, 0.0, part=body, decay=self.weight_decay)  # l.5
+        return {"body": x[body]}, self.remembered({"body": x[body]}) | existing(head=x[head], y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the body that the site has now, with the head and the y of its own."""

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from strategies.base import Oracle
+from federation import Oracle
+from keys import hyper
+from problems.capabilities import Layers
 from strategies.decentralised import Decentralised
-from strategies.hyper import hyper
-from strategies.local_steps import descend, kept
+from strategies.local_steps import existing, step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
+    from federation import Turn
     from problems import Arrays
     from strategies.decentralised import Row
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class DisPFL(Decentralised):
     """
 
     name = "dispfl"
-    needs = frozenset({"layers"})
+    needs = frozenset({Layers})
     shares = ("mask", "values")
 
     lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
@@ -90,14 +91,14 @@ class DisPFL(Decentralised):
         x.mul_(mask)
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.2
-            y = descend(x, y, oracle, lr, lr_dual, mask=mask)  # l.3-4
+            y = step(x, y, oracle, lr, lr_dual, mask=mask)  # l.3-4
         mask = self._moved(x, y, mask, oracle, turn)  # l.5-8
         reply = {"mask": packed(mask), "values": x[mask]}  # l.9
-        return reply, self.remembered(reply) | kept(y=y)
+        return reply, self.remembered(reply) | existing(y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the mix, with the site's own y."""
-        return {"x": self.whole(self.received(sent, memory))} | kept(y=memory.get("y", fresh.get("y")))
+        return {"x": self.whole(self.received(sent, memory))} | existing(y=memory.get("y", fresh.get("y")))
 
     def _drawn(self, size: int, oracle: Oracle) -> Tensor:
         """Return a random mask with each layer's density, on the CPU."""

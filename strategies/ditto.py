@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
-from strategies.local_steps import descend, kept
+from federation import FederatedStrategy, Oracle
+from keys import hyper
+from strategies.local_steps import existing, step
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class Ditto(FederatedStrategy):
         for _ in range(turn.local_steps):  # l.2
             batch = oracle.draw()  # l.3
             with oracle.aside():
-                y = descend(u, y, oracle, lr, lr_dual, batch=batch)  # l.4
-            z = descend(v, z, oracle, lr, lr_dual, batch=batch, decay=self.lam, towards=w)  # l.5
-        return kept(x=u, y=y), kept(x=v, y=z)
+                y = step(u, y, oracle, lr, lr_dual, batch=batch)  # l.4
+            z = step(v, z, oracle, lr, lr_dual, batch=batch, decay=self.lam, towards=w)  # l.5
+        return existing(x=u, y=y), existing(x=v, y=z)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return v and z; w and y before there are any."""

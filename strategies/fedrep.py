@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
-from strategies.local_steps import head_then_body, kept, with_head
+from federation import FederatedStrategy, Oracle
+from keys import hyper
+from problems.capabilities import Layers
+from strategies.local_steps import existing, step, with_head
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from federation import Site, Turn
     from problems import Arrays
-    from strategies.average import Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,8 @@ class FedRep(FederatedStrategy):
 
     name = "fedrep"
     solves = frozenset({"minimisation", "minimax", "conditional"})
-    needs = frozenset({"head"})
+    needs = frozenset({Layers})
+    shares_body = True
     personalised = True
     own_statistics = True
 
@@ -58,9 +59,13 @@ class FedRep(FederatedStrategy):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
         own = self.personal(sent, memory, oracle.fresh())
-        lrs = self.lr_head * turn.rate, self.lr_body * turn.rate, self.lr_dual * turn.rate
-        body, head, y = head_then_body(own, oracle, turn.local_steps, self.body_steps, lrs)
-        return {"body": body}, kept(head=head, y=y)
+        lr_head, lr_body, lr_dual = self.lr_head * turn.rate, self.lr_body * turn.rate, self.lr_dual * turn.rate
+        x, y, body, head = own["x"], own.get("y"), slice(oracle.head), slice(oracle.head, None)
+        for _ in range(turn.local_steps):  # l.1
+            y = step(x, y, oracle, lr_head, lr_dual, part=head)  # l.2-3
+        for _ in range(self.body_steps):  # l.4
+            step(x, y, oracle, lr_body, 0.0, part=body)  # l.5
+        return {"body": x[body]}, existing(head=x[head], y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
         """Return the body, with the head and the y of the site's own."""

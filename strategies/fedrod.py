@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, Oracle
+from keys import hyper
+from problems.capabilities import BalancedLoss, Layers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from federation import Turn
+    from keys import Value
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +46,22 @@ class FedRoD(FederatedStrategy):
 
     name = "fedrod"
     solves = frozenset({"minimisation"})
-    needs = frozenset({"head", "balanced-loss"})
+    needs = frozenset({Layers, BalancedLoss})
     personalised = True
     own_statistics = True
-    last_layer = True
 
     lr: float = hyper(0.1, "η: step size of the generic model", above=0.0)
     lr_head: float = hyper(0.1, "α: step size of the personal head", above=0.0)
 
-    def initial_state(self, start: Arrays) -> Arrays:
-        """Keep the whole model: the generic head is averaged too."""
-        return {name: vector for name, vector in start.items() if name != "body"}
+    @classmethod
+    def misfits(cls, keys: Mapping[str, Value]) -> list[str]:
+        """Refuse another head than the last layer."""
+        if not keys["head"]:
+            return []
+        return [
+            f"head = {keys['head']!r}: algorithm = {cls.name!r} adds up two linear heads, so its head is the "
+            'last layer: leave head = ""'
+        ]
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import Oracle
-from strategies.recursive_momentum import RecursiveDescentAscent, corrected, first
+from federation import Oracle
+from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Fgda(RecursiveDescentAscent):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 2-5, q times. Line 1 is the base's average."""
         x, y = sent["x"], sent["y"]
-        u, v = (sent["u"], sent["v"]) if "u" in sent else first(oracle, (x, y), self.initial_batch)
+        u, v = (sent["u"], sent["v"]) if "u" in sent else initial_estimate(oracle, (x, y), self.initial_batch)
         for step in range(turn.local_steps):
             lr, lr_dual = self.steps(turn, step)
             previous = x, y  # l.2

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.base import Oracle
-from strategies.recursive_momentum import RecursiveDescentAscent, corrected, first
+from federation import Oracle
+from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class Fmgda(RecursiveDescentAscent):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 4, 5, 1 and 2, q times. Line 3 is the base's average."""
         x, y = sent["x"], sent["y"]
-        kept = bool(memory) and memory["round"].item() == turn.round - 1
-        previous = (memory["x_prev"], memory["y_prev"]) if kept else (x, y)
+        remembers = bool(memory) and memory["round"].item() == turn.round - 1
+        previous = (memory["x_prev"], memory["y_prev"]) if remembers else (x, y)
         estimators = (sent["u"], sent["v"]) if "u" in sent else None  # none in the first round
         for step in range(turn.local_steps):
             if estimators is None:
-                estimators = u, v = first(oracle, (x, y), self.initial_batch)
+                estimators = u, v = initial_estimate(oracle, (x, y), self.initial_batch)
             else:  # l.4-5, the end of the iteration before
                 estimators = u, v = corrected(oracle, (x, y), previous, estimators, self.weights(turn, step - 1))
             lr, lr_dual = self.steps(turn, step)

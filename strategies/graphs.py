@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strategies.hyper import StrategyError
+from federation import StrategyError
+from keys import Stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -181,7 +182,7 @@ def _random(sites: int, seed: int, mean_degree: float) -> NDArray[np.int64]:
             f"{2 * (sites - 1) / sites:g} neighbours per site on average"
         )
     pairs = np.stack(np.tril_indices(sites, -1), axis=1)
-    pairs = pairs[np.random.default_rng([seed, 8]).permutation(len(pairs))]
+    pairs = pairs[np.random.default_rng([seed, Stream.GRAPH]).permutation(len(pairs))]
     tree: list[int] = []
     root = list(range(sites))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, Oracle
+from keys import hyper
+from problems.capabilities import InnerFunction
 from strategies.momentum import momentum
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class LocalSCGD(FederatedStrategy):
 
     name = "local-scgd"
     solves = frozenset({"conditional"})
-    needs = frozenset({"inner-function"})
+    needs = frozenset({InnerFunction})
 
     lr: float = hyper(0.1, "α: local step size", above=0.0)
     beta: float = hyper(0.1, "β: weight of a fresh inner value in s", above=0.0, high=1.0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, Oracle
+from keys import hyper
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from federation import Turn
     from problems import Arrays
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import Oracle
-from strategies.hyper import hyper
+from federation import Oracle
+from keys import hyper
 from strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Local steps of the personalised algorithms: descent on x, or on a part of it, and ascent on y where there is one."""
+"""Local steps of the personalised algorithms: of descent on x, or on a part of it, and of ascent on y, if any."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from federation import Oracle
     from problems import Arrays, Batch
-    from strategies.base import Oracle
 
 
-def descend(
+def step(
     x: Tensor,
     y: Tensor | None,
     oracle: Oracle,
@@ -61,7 +61,7 @@ def descend(
     return y if y is None or not lr_dual else oracle.project(y + lr_dual * gy)
 
 
-def kept(**vectors: Tensor | None) -> Arrays:
+def existing(**vectors: Tensor | None) -> Arrays:
     """Return the vectors that there are, by name, for a memory or a reply."""
     return {name: vector for name, vector in vectors.items() if vector is not None}
 
@@ -69,41 +69,4 @@ def kept(**vectors: Tensor | None) -> Arrays:
 def with_head(sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
     """Return the model of a body that was sent and the site's own head and y; of those that all start with, if lost."""
     own = fresh | memory
-    return {"x": torch.cat([sent["body"], own["head"]])} | kept(y=own.get("y"))
-
-
-def head_then_body(
-    own: Arrays,
-    oracle: Oracle,
-    head_steps: int,
-    body_steps: int,
-    lrs: tuple[float, float, float],
-    weight_decay: float = 0.0,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Do steps on the head and on y with the body fixed, then steps on the body with these fixed.
-
-    Parameters
-    ----------
-    own : Arrays
-        The site's model, x and y; its x is changed.
-    oracle : Oracle
-        Of this site.
-    head_steps, body_steps : int
-        How many.
-    lrs : tuple of float
-        Step sizes of head, body and y.
-    weight_decay : float
-        ≥ 0, of head and body.
-
-    Returns
-    -------
-    tuple
-        Body, head, and y where there is one.
-    """
-    x, y, (lr_head, lr_body, lr_dual) = own["x"], own.get("y"), lrs
-    body, head = slice(oracle.head), slice(oracle.head, None)
-    for _ in range(head_steps):
-        y = descend(x, y, oracle, lr_head, lr_dual, part=head, decay=weight_decay)
-    for _ in range(body_steps):
-        descend(x, y, oracle, lr_body, 0.0, part=body, decay=weight_decay)
-    return x[body], x[head], y
+    return {"x": torch.cat([sent["body"], own["head"]])} | existing(y=own.get("y"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import Oracle
-from strategies.hyper import hyper
+from federation import Oracle
+from keys import hyper
 from strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ gradient *on one batch* between two points, and pulled towards the fresh gradien
 With α = 1 it is the plain stochastic gradient. With y, v estimates the gradient by y in the same way, with weight β.
 FMGDA, FGDA and AdaFGDA use both, Acc-FCSG-M uses u alone::
 
-    u, v = first(oracle, (x, y), self.initial_batch)
+    u, v = initial_estimate(oracle, (x, y), self.initial_batch)
     u, v = corrected(oracle, (x, y), (x_prev, y_prev), (u, v), (alpha, beta))
 
-    u, _ = first(oracle, (x, None), self.initial_batch)  # without y
+    u, _ = initial_estimate(oracle, (x, None), self.initial_batch)  # without y
     u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (alpha, 1.0))
 """
 
@@ -20,16 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import choice, hyper
+from federation import FederatedStrategy, Oracle
+from keys import choice, hyper
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.schedule import Turn
+    from federation import Turn
 
 
-def first(oracle: Oracle, point: tuple[Tensor, Tensor | None], size: int) -> tuple[Tensor, Any]:
+def initial_estimate(oracle: Oracle, point: tuple[Tensor, Tensor | None], size: int) -> tuple[Tensor, Any]:
     """Return the estimators (u, v) to start with: the gradients at (x, y) on a batch of B = ``size`` samples."""
     return oracle.gradient(*point, oracle.draw(size))
 

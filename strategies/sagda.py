@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from strategies.average import average
-from strategies.base import FederatedStrategy, Oracle
-from strategies.hyper import hyper
+from federation import FederatedStrategy, Oracle, average
+from keys import hyper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from federation import Reply, Site, Turn
     from problems import Arrays
-    from strategies.average import Reply, Site
-    from strategies.schedule import Turn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from client_app.fingerprint import fingerprint
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from client_app.fingerprint import fingerprint
 from config import RunConfig
 from config.run import Value
 from strategies import ALGORITHMS, pack, unpack

@@ -16,6 +16,7 @@ import pytest
 import torch
 from flwr.serverapp.strategy import Strategy
 from safetensors.torch import load_file
+from strategies.hyper import hyper
 
 from config import RunConfig, SiteConfig, flatten, read_overrides
 from datasets import DATASETS, PARTITIONS, SAMPLERS
@@ -25,7 +26,6 @@ from server_app import simulate
 from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
-from strategies.hyper import hyper
 from strategies.local_steps import descend
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive

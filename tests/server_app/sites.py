@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
-
 from client_app.fingerprint import fingerprint
+from flwr.app import ConfigRecord, Message, RecordDict
+from strategies.hyper import choice, hyper
+
 from config import RunConfig
 from config.run import Value
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
 from strategies import Oracle, Site, Turn
-from strategies.hyper import choice, hyper
 from strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from client_app.fingerprint import fingerprint
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from client_app.fingerprint import fingerprint
 from config import RunConfig, flatten
 from problems import build_problem
 from server_app.local import LocalGrid, unused_run_id

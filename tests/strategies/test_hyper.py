@@ -7,12 +7,12 @@ from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Any
 
 import pytest
+from strategies.hyper import check_fields, choice, hyper
 
 from strategies import ALGORITHMS, FederatedStrategy, StrategyError, own_fields
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg
-from strategies.hyper import check_fields, choice, hyper
 from strategies.local_sgda import LocalSGDA
 
 FIELDS = [(a, f) for a in ALGORITHMS.values() for f in fields(a) if f.init]

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from strategies.hyper import choice
 
 from problems.saddle import Saddle, saddle_coefficients
 from server_app import simulate
 from strategies import ALGORITHMS, FederatedStrategy, Oracle, RunError, Site, Turn
 from strategies.cdma import Cdma
 from strategies.fednest import FedNest
-from strategies.hyper import choice
 from strategies.local_sgda import LocalSGDA
 from strategies.sagda import Sagda
 from tests.reference import algorithms, variance_reduced

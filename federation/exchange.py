@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 
-from strategies.wire import not_finite, size, unpack
+from federation.errors import RunError
+from federation.wire import not_finite, size, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,15 +18,11 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.serverapp import Grid
 
+    from federation.sites import Site
     from problems import Arrays
-    from strategies.average import Site
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
-
-
-class RunError(RuntimeError):
-    """The run cannot go on; the message says where it stopped, why, and what to change."""
 
 
 @dataclass
@@ -49,13 +46,11 @@ class Exchange:
         Told about every answer that is left out.
     advice : str
         What to do about an update that is not finite.
-    first_come : numpy.random.Generator, optional
-        Given, an exchange ends as soon as ``min_replies`` usable answers are there, unless that is 0, and drops later
-        ones. It draws the order in which messages leave; otherwise the last of the sites that share a process would
-        never come in time.
 
     Attributes
     ----------
+    by_node : dict of int to Site
+        The sites by their address.
     bytes_down, bytes_up : int
         Of all vectors sent to and received from the sites.
     waiting : float
@@ -69,10 +64,10 @@ class Exchange:
     on_bad_update: str = "skip"
     warn: Callable[[str], None] = print
     advice: str = "Lower the step size"
-    first_come: np.random.Generator | None = None
     bytes_down: int = 0
     bytes_up: int = 0
     waiting: float = 0.0
+    by_node: dict[int, Site] = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the sites by their address."""
@@ -82,7 +77,13 @@ class Exchange:
         """Return what this run has cost so far: bytes-down, bytes-up, seconds-waiting."""
         return {"bytes-down": self.bytes_down, "bytes-up": self.bytes_up, "seconds-waiting": self.waiting}
 
-    def __call__(self, messages: Sequence[Message], *, min_replies: int | None = None) -> Iterator[Message]:
+    def __call__(
+        self,
+        messages: Sequence[Message],
+        *,
+        min_replies: int | None = None,
+        first_come: np.random.Generator | None = None,
+    ) -> Iterator[Message]:
         """Send the messages and yield the usable answers, sorted by site, each as soon as its turn has come.
 
         Summing in this order gives the same bits whatever order the answers arrive in; yielding early lets the
@@ -93,7 +94,11 @@ class Exchange:
         messages : sequence of Message
             At most one to each site.
         min_replies : int, optional
-            In place of the run's; then nobody's answer is dropped for being late.
+            Overrides the run's; then nobody's answer is dropped for being late.
+        first_come : numpy.random.Generator, optional
+            If given, the exchange ends as soon as ``min_replies`` usable answers are there, unless that is 0, and drops
+            later ones. It draws the order in which messages leave; otherwise the last of the sites that share a process
+            would never come in time.
 
         Raises
         ------
@@ -104,7 +109,7 @@ class Exchange:
         required = min(wanted, asked) or asked
         failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
-        rush = self.first_come if wanted and min_replies is None else None
+        rush = first_come if wanted and min_replies is None else None
         answers = self._answers(messages) if rush is None else self._first(messages, required, rush)
         del messages  # here and below: a message's vectors live until it has been answered, not until all have been
         for site, answer in answers:

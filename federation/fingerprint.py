@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("client_app", "config", "strategies", "problems", "models", "datasets")
+PACKAGES = ("client_app", "config", "strategies", "federation", "problems", "models", "datasets", "keys")
 
 
 @cache

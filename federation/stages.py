@@ -18,8 +18,8 @@ class Turn:
         One of the algorithm's ``phases``.
     stage : int
         s, from 1.
-    first, last : bool
-        Whether this is the first or last round of its stage.
+    starts_stage, ends_stage : bool
+        Whether this is the first or the last round of its stage.
     rate : float
         What step sizes are multiplied with: η_s / η_1.
     local_steps : int
@@ -37,8 +37,8 @@ class Turn:
     round: int
     phase: str
     stage: int
-    first: bool
-    last: bool
+    starts_stage: bool
+    ends_stage: bool
     rate: float
     local_steps: int
     iteration: int
@@ -88,8 +88,8 @@ class Stages:
                     rounds=rounds,
                     phase=phase,
                     stage=stage,
-                    first=round == start,
-                    last=round == start + length - 1,
+                    starts_stage=round == start,
+                    ends_stage=round == start + length - 1,
                     rate=self.decay ** (1 - stage),
                     local_steps=steps,
                     iteration=iteration + (round - start) * steps,

@@ -1,0 +1,113 @@
+"""What is wrong between run-config keys that are right by themselves: a line each, with keys, values and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from config.classes import parse_classes
+from models import WITH_STATISTICS
+from problems import PROBLEMS
+from problems.capabilities import in_words
+from strategies import ALGORITHMS, can_solve
+
+if TYPE_CHECKING:
+    from config.run import RunConfig
+
+NATURAL_SITES = ("heart-disease", "harbox", "site")
+NATURAL_GROUPS = ("omniglot", *NATURAL_SITES)
+
+
+def contradictions(run: RunConfig) -> list[str]:
+    """Return all of them."""
+    looks = (_algorithm_and_problem, _algorithm, _batches, _classes, _split, _rest)
+    return [text for look in looks for text in look(run)]
+
+
+def _algorithm_and_problem(run: RunConfig) -> Iterator[str]:
+    algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
+    if can_solve(algorithm, problem):
+        return
+    able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
+    fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
+    missing = sorted(in_words(need) for need in algorithm.needs if need not in problem.__mro__)
+    lacks = "".join(f" that offers no {need}" for need in missing)
+    yield (
+        f"algorithm = {run.algorithm!r} cannot solve problem = {run.problem!r}, a {problem.kind} problem"
+        f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
+    )
+
+
+def _algorithm(run: RunConfig) -> Iterator[str]:
+    """Whatever the algorithm itself cannot do with."""
+    algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
+    yield from algorithm.misfits(run.flat())
+    if algorithm.own_statistics and run.bn == "average" and run.model in WITH_STATISTICS and problem.needs_data:
+        yield (
+            f"bn = {run.bn!r}: with algorithm = {run.algorithm!r} the batch-norm statistics of model = "
+            f'{run.model!r} belong to each site\'s own model, so take bn = "local"'
+        )
+
+
+def _batches(run: RunConfig) -> Iterator[str]:
+    problem = PROBLEMS[run.problem]
+    if not problem.multiclass and run.sampler == "fixed-positives" and run.positives_per_batch >= run.batch_size:
+        yield (
+            f"positives-per-batch = {run.positives_per_batch}: must be below batch-size = {run.batch_size}, so "
+            "lower the one or raise the other"
+        )
+    if problem.sampler == "fixed-positives" and run.sampler != problem.sampler:
+        yield (
+            f"sampler = {run.sampler!r}: problem = {run.problem!r} needs positives in every batch, so take "
+            'sampler = "fixed-positives" or leave it at "auto"'
+        )
+
+
+def _classes(run: RunConfig) -> Iterator[str]:
+    if PROBLEMS[run.problem].multiclass:
+        for key, value, default in (
+            ("sampler", run.sampler, "uniform"),
+            ("positive-classes", run.positive_classes, ""),
+            ("negative-classes", run.negative_classes, ""),
+        ):
+            if value != default:
+                yield (
+                    f"{key} = {value!r} is for problems of two classes, and problem = {run.problem!r} keeps all "
+                    f"classes of the data: take {key} = {default!r}"
+                )
+    if both := set(parse_classes(run.positive_classes)) & set(parse_classes(run.negative_classes)):
+        yield f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}"
+
+
+def _split(run: RunConfig) -> Iterator[str]:
+    if run.folds == 1 or run.fold >= max(1, run.folds):
+        yield (
+            f"folds = {run.folds}, fold = {run.fold}: folds must be 0 (no cross-validation) or at least 2, and "
+            "fold from 0 to folds - 1 (0 without cross-validation)"
+        )
+    if run.personal_test and (run.folds or run.dataset == "site"):
+        none = 'dataset = "site" has none' if run.dataset == "site" else f"folds = {run.folds} leave none"
+        yield (
+            f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
+            "with which each site holds out rows of its own"
+        )
+    if run.partition == "sites" and run.dataset not in NATURAL_SITES:
+        yield f'partition = "sites" needs data with natural sites (heart-disease, harbox), not {run.dataset!r}'
+    if run.partition == "by-group" and run.dataset not in NATURAL_GROUPS:
+        yield (
+            'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals, '
+            f"harbox: users), not {run.dataset!r}"
+        )
+    if run.problem == "maml" and run.dataset == "omniglot" and run.partition != "by-group":
+        yield (
+            f"partition = {run.partition!r} spreads the drawings of a character over the sites, and problem = "
+            "'maml' deals characters out whole, each with its four turns: take partition = \"by-group\""
+        )
+
+
+def _rest(run: RunConfig) -> Iterator[str]:
+    if run.min_replies > run.sites:
+        yield f"min-replies = {run.min_replies}: there are only sites = {run.sites}"
+    kind, colon, index = run.device.partition(":")
+    if run.device not in ("auto", "cpu", "cuda") and not (kind == "cuda" and colon and index.isdigit()):
+        yield f'device = {run.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...'

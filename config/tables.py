@@ -1,0 +1,47 @@
+"""Which run-config keys there are besides the fields of RunConfig: the options of all algorithms and problems."""
+
+from __future__ import annotations
+
+from dataclasses import Field
+from typing import Any
+
+from federation import Algorithm
+from keys import options_of
+from problems import PROBLEMS
+from strategies import ALGORITHMS
+
+SHARED: dict[str, Field[Any]] = options_of(Algorithm)
+"""Options that mean the same for every algorithm; they are declared once, and are top-level keys."""
+
+
+def own_options(cls: type) -> dict[str, Field[Any]]:
+    """Return the options in the table of an algorithm or a problem, by key."""
+    shared = SHARED if issubclass(cls, Algorithm) else {}
+    return {key: f for key, f in options_of(cls).items() if key not in shared}
+
+
+def tables() -> dict[str, dict[str, Field[Any]]]:
+    """Return the options of every algorithm and every problem, by the name of their table; some tables are empty."""
+    return {name: own_options(cls) for name, cls in (*ALGORITHMS.items(), *PROBLEMS.items())}
+
+
+MOVED: dict[str, tuple[str, ...]] = {
+    "prior": ("auc.prior", "auc-margin.prior"),
+    "score": ("auc.score", "auc-margin.score"),
+    "margin": ("auc-margin.margin", "auprc.margin"),
+    "radius": ("robust.radius",),
+    "robust-loss": ("robust.criterion",),
+    "ways": ("maml.ways",),
+    "shots": ("maml.shots",),
+    "queries": ("maml.queries",),
+    "inner-lr": ("maml.inner-lr",),
+    "inner-steps": ("maml.inner-steps",),
+    "test-inner-steps": ("maml.test-inner-steps",),
+    "test-tasks": ("maml.test-tasks",),
+    "inner-samples": ("invariant-logistic.inner-samples",),
+    "sigma-ratio": ("invariant-logistic.sigma-ratio",),
+    "dimension": ("saddle.dimension", "invariant-logistic.dimension"),
+    "heterogeneity": ("saddle.heterogeneity",),
+    "saddle-file": ("saddle.file",),
+}
+"""Keys of earlier releases, and what they are called now."""

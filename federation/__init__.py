@@ -1,0 +1,35 @@
+"""Federated learning without any algorithm in it: rounds, messages, stages, averages. strategies/ builds on it."""
+
+from federation.algorithm import Algorithm, FirstCome, SkipsPhases
+from federation.average import Mean, average
+from federation.errors import RunError, StrategyError
+from federation.exchange import Exchange
+from federation.oracle import Oracle
+from federation.rounds import Observer, Rounds
+from federation.sites import Reply, Site
+from federation.stages import Stages, Turn
+from federation.strategy import FederatedStrategy
+from federation.wire import not_finite, pack, size, unpack
+
+__all__ = [
+    "Algorithm",
+    "Exchange",
+    "FederatedStrategy",
+    "FirstCome",
+    "Mean",
+    "Observer",
+    "Oracle",
+    "Reply",
+    "Rounds",
+    "RunError",
+    "Site",
+    "SkipsPhases",
+    "Stages",
+    "StrategyError",
+    "Turn",
+    "average",
+    "not_finite",
+    "pack",
+    "size",
+    "unpack",
+]

@@ -1,0 +1,198 @@
+"""An algorithm: its hyper-parameters and the hooks in which it differs from others. Pure: no state, no messages."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from federation.average import average
+from federation.errors import StrategyError
+from federation.stages import Stages, Turn
+from keys import check_fields, choice, hyper, key_of, options_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import Tensor
+
+    from federation.oracle import Oracle
+    from federation.sites import Reply, Site
+    from keys import Value
+    from problems import Arrays
+
+log = logging.getLogger("edelweiss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC):
+    """What an algorithm declares and writes. Fields are hyper-parameters; a field's name with dashes is its key.
+
+    The fields declared here mean the same for every algorithm and are top-level keys; a subclass's own fields live in
+    the table that bears its ``name``. The hooks are pure functions of their arguments.
+    """
+
+    name: ClassVar[str]
+    solves: ClassVar[frozenset[str]]
+    """Kinds of problems (``Problem.kind``) that this algorithm is for."""
+    needs: ClassVar[frozenset[type]] = frozenset()
+    """What it asks of a problem beyond gradients: classes of `problems.capabilities`."""
+    partial: ClassVar[bool] = True
+    """Whether it can do with a share of the sites in a round (``fraction`` below 1)."""
+    personalised: ClassVar[bool] = False
+    """Whether each site ends with a model of its own: the server's is not tested, and only what new sites need of it
+    (see `body`) is written to a file."""
+    shares_body: ClassVar[bool] = False
+    """Whether sites share x only up to the head: the server's state then has it as ``body``, and a model without a
+    separable head is refused."""
+    own_statistics: ClassVar[bool] = False
+    """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
+    exchanges: ClassVar[bool] = True
+    """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
+
+    local_steps: int = hyper(10, "q: local steps of a site between two communications", low=1)
+    fraction: float = hyper(1.0, "share of the sites drawn for each round", above=0.0, high=1.0)
+    weighting: str = choice("uniform", "how sites count in averages: all the same, or by n_k", "uniform", "examples")
+    output: str = choice("last", "which iterate a run returns; average: of the last stage; random: of a round drawn by "
+                         "the seed", "last", "average", "random")  # fmt: skip
+    stage_iterations: int = hyper(0, "T1: local steps in the first stage; 0: one stage", low=0)
+    stage_decay: float = hyper(3.0, "η(s)/η(s+1): what step sizes are divided by from stage to stage", low=1.0)
+    stage_growth: float = hyper(1.0, "T(s+1)/T(s); the papers' theory grows it as the step size shrinks", low=1.0)
+    stage_steps_growth: float = hyper(1.0, "q(s+1)/q(s)", low=1.0)
+    seed: int = hyper(0, "of every random choice: same seed, same bits", low=0, high=2**63 - 1)
+
+    # ------------------------------------------------------------------ the hooks
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Exchanges per round, in order, no name twice; each calls broadcast, local_update and aggregate."""
+        return ("train",)
+
+    def initial_state(self, start: Arrays) -> Arrays:
+        """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one).
+
+        An algorithm that ``shares_body`` is given ``body`` too, the part of x before the head.
+        """
+        return dict(start)
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Return what this site is sent; the same vector objects for all sites are serialised once."""
+        return state
+
+    @abstractmethod
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Do a client's part of a round.
+
+        Parameters
+        ----------
+        sent : Arrays
+            What `broadcast` returned, on the problem's device. Not to be written to.
+        memory : Arrays
+            What this site remembered; empty at its first participation or after a loss.
+        oracle : Oracle
+            Batches and gradients of this site.
+        turn : Turn
+            Round, phase, stage.
+
+        Returns
+        -------
+        tuple[Arrays, Arrays]
+            The reply, and the new memory.
+        """
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
+        return state | average(replies)
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+        """Return the model that a site evaluates and uses; by default the one that it was sent.
+
+        ``fresh`` is what `Oracle.fresh` returns.
+        """
+        return sent
+
+    def body(self, state: Arrays, head: int | None) -> Tensor | None:
+        """Return what a personalised run gives to new sites: the body x[:head]; None where sites share none.
+
+        All of x where it has no head (None). Asked for once, after the last round.
+        """
+        return state["x"][:head] if self.exchanges else None
+
+    def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Return what this site is sent for the last evaluation; by default the run's model."""
+        return model
+
+    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
+        """Return numbers about the server's state for the round's line of metrics; by default none."""
+        return {}
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong between hyper-parameters that are right by themselves, a line each."""
+        return []
+
+    @classmethod
+    def misfits(cls, keys: Mapping[str, Value]) -> list[str]:
+        """Return which of the run's other keys this algorithm cannot do with, a line each; ``keys`` are its own."""
+        return []
+
+    def prepare(self, sites: int) -> None:  # noqa: B027  most algorithms have nothing to prepare
+        """Check what only the number of sites shows, before anything is sent; raise StrategyError if it is wrong."""
+
+    # ------------------------------------------------------------------ checks and names, shared by all
+
+    def __post_init__(self) -> None:
+        """Check all ranges at once.
+
+        Raises
+        ------
+        StrategyError
+            Naming each key, its value and what is allowed.
+        """
+        wrong = check_fields(self)
+        if not wrong and self.fraction < 1 and not self.partial:
+            wrong.append(f"fraction = {self.fraction}: {self.name} needs all sites in every round, so it must be 1")
+        if not wrong and self.personalised and self.output != "last":
+            wrong.append(
+                f'output = {self.output!r}: with algorithm = "{self.name}" a site keeps its last model only, so take '
+                '"last"'
+            )
+        if wrong := wrong or self.contradictions():
+            raise StrategyError("\n".join(wrong))
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Return the run-config key of a field: ``"local-steps"``, ``"codasca.server-lr"``."""
+        own = name not in {f.name for f in fields(Algorithm)}
+        return (f"{cls.name}." if own else "") + key_of(name)
+
+    @property
+    def step_sizes(self) -> str:
+        """The step sizes as a user writes them: what to lower when a run diverges."""
+        names = [f.name for f in fields(self) if f.name.split("_")[0] == "lr" or f.name.endswith("_lr")]
+        return " or ".join(f"{self.key(name)} = {getattr(self, name):g}" for name in names)
+
+    def log_hyper_parameters(self) -> None:
+        """Write them to the log."""
+        values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in options_of(type(self)).values())
+        log.info("%s: %s", self.name, values)
+
+    def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
+        """Return where a run of so many rounds and sites stands; both sides know all of this."""
+        stages = Stages(
+            self.local_steps, self.stage_iterations, self.stage_decay, self.stage_growth, self.stage_steps_growth
+        )
+        return replace(stages.turn(server_round, rounds, phase), sites=sites)
+
+
+@runtime_checkable
+class SkipsPhases(Protocol):
+    """An algorithm some of whose phases take place in some rounds only."""
+
+    def plays(self, turn: Turn) -> bool:
+        """Return whether this phase takes place in this round; asked of all phases but the first, which always does."""
+        ...
+
+
+class FirstCome:
+    """An algorithm that waits for no more than ``min-replies`` usable answers, if that is not 0; it drops later ones."""

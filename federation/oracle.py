@@ -1,0 +1,56 @@
+"""What a client half may ask of its site."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from problems.capabilities import ClosedFormDual, InnerFunction, Layers
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch import Tensor
+
+    from problems import Batch
+
+
+class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
+    """A problem bound to one site's data and to its random stream of this round; see ``client_app.oracle``.
+
+    Everybody may use batches, gradients and projections. What the capabilities add works only with a problem that has
+    them: an algorithm that uses one names it in ``needs``.
+    """
+
+    def draw(self, size: int | None = None) -> Batch | None:
+        """Return a fresh mini-batch (of ``size`` samples; default: the run's batch size)."""
+        ...
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
+        """Return (gx, gy) at any point, on the given batch or on a fresh one; gy is None without a y."""
+        ...
+
+    def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Return (gx, gy) over all of the site's training samples, block by block; counted as one gradient."""
+        ...
+
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        """Return those of a `problems.capabilities.ClosedFormDual`; without a batch over all training samples."""
+        ...
+
+    def balanced_gradient(self, x: Tensor, batch: Batch | None) -> Tensor:
+        """Return the gradient of a `problems.capabilities.BalancedLoss`, with the counts of this site."""
+        ...
+
+    @property
+    def generator(self) -> torch.Generator:
+        """This site's random stream of this round, on the CPU; batches come from it too."""
+        ...
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Leave the site's batch-norm statistics as they are, for gradients of a model that is not the site's own."""
+        ...
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return y projected onto its feasible set."""
+        ...

@@ -1,0 +1,359 @@
+"""The rounds of one run: the object that owns the server's state, the phase, the model to return and the exchange."""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result
+
+from federation.algorithm import FirstCome, SkipsPhases
+from federation.average import Mean
+from federation.errors import RunError, StrategyError
+from federation.fingerprint import fingerprint
+from federation.sites import Reply, Site
+from federation.wire import pack, unpack
+from keys import Stream
+from problems.metrics import metric, pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from flwr.app import ArrayRecord
+    from torch import Tensor
+
+    from federation.algorithm import Algorithm
+    from federation.exchange import Exchange
+    from federation.stages import Turn
+    from problems import Arrays, Metrics
+
+MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
+BUFFERS = "buffers"  # batch-norm statistics: averaged with every algorithm, and no part of x
+
+
+class Observer(Protocol):
+    """Whoever wants to know how a run goes: the server app's report."""
+
+    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
+        """Note that a round ended, and its cost.
+
+        Parameters
+        ----------
+        server_round : int
+            1 to R.
+        cost : dict
+            gradients and samples (see `client_app.oracle.SiteOracle`) of all sites together, bytes-down, bytes-up,
+            seconds, seconds-waiting; and what the algorithm measures.
+        work : dict
+            Gradients of each site that took part, by its name.
+        """
+
+    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
+        """Note how the model that a round ended with does at these sites."""
+
+
+class Nobody:
+    """The observer that does not look."""
+
+    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
+        """Do nothing."""
+
+    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
+        """Do nothing."""
+
+
+class Output:
+    """The model that a run returns, kept up to date round by round in one copy."""
+
+    def __init__(self, which: str, rounds: int, seed: int) -> None:
+        self.which = which
+        self.drawn = int(np.random.default_rng([seed, Stream.OUTPUT_ROUND]).integers(1, rounds + 1))
+        self.model: Arrays = {}
+
+    def update(self, model: Arrays, turn: Turn) -> None:
+        """Take note of the model after a round."""
+        if self.which == "random":
+            self.model = model if turn.round == self.drawn else self.model
+        elif self.which == "last" or turn.starts_stage:
+            self.model = model
+        else:  # the running mean over the rounds of this stage
+            self.model = {n: self.model[n] + (v - self.model[n]) / turn.round_in_stage for n, v in model.items()}
+
+
+@dataclass(kw_only=True)
+class Rounds:
+    """A run of an algorithm; `play` does all of it.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        Its hooks are called; it is not changed.
+    exchange : Exchange
+        How messages travel, and the sites that they go to.
+    start : ArrayRecord
+        The starting model: x, and y and buffers where there are such.
+    count : int
+        R, how many rounds.
+    train_config, evaluate_config : mapping
+        What goes with every message besides the turn.
+    evaluate_fn : callable, optional
+        Evaluates a model at the server, after each round; given the round and the model.
+    evaluate_every : int
+        Sites evaluate what they receive every so many rounds; 0: only the final model.
+    loss_bound : float
+        A metric that shows divergence (`problems.metrics.METRICS`) above it, or NaN, ends the run.
+    project : callable, optional
+        P, onto the feasible set of y: a mean of feasible points is feasible, but a server's own step may leave it.
+    observer : Observer
+        Told about every round.
+    head : int, optional
+        Where the head begins in x; None: x is no network's.
+    state : Arrays
+        What the server keeps, as `Algorithm.aggregate` returned it last.
+    buffers : Arrays
+        The averaged batch-norm statistics, under their name; empty where there are none.
+    """
+
+    algorithm: Algorithm
+    exchange: Exchange
+    start: ArrayRecord
+    count: int
+    train_config: Mapping[str, object] = field(default_factory=dict)
+    evaluate_config: Mapping[str, object] = field(default_factory=dict)
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
+    evaluate_every: int = 1
+    loss_bound: float = math.inf
+    project: Callable[[Tensor], Tensor] | None = None
+    observer: Observer = field(default_factory=Nobody)
+    head: int | None = None
+    state: Arrays = field(init=False)
+    buffers: Arrays = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set up the server's state.
+
+        Raises
+        ------
+        StrategyError
+            When the algorithm cannot train this model, or on so many sites.
+        """
+        algorithm, start = self.algorithm, unpack(self.start)
+        self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
+        if algorithm.shares_body:
+            start["body"] = self._separable(start["x"])
+        self.state = algorithm.initial_state(start)
+        self.output = Output(algorithm.output, self.count, algorithm.seed)
+        self.total_weight = sum(site.weight for site in self.exchange.sites)
+        order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
+        self.first_come = order if isinstance(algorithm, FirstCome) else None
+        algorithm.log_hyper_parameters()
+        algorithm.prepare(len(self.exchange.sites))
+
+    def _separable(self, x: Tensor) -> Tensor:
+        if not self.head:
+            raise StrategyError(
+                f"algorithm = {self.algorithm.name!r} shares the body of a model and keeps the head at each site, and "
+                "this model has no separable head: nothing lies before it. Take a model of several layers, such as "
+                "mlp, or a head further back"
+            )
+        return x[: self.head]
+
+    # ------------------------------------------------------------------ the loop
+
+    def play(self) -> Result:
+        """Run all rounds and the last evaluation.
+
+        Returns
+        -------
+        Result
+            Flower's: ``arrays`` is the model that ``output`` asks for.
+
+        Raises
+        ------
+        RunError
+            When the run cannot go on; every round before that has been reported to the observer.
+        """
+        result = Result()
+        for r in range(1, self.count + 1):
+            with naming_round(r, self.count):
+                arrays = self._round(r)
+            if self.evaluate_fn and (metrics := self.evaluate_fn(r, arrays)) is not None:
+                result.evaluate_metrics_serverapp[r] = metrics
+                with naming_round(r, self.count):
+                    self._require_convergence([("at the coordinator", metrics)])
+        result.arrays = arrays
+        result.evaluate_metrics_clientapp[self.count] = self._last_evaluation(arrays)
+        return result
+
+    def _round(self, r: int) -> ArrayRecord:
+        """Play one round; return its model, of the last round the one that the run returns."""
+        started, before = time.monotonic(), self.exchange.cost()
+        work: dict[str, float] = {}
+        samples = 0.0
+        evaluated: list[tuple[Site, Metrics]] = []
+        try:
+            for phase in self._phases(r):
+                samples += self._phase(self.turn(r, phase), work, evaluated)
+            arrays = pack(self.model())
+        finally:
+            if evaluated:
+                self.observer.evaluated(r - 1, evaluated)
+        turn = self.turn(r, phase)
+        self.output.update(unpack(arrays), turn)
+        cost = {name: total - before[name] for name, total in self.exchange.cost().items()}
+        cost |= {"gradients": sum(work.values()), "samples": samples}
+        cost |= self.algorithm.measures(self.state, turn) | {"seconds": time.monotonic() - started}
+        self.observer.trained(r, cost, work)
+        return arrays if r < self.count else pack(self.output.model | self._shared())
+
+    def _phases(self, r: int) -> Iterator[str]:
+        """Yield the phases of a round; the first one always takes place."""
+        first, *others = self.algorithm.phases
+        yield first
+        for phase in others:
+            if not isinstance(self.algorithm, SkipsPhases) or self.algorithm.plays(self.turn(r, phase)):
+                yield phase
+
+    def _phase(self, turn: Turn, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]) -> float:
+        """Exchange the messages of a phase and fold the answers into the state; return the samples that it took."""
+        r, every = turn.round, self.evaluate_every
+        wanted = turn.phase == self.algorithm.phases[0] and r > 1 and every > 0 and (r - 1) % every == 0
+        answers = self.exchange(self.messages(turn, evaluate=wanted), first_come=self.first_come)
+        samples = self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
+        self._require_convergence(at_sites(evaluated))
+        return samples
+
+    def _last_evaluation(self, arrays: ArrayRecord) -> MetricRecord:
+        """Let all sites evaluate the final model. One that is missing by now costs its line in a table, not the run."""
+        final: list[tuple[Site, Metrics]] = []
+        answers = self.exchange(self.last_messages(arrays), min_replies=1)
+        pooled = pool([metrics_in(reply) for reply in noting(answers, self.exchange.by_node, final)])
+        self.observer.evaluated(self.count, final)
+        with naming_round(self.count, self.count):
+            self._require_convergence(at_sites(final))
+        return MetricRecord({**pooled})
+
+    def _require_convergence(self, evaluated: Iterable[tuple[str, Mapping[str, object]]]) -> None:
+        """Raise RunError when an evaluation says that the run diverges; each comes with where it took place."""
+        for where, metrics in evaluated:
+            for name, value in metrics.items():
+                if isinstance(value, float) and metric(name).diverges and not value <= self.loss_bound:
+                    raise RunError(
+                        f"the run diverges: {where} the {name} of the model is {value:g} "
+                        f"(loss-bound = {self.loss_bound:g}). Lower {self.algorithm.step_sizes}"
+                    )
+
+    # ------------------------------------------------------------------ the state
+
+    def turn(self, server_round: int, phase: str) -> Turn:
+        """Return where the run stands."""
+        turn = self.algorithm.turn(server_round, self.count, phase, len(self.exchange.sites))
+        return replace(turn, total_weight=self.total_weight)
+
+    def model(self) -> Arrays:
+        """Return the model within the server's state."""
+        return {name: self.state[name] for name in MODEL if name in self.state} | self.buffers
+
+    def _shared(self) -> Arrays:
+        """Return x of a personalised run: the body that the sites share, and behind it the server's head."""
+        body = self.algorithm.body(self.state, self.head) if self.algorithm.personalised else None
+        return {} if body is None else {"x": torch.cat([body, self.state["x"][len(body) :]])}
+
+    def aggregate(self, turn: Turn, messages: Iterable[Message], work: dict[str, float]) -> float:
+        """Fold the answers of a phase into the state, one at a time; note each site's gradients, return all samples."""
+        samples = 0.0
+        mean_buffers = Mean()
+
+        def opened() -> Iterator[Reply]:
+            nonlocal samples
+            for message in messages:
+                site, cost = self.exchange.by_node[message.metadata.src_node_id], message.content.metric_records["cost"]
+                samples += float(str(cost["samples"]))
+                work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
+                reply = Reply(site, unpack(message.content.array_records["arrays"]))
+                if BUFFERS in reply.arrays:
+                    mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
+                yield reply
+
+        self.state = dict(self.algorithm.aggregate(self.state, opened(), turn))
+        self.buffers |= mean_buffers.value()
+        if self.project and "y" in self.state:
+            self.state["y"] = self.project(self.state["y"])
+        return samples
+
+    # ------------------------------------------------------------------ messages
+
+    def messages(self, turn: Turn, *, evaluate: bool) -> list[Message]:
+        """Write a phase's messages to the sites that take part in this round; equal contents are serialised once."""
+        config = {**self.train_config, "evaluate": evaluate}
+        packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
+        messages = []
+        for site in self.participants(turn.round):
+            sent = self.algorithm.broadcast(self.state, turn, site) | self.buffers
+            vectors = list(sent.values())
+            if not (packed[0] and len(packed[0]) == len(vectors) and all(map(operator.is_, packed[0], vectors))):
+                packed = (vectors, pack(sent))
+            messages.append(message(packed[1], config, turn, site, "train"))
+        return messages
+
+    def last_messages(self, arrays: ArrayRecord) -> list[Message]:
+        """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training."""
+        turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
+        messages = []
+        for site in self.exchange.sites:
+            sent = self.algorithm.final(self.state, model, turn, site)
+            packed = arrays if sent is model else pack(sent)
+            messages.append(message(packed, self.evaluate_config, turn, site, "evaluate"))
+        return messages
+
+    def participants(self, server_round: int) -> Sequence[Site]:
+        """Return the sites of all phases of a round, drawn from (seed, round)."""
+        sites = self.exchange.sites
+        count = max(1, math.floor(self.algorithm.fraction * len(sites) + 0.5))
+        if count == len(sites):
+            return sites
+        random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])
+        return [sites[i] for i in sorted(random.choice(len(sites), count, replace=False))]
+
+
+def message(arrays: ArrayRecord, config: Mapping[str, object], turn: Turn, site: Site, kind: str) -> Message:
+    """Write a message: what a site cannot know of its turn goes with it, the rest follows from the run-config."""
+    told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "site": site.index, "name": site.name}
+    record = ConfigRecord({**config, **told})  # type: ignore[dict-item]
+    return Message(RecordDict({"arrays": arrays, "config": record}), site.node_id, kind)
+
+
+@contextmanager
+def naming_round(server_round: int, rounds: int) -> Iterator[None]:
+    """Say in a RunError which round it was."""
+    try:
+        yield
+    except RunError as error:
+        raise RunError(f"round {server_round} of {rounds}: {error}") from None
+
+
+def at_sites(evaluated: Iterable[tuple[Site, Metrics]]) -> Iterator[tuple[str, Metrics]]:
+    """Yield evaluations with where they took place."""
+    return ((f"at site {site.name!r}", metrics) for site, metrics in evaluated)
+
+
+def metrics_in(answer: Message) -> Metrics:
+    """Return the evaluation in an answer; empty when there is none."""
+    return cast("Metrics", dict(answer.content.metric_records["metrics"]))
+
+
+def noting(
+    messages: Iterable[Message], sites: dict[int, Site], evaluated: list[tuple[Site, Metrics]]
+) -> Iterator[Message]:
+    """Pass the answers on, noting the evaluations that they carry."""
+    for answer in messages:
+        if metrics := metrics_in(answer):
+            evaluated.append((sites[answer.metadata.src_node_id], metrics))
+        yield answer

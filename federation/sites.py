@@ -1,0 +1,39 @@
+"""A site as the coordinator knows it, and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from problems import Arrays
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site as the coordinator knows it.
+
+    Attributes
+    ----------
+    index : int
+        0 to K-1, in the order of the sites' names; with the seed it fixes the site's random stream.
+    name : str
+        What its operator calls it.
+    node_id : int
+        Flower's address of it, different in every run.
+    weight : float
+        Its part in averages: 1, or its number of training samples (``weighting = "examples"``).
+    """
+
+    index: int
+    name: str
+    node_id: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one site answered in one phase."""
+
+    site: Site
+    arrays: Arrays

@@ -1,0 +1,119 @@
+"""Every algorithm as a Flower ``Strategy``: the public base class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from flwr.serverapp.strategy import Result, Strategy
+
+from federation.algorithm import Algorithm
+from federation.errors import StrategyError
+from federation.exchange import Exchange
+from federation.rounds import Nobody, Observer, Rounds
+from federation.sites import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+    from flwr.serverapp import Grid
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedStrategy(Algorithm, Strategy):
+    """The base of all algorithms: what `Algorithm` says, and a ``start`` that any Flower ServerApp can call."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        exchange: Exchange | None = None,
+        evaluate_every: int = 1,
+        loss_bound: float = math.inf,
+        project: Callable[[Tensor], Tensor] | None = None,
+        observer: Observer | None = None,
+        head: int | None = None,
+    ) -> Result:
+        """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
+
+        Parameters
+        ----------
+        grid : Grid
+            Any engine's.
+        initial_arrays : ArrayRecord
+            The starting model as flat vectors (`federation.pack`): x, and y and buffers where there are such.
+        num_rounds : int
+            R.
+        timeout : float
+            Seconds to wait for the sites in one exchange; used when no ``exchange`` is given.
+        train_config, evaluate_config : ConfigRecord, optional
+            What goes with every message, such as the facts of a `datasets.Cohort`.
+        evaluate_fn : callable, optional
+            Evaluates a model at the server, after each round.
+        exchange : Exchange, optional
+            How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
+            within ``timeout``.
+        evaluate_every, loss_bound, project, observer, head
+            See `Rounds`.
+
+        Returns
+        -------
+        Result
+            Flower's: ``arrays`` is the model that ``output`` asks for.
+
+        Raises
+        ------
+        RunError
+            When the run cannot go on; every round before that has been reported to the observer.
+        """
+        if exchange is None:
+            sites = [Site(i, str(node), node) for i, node in enumerate(sorted(grid.get_node_ids()))]
+            exchange = Exchange(grid, timeout, sites, advice=f"Lower {self.step_sizes}")
+        return Rounds(
+            algorithm=self,
+            exchange=exchange,
+            start=initial_arrays,
+            count=num_rounds,
+            train_config=train_config or {},
+            evaluate_config=evaluate_config or {},
+            evaluate_fn=evaluate_fn,
+            evaluate_every=evaluate_every,
+            loss_bound=loss_bound,
+            project=project,
+            observer=observer or Nobody(),
+            head=head,
+        ).play()
+
+    # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.
+
+    def configure_train(self, *arguments: object, **keywords: object) -> NoReturn:
+        """Refuse: see `start`."""
+        raise self._only_start()
+
+    def aggregate_train(self, *arguments: object, **keywords: object) -> NoReturn:
+        """Refuse: see `start`."""
+        raise self._only_start()
+
+    def configure_evaluate(self, *arguments: object, **keywords: object) -> NoReturn:
+        """Refuse: see `start`."""
+        raise self._only_start()
+
+    def aggregate_evaluate(self, *arguments: object, **keywords: object) -> NoReturn:
+        """Refuse: see `start`."""
+        raise self._only_start()
+
+    def _only_start(self) -> StrategyError:
+        return StrategyError(f"{self.name} has no run in progress: call start(), which plays all rounds")
+
+    def summary(self) -> None:
+        """Log the algorithm and its hyper-parameters; Flower's name for it."""
+        self.log_hyper_parameters()

@@ -1,0 +1,30 @@
+"""How keys are declared, checked, suggested and read, and the keys of the random streams; standard library only."""
+
+from keys.errors import ConfigError
+from keys.fields import allowed, check_fields, choice, field_errors, filename, hyper, key_of, options_of
+from keys.overrides import Value, flatten, read_overrides, to_toml
+from keys.records import from_record, to_record
+from keys.streams import Stream
+from keys.suggest import closest, hint, unknown
+
+__all__ = [
+    "ConfigError",
+    "Stream",
+    "Value",
+    "allowed",
+    "check_fields",
+    "choice",
+    "closest",
+    "field_errors",
+    "filename",
+    "flatten",
+    "from_record",
+    "hint",
+    "hyper",
+    "key_of",
+    "options_of",
+    "read_overrides",
+    "to_record",
+    "to_toml",
+    "unknown",
+]

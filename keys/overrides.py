@@ -1,0 +1,92 @@
+"""Run-configs as users write them: nested or flat tables, TOML files, ``key=value`` pairs."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keys.errors import ConfigError
+
+Value = bool | int | float | str
+"""What Flower takes as the value of a run-config key."""
+
+_PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them
+
+
+def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
+    """Turn ``{"codasca": {"lr": 1}}`` into ``{"codasca.lr": 1}``."""
+    flat: dict[str, Value] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": deeper for inner, deeper in flatten(value).items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def read_overrides(arguments: list[str]) -> dict[str, Value]:
+    """Parse ``--run-config`` values: TOML files and ``key=value`` pairs, as ``flwr run`` reads them; later ones win.
+
+    Raises
+    ------
+    ConfigError
+        For a file that is missing or no TOML, or pairs that cannot be parsed; all that is wrong at once.
+    """
+    values: dict[str, Value] = {}
+    wrong: list[str] = []
+    for text in arguments:
+        try:
+            values |= _read_file(text) if text.endswith(".toml") else _read_pairs(text)
+        except ConfigError as error:
+            wrong += error.problems
+    if wrong:
+        raise ConfigError("--run-config", wrong)
+    return values
+
+
+def _read_file(name: str) -> dict[str, Value]:
+    try:
+        return flatten(tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError("--run-config", [f"{name}: {error}"]) from None
+
+
+def _read_pairs(text: str) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    wrong: list[str] = []
+    # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
+    if rest := _PAIR.sub(" ", text).split():
+        wrong.append(f"{' '.join(rest)!r} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
+    pairs = _PAIR.findall(text)
+    keys = [key for key, _ in pairs]
+    wrong += [f"{key} is given twice: leave one out" for key in sorted({k for k in keys if keys.count(k) > 1})]
+    for key, value in pairs:
+        try:
+            values |= flatten(tomllib.loads(f"{key} = {value}"))
+        except tomllib.TOMLDecodeError:
+            wrong.append(
+                f"{key}={value}: is neither a number nor true nor false, and text needs quotes, as in "
+                f"'{key}=\"{value}\"'"
+            )
+    if wrong:
+        raise ConfigError("--run-config", wrong)
+    return values
+
+
+def to_toml(values: Mapping[str, Value]) -> str:
+    """Write flat keys as TOML, a line each, tables last; `flatten` of what a TOML parser reads gives them back."""
+    tables: dict[str, list[str]] = {"": []}
+    for key, value in values.items():
+        table, _, name = key.rpartition(".")
+        tables.setdefault(table, []).append(f"{name} = {toml_value(value)}")
+    parts = ["\n".join(([f"[{table}]"] if table else []) + lines) for table, lines in tables.items() if lines]
+    return "\n\n".join(parts) + "\n"
+
+
+def toml_value(value: Value) -> str:
+    """Write a value as JSON does, which is TOML but for surrogate pairs and the one control character that it keeps."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,23 @@
+"""Typed records on the wire: a frozen dataclass as the flat mapping that Flower's ``ConfigRecord`` takes, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from keys.fields import key_of
+
+T = TypeVar("T")
+
+
+def to_record(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by key; tuples become lists, and None is left out."""
+    values = {key_of(f.name): getattr(instance, f.name) for f in fields(instance)}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items() if v is not None}
+
+
+def from_record(cls: type[T], record: Mapping[str, Any]) -> T:
+    """Return the dataclass whose fields `to_record` gave; other entries of the record are somebody else's."""
+    found = {f.name: record[key_of(f.name)] for f in fields(cls) if key_of(f.name) in record}  # type: ignore[arg-type]
+    return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in found.items()})

@@ -1,0 +1,37 @@
+"""What a wrong name was probably meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def closest(name: str, allowed: Iterable[str]) -> str:
+    """Return the allowed name that a wrong one resembles most; empty when none is close.
+
+    A key of a table also counts by its last part: ``lr`` resembles ``codasca.lr``. Of several equally close names the
+    first one is returned.
+    """
+    names = list(allowed)
+    if close := difflib.get_close_matches(name, names, n=1):
+        return close[0]
+    tails: dict[str, str] = {}
+    for full in names:
+        tails.setdefault(full.rpartition(".")[2], full)
+    close = difflib.get_close_matches(name.rpartition(".")[2], tails, n=1)
+    return tails[close[0]] if close else ""
+
+
+def hint(name: str, allowed: Iterable[str]) -> str:
+    """Return " Did you mean ...?" for a wrong name; empty when nothing is close."""
+    close = closest(name, allowed)
+    return f" Did you mean {close!r}?" if close else ""
+
+
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
+    """Say that a name is unknown, which is the closest, and which there are."""
+    names = list(allowed)
+    return f"unknown {kind} {name!r}.{hint(name, names)} There are: {', '.join(sorted(names))}"

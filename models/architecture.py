@@ -1,0 +1,76 @@
+"""Which network a run trains, and where it computes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+
+from models.errors import ModelError
+from models.flat import FlatNetwork
+from models.networks import build
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """Everything about a network that does not depend on data.
+
+    Attributes
+    ----------
+    model : str
+        A name in `models.MODELS`.
+    hidden : int
+        The width of ``mlp``, the channels of ``conv4``.
+    head : str
+        The layer that the head begins with, see `FlatNetwork`.
+    amp : str
+        ``"bf16"`` computes the forward pass in bfloat16 where PyTorch deems it safe; ``""`` does not.
+    """
+
+    model: str = "mlp"
+    hidden: int = 64
+    head: str = ""
+    amp: str = ""
+
+    def network(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> FlatNetwork:
+        """Build the network, freshly initialised from the seed.
+
+        Raises
+        ------
+        ModelError
+            For a model that cannot take inputs of this shape, or has no such layer as ``head``.
+        """
+        module = build(self.model, shape, outputs, hidden=self.hidden, seed=seed)
+        try:
+            return FlatNetwork(module.to(device, dtype), self.head)
+        except ModelError as error:
+            raise ModelError(f"model = {self.model!r}, {error}") from None
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which a forward pass runs."""
+        return torch.autocast(device.type, torch.bfloat16) if self.amp == "bf16" else contextlib.nullcontext()
+
+
+def resolve_device(wanted: str) -> str:
+    """Turn ``"auto"`` into CUDA where there is one, else the CPU.
+
+    Raises
+    ------
+    ModelError
+        For a CUDA device that is not there.
+    """
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    index = int(wanted.partition(":")[2] or 0)
+    if wanted.startswith("cuda") and index >= (torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        raise ModelError(f'device = {wanted!r}: this machine has {torch.cuda.device_count()} CUDA devices; use "auto"')
+    return wanted

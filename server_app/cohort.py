@@ -1,0 +1,159 @@
+"""From what each site tells of itself to what holds for all of them together; whatever does not go together is said."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from datasets import Cohort, Facts, standardisation
+from federation import RunError, Site
+from federation.fingerprint import fingerprint
+from keys import from_record
+from problems import PROBLEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from config import RunConfig
+    from federation import Exchange
+    from problems import Problem
+    from server_app.console import Progress
+
+
+def ask(exchange: Exchange) -> dict[int, Facts]:
+    """Ask every site for its facts; returns them by node. All must answer."""
+    config = ConfigRecord({"app": fingerprint()})
+    messages = [Message(RecordDict({"config": config}), site.node_id, "query") for site in exchange.sites]
+    return {
+        answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))
+        for answer in exchange(messages, min_replies=len(messages))
+    }
+
+
+def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:
+    """Give every site its name, place and weight; the place depends on nothing that changes from run to run.
+
+    Raises
+    ------
+    RunError
+        When two sites have the same name.
+    """
+    order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, item[1].name, item[0]))
+    names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RunError(f"two sites have the same name ({', '.join(twice)}): set another site= in their --node-config")
+    uniform = config.strategy().weighting == "uniform"
+    return {
+        Site(place, name, node, 1.0 if uniform or facts.examples is None else float(facts.examples)): facts
+        for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
+    }
+
+
+def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -> Cohort:
+    """Check that the sites' data go together, and sum up what every site must know.
+
+    Raises
+    ------
+    RunError
+        Listing all that does not go together.
+    """
+    problem = PROBLEMS[config.problem]
+    if not problem.needs_data:
+        return Cohort()
+    facts = {site.name: found for site, found in sites.items()}
+    if wrong := [*_inputs_differ(facts), *_one_class(problem, facts), *_no_positives(config, facts)]:
+        raise RunError("\n".join(wrong))
+    _tell(config, facts, progress)
+    every = list(facts.values())
+    examples = sum(one.examples or 0 for one in every)
+    counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
+    sums = [[sum(column) for column in zip(*(getattr(one, name) for one in every), strict=True)]
+            for name in ("count", "total", "squares")]  # fmt: skip
+    shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if config.standardise else ((), ())
+    return Cohort(
+        shape=every[0].shape,
+        classes=max(one.classes for one in every),  # a site knows only the labels it has
+        prior=0.5 if problem.multiclass else sum(one.positives or 0 for one in every) / examples,
+        shares=tuple(count / examples for count in counts) if problem.multiclass else (),
+        shift=shift,
+        scale=scale,
+        columns=every[0].columns,
+    )
+
+
+def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
+    if len({one.shape for one in facts.values()}) > 1:
+        listed = ", ".join(f"{name} has {'x'.join(map(str, one.shape))}" for name, one in facts.items())
+        yield f"the sites' inputs differ: {listed}. Every site needs the same features in its data"
+    elif len({one.columns for one in facts.values()}) > 1:
+        listed = ", ".join(f"{name}: {one.columns}" for name, one in facts.items())
+        yield f"the sites' feature columns have different names (fingerprints {listed}): rename them"
+
+
+def _one_class(problem: type[Problem], facts: Mapping[str, Facts]) -> Iterator[str]:
+    examples = sum(one.examples or 0 for one in facts.values())
+    positives = sum(one.positives or 0 for one in facts.values())
+    classes = {label for one in facts.values() for label, count in enumerate(one.class_counts) if count}
+    if problem.multiclass and len(classes) < 2:
+        yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
+    elif not problem.multiclass and not 0 < positives < examples:
+        only = "positive" if positives else "negative"
+        yield f"all {examples} training samples of all sites are {only}: a ranking needs both classes"
+
+
+def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+    none = [name for name, one in facts.items() if one.positives == 0]
+    if config.sampler != "fixed-positives" or not none:
+        return
+    needed = 'sampler = "fixed-positives"'
+    fix = f'use another partition than {config.partition!r}, such as "iid", or fewer sites'
+    if config.dataset == "site":
+        fix = "check their label columns, or leave these sites out"
+    if PROBLEMS[config.problem].sampler == config.sampler:  # the problem's own: it can do with no other
+        needed = f"problem = {config.problem!r}"
+    else:
+        fix = f'use sampler = "uniform", or {fix}'
+    yield f"{needed} needs positives at every site, and these have none to train on: {', '.join(none)}; {fix}"
+
+
+def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
+    """Say what is unusual about a site's data, and does no harm."""
+    for name, one in facts.items():
+        if one.positives in (0, one.examples):
+            only = "positive" if one.positives else "negative"
+            progress.warn(
+                f"site {name!r} has only {only} training samples: it still helps to train; check its label column if "
+                "this is a surprise"
+            )
+        if one.missing:
+            filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
+            progress.say(f"site {name!r}: {one.missing} missing values, imputed by {filled}")
+
+
+def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Progress) -> None:
+    """Check that each site has what the problem asks of samples of many classes.
+
+    Raises
+    ------
+    RunError
+        Listing all sites that cannot train. Of those that cannot evaluate it warns.
+    """
+    if not problem.multiclass:
+        return
+    lacks = {site.name: problem.lacks(facts.class_counts) for site, facts in sites.items()}
+    if wrong := [f"site {name!r} has, to train on, {text}" for name, text in lacks.items() if text]:
+        raise RunError("\n".join(wrong))
+    for site, facts in sites.items():
+        if sum(facts.held_out_counts) and (text := problem.lacks(facts.held_out_counts)):
+            progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")
+
+
+def in_words(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters: int) -> str:
+    """Say what is trained, in a few words."""
+    what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
+    if not PROBLEMS[config.problem].needs_data:
+        return f"{what}{parameters:,} parameters"
+    labels = f"{cohort.classes} classes" if PROBLEMS[config.problem].multiclass else f"{cohort.prior:.1%} positive"
+    return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"

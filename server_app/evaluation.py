@@ -1,0 +1,64 @@
+"""The coordinator's own evaluation, on a common test set where there is one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from flwr.app import MetricRecord
+
+from datasets import load_test
+from federation import unpack
+from problems import PROBLEMS
+from server_app.report import plain
+from strategies import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flwr.app import ArrayRecord
+
+    from config import RunConfig
+    from datasets import Cohort, Samples
+    from problems import Metrics, Problem
+    from server_app.report import Report
+
+
+def central_evaluation(
+    config: RunConfig, problem: Problem, cohort: Cohort, report: Report
+) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+    """Return the function that notes the model of a round and, where that is possible, evaluates it here.
+
+    Models or statistics that stay at the sites leave nothing to test here.
+    """
+    test = _test_samples(config, problem, cohort, report)
+    possible = not ALGORITHMS[config.algorithm].personalised and (test is not None or not problem.needs_data)
+    every = config.evaluate_every
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        started = time.monotonic()
+        due = (every and server_round % every == 0) or server_round == config.rounds
+        metrics: Metrics = {}
+        if due and possible:
+            here = unpack(arrays, problem.device)
+            if "buffers" in here:
+                problem.load_buffers(here["buffers"])
+            metrics = problem.metrics(here["x"], here.get("y"), test)
+        report.central(unpack(arrays), metrics, time.monotonic() - started)
+        return MetricRecord({**plain(metrics)}) if metrics else None
+
+    return evaluate
+
+
+def _test_samples(config: RunConfig, problem: Problem, cohort: Cohort, report: Report) -> Samples | None:
+    """Return the common test set; None where there is none: a hospital's own folder is nowhere but there."""
+    wanted = PROBLEMS[config.problem].needs_data and config.central_test and config.dataset != "site"
+    if not wanted or config.bn != "average" or ALGORITHMS[config.algorithm].personalised:
+        return None
+    test = load_test(config.data())
+    if test is None:
+        return None
+    if problem.multiclass and (text := problem.lacks(test.targets().bincount().tolist())):
+        report.progress.warn(f"no evaluation on the common test set: it has {text}")
+        return None
+    return cohort.standardised(test).to(problem.device)
