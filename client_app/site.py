@@ -45,7 +45,7 @@ def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Coh
 
 
 def provenance(run: RunConfig, d: int) -> Provenance:
-    """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the length of x."""
+    """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the size of x."""
     model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
     return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
 

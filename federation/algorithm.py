@@ -195,4 +195,4 @@ class SkipsPhases(Protocol):
 
 
 class FirstCome:
-    """An algorithm that waits for no more than ``min-replies`` usable answers, if that is not 0; it drops later ones."""
+    """An algorithm that waits for no more than ``min-replies`` usable answers, if that is not 0, and drops others."""

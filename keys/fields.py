@@ -27,7 +27,8 @@ def hyper(
 ) -> Any:
     """Declare a number: its default, its meaning, and its range: from ``low`` or ``above``, to ``high`` or ``below``.
 
-    ``low`` and ``high`` are allowed themselves, ``above`` and ``below`` are not. An integer default makes it an integer.
+    ``low`` and ``high`` are allowed themselves, ``above`` and ``below`` are not. An integer default makes it an
+    integer.
     """
     return field(default=default, metadata={"doc": doc, "low": low, "above": above, "high": high, "below": below})
 

@@ -22,8 +22,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     tensors : mapping
         What to store; contiguous copies are made where needed.
     facts : mapping
-        What else it takes to use them, as JSON has it. It is one entry of the metadata: the format keeps no order between
-        several, and equal contents shall give equal bytes.
+        What else it takes to use them, as JSON has it. It is one entry of the metadata: the format keeps no order
+        between several, and equal contents shall give equal bytes.
     """
     draft = draft_of(path)
     with draft.open("wb") as file:
