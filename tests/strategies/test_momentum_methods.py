@@ -13,15 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.saddle import Saddle, saddle_coefficients
+from federation import FederatedStrategy, Reply, Site, StrategyError
+from problems.saddle import saddle_coefficients
 from server_app import simulate
-from strategies import FederatedStrategy, Reply, Site, StrategyError
 from strategies.coda import Coda
 from strategies.coda_plus import CodaPlus
 from strategies.local_sgda import LocalSGDA
 from strategies.local_sgda_plus import LocalSGDAPlus
 from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
 from strategies.npa import NPA
+from tests.problems.example import given_saddle
 from tests.reference import algorithms as reference
 from tests.reference import momentum as simulated
 from tests.reference.algorithms import Stage
@@ -234,7 +235,7 @@ def test_codas_dual_takes_the_samples_that_it_is_told_to(dual_batch: int, wanted
 @pytest.mark.parametrize("name", ["npa", "local-sgda-plus", "momentum-local-sgda", "momentum-local-sgda-plus", "coda"])
 def test_gradients_are_counted_per_step(name: str, tmp_path: Path) -> None:
     steps, rounds = (1, 3) if name == "npa" else (4, 3)
-    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "dimension": 3, "sites": 2, "workers": 1}
+    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "saddle.dimension": 3, "sites": 2, "workers": 1}
     keys |= {"local-steps": steps, "rounds": rounds, "device": "cpu", "runs-dir": str(tmp_path)}
     per_site = {
         "npa": steps * rounds,
@@ -248,11 +249,11 @@ def test_gradients_are_counted_per_step(name: str, tmp_path: Path) -> None:
 
 def test_coda_in_the_engine_follows_the_reference() -> None:
     """Through messages, two phases, and memories on disk, in float32: 7 rounds, three stages."""
-    keys = {"algorithm": "coda", "sites": 4, "dimension": 5, "heterogeneity": 3.0, "rounds": 7, "seed": 3}
+    keys = {"algorithm": "coda", "sites": 4, "saddle.dimension": 5, "saddle.heterogeneity": 3.0, "rounds": 7, "seed": 3}
     hyper = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "coda.lr": 0.03, "coda.gamma": 0.5}
     _, path, asked = run_saddle(keys | hyper)
     slopes, offsets = saddle_coefficients(4, 5, 3.0, 3)
-    start = Saddle(slopes, offsets, seed=3).initial()
+    start = given_saddle(slopes, offsets, seed=3, dtype=torch.float32).initial()
     stages = reference.plan(7, 3, 9, decay=2)
     x, y = (start[name].double().numpy() for name in ("x", "y"))
     expected = simulated.coda(SaddleGame(slopes, offsets), x, y, stages, 0.03, 0.5)
