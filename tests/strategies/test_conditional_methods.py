@@ -387,6 +387,8 @@ def test_m_and_b_are_at_least_one(value: float) -> None:
     assert text.startswith(f"invariant-logistic.inner-samples = {value}: must be an integer >= 1")
 
 
+LOGISTIC = 'problem="invariant-logistic" algorithm="fcsg"'
+LOGISTIC = 'problem="invariant-logistic" algorithm="fcsg"'
 MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
 
 
@@ -399,12 +401,8 @@ MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
         (f"{MAML} maml.shots=0", 2, ["shots = 0: ", ">= 1"]),
         ('problem="auprc" algorithm="local-scgd"', 2, ["algorithm = 'local-scgd'", "problem maml"]),
         ('problem="invariant-logistic" algorithm="local-scgdm"', 2, ["algorithm = 'local-scgdm'", "problem maml"]),
-        (
-            'problem="invariant-logistic" algorithm="fcsg" invariant-logistic.inner-samples=0',
-            2,
-            ["inner-samples = 0: ", ">= 1"],
-        ),
-        ('problem="invariant-logistic" algorithm="fcsg" batch-size=0', 2, ["batch-size = 0: ", "equal to 1"]),
+        (f"{LOGISTIC} invariant-logistic.inner-samples=0", 2, ["inner-samples = 0: ", ">= 1"]),
+        (f"{LOGISTIC} batch-size=0", 2, ["batch-size = 0: ", "equal to 1"]),
     ],
 )
 def test_a_user_reads_one_message_and_no_traceback(

@@ -64,28 +64,37 @@ class Sized(RegressionOracle):
     ----------
     sizes : list of int or None
         Of the batches that were asked for.
+    summed : list of int
+        How many samples the terms of the best dual were taken over.
     """
 
-    def __init__(self, game: RegressionGame, site: int, server_round: int, sizes: list[int | None]) -> None:
+    def __init__(
+        self, game: RegressionGame, site: int, server_round: int, sizes: list[int | None], summed: list[int]
+    ) -> None:
         super().__init__(game, site, server_round)
-        self.sizes = sizes
+        self.sizes, self.summed = sizes, summed
 
     def draw(self, size: int | None = None) -> Batch:
         self.sizes.append(size)
-        if size is None or size <= self.game.batch:
-            return super().draw()
+        return super().draw() if size is None or size <= self.game.batch else self.first(size)
+
+    def first(self, size: int) -> Batch:
         rows = slice(0, min(size, 30 - 5 * self.site))
         data = np.column_stack([self.game.features[self.site][rows], self.game.couplings[self.site][rows]])
         return torch.from_numpy(data), torch.from_numpy(self.game.targets[self.site][rows])
 
-    def dual_terms(self, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        data, targets = batch
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        data, targets = batch if batch is not None else self.first(30)
+        self.summed.append(len(targets))
         residuals = data[:, : self.game.primal] @ x - targets
         return (residuals @ data[:, self.game.primal :])[None], torch.tensor([float(len(targets))], dtype=x.dtype)
 
 
-def sized_oracles(game: RegressionGame, sizes: list[int | None]) -> OpenOracle:
-    return lambda site, server_round: Sized(game, site, server_round, sizes)
+def sized_oracles(
+    game: RegressionGame, sizes: list[int | None] | None = None, summed: list[int] | None = None
+) -> OpenOracle:
+    sizes, summed = [] if sizes is None else sizes, [] if summed is None else summed
+    return lambda site, server_round: Sized(game, site, server_round, sizes, summed)
 
 
 def dual_setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
@@ -96,7 +105,7 @@ def dual_setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
     if game.clip:
         for couplings in game.couplings:
             couplings[:, 0] *= -1
-    return game, x, y, sized_oracles(game, [])
+    return game, x, y, sized_oracles(game)
 
 
 # ---------------------------------------------------------------------- equations
@@ -222,14 +231,15 @@ def test_codas_dual_costs_one_exchange_at_the_end_of_a_stage() -> None:
     assert exchanged(Coda, 5, **stages, gamma=0.1) == [*stage * 2, (begin, ending), dual]  # a run's end is a stage's
 
 
-@pytest.mark.parametrize(("dual_batch", "wanted"), [(0, 30), (12, 12)])
-def test_codas_dual_takes_the_samples_that_it_is_told_to(dual_batch: int, wanted: int) -> None:
+@pytest.mark.parametrize(("dual_batch", "drawn", "summed"), [(0, [], 30), (12, [12], 12)])
+def test_codas_dual_takes_the_samples_that_it_is_told_to(dual_batch: int, drawn: list[int], summed: int) -> None:
     game = RegressionGame(K)
     sizes: list[int | None] = []
-    drive(Coda(local_steps=2, dual_batch=dual_batch), torched(game.x, game.y), sized_oracles(game, sizes), 2, 1)
-    assert [size for size in sizes if size is not None] == sizes[-1:], "all other batches have the run's size"
-    assert sizes[-1] is not None
-    assert sizes[-1] >= 10**9 if dual_batch == 0 else sizes[-1] == wanted
+    taken: list[int] = []
+    strategy = Coda(local_steps=2, dual_batch=dual_batch)
+    drive(strategy, torched(game.x, game.y), sized_oracles(game, sizes, taken), 2, 1)
+    assert [size for size in sizes if size is not None] == drawn, "all other batches have the run's size"
+    assert taken == [summed]
 
 
 @pytest.mark.parametrize("name", ["npa", "local-sgda-plus", "momentum-local-sgda", "momentum-local-sgda-plus", "coda"])
@@ -332,7 +342,7 @@ def npa_is_sgda_of_one_step() -> tuple[Iterates, Iterates]:
 
 def coda_before_the_end_of_a_stage_is_coda_plus() -> tuple[Iterates, Iterates]:
     game = RegressionGame(K)
-    job = Job(torched(game.x, game.y), sized_oracles(game, []), K)
+    job = Job(torched(game.x, game.y), sized_oracles(game), K)
     common: dict[str, Any] = {"local_steps": 4, "lr": 0.04, "gamma": 0.9}
     return job.run(Coda(**common))[:-1], job.run(CodaPlus(**common))[:-1]
 
