@@ -23,7 +23,7 @@ from strategies import ALGORITHMS, can_solve
 from strategies.codasca import Codasca
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
-from tests.strategies.test_known_optimum import PARTIAL, REACHED, codasca, distances
+from tests.strategies.optimum import PARTIAL, REACHED, codasca, distances, drawn_halves
 
 K, Q, ROUNDS = 6, 10, 300
 LOST = {(40, 1), (40, 4), (77, 2), (78, 2), (90, 0)}  # (round, site)
@@ -137,13 +137,8 @@ def test_the_loss_is_felt(name: str) -> None:
 # ---------------------------------------------------------------------- CODASCA, when a share of the sites takes part
 
 
-def halves_of_ten(seed: int) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    return [sorted(int(k) for k in random.choice(10, 5, replace=False)) for _ in range(PARTIAL)]
-
-
 def test_codasca_with_half_of_the_sites_survives_the_loss_of_memories() -> None:
-    chosen = halves_of_ten(2)
+    chosen = drawn_halves(2)
     lost = {(r, chosen[r - 1][0]) for r in (20, 21, 30, 45)}
     path = distances(codasca(fraction=0.5), rounds=PARTIAL, participants=chosen, lost=lost)
     assert max(path[-1]) < REACHED
@@ -159,12 +154,12 @@ class Unheard(Codasca):
 
 def test_codasca_with_half_of_the_sites_survives_lost_answers() -> None:
     strategy = Unheard(local_steps=10, lr=0.01, gamma=0.0, fraction=0.5)
-    path = distances(strategy, rounds=PARTIAL, participants=halves_of_ten(3))
+    path = distances(strategy, rounds=PARTIAL, participants=drawn_halves(3))
     assert max(path[-1]) < REACHED
 
 
 def test_codascas_control_variates_start_anew_only_where_the_server_does_not_know_them() -> None:
-    chosen = halves_of_ten(4)
+    chosen = drawn_halves(4)
     start, oracles, _ = objective(Codasca, 10)
     anew = lambda **options: [  # noqa: E731
         int(state["since"]) if "since" in state else 0
@@ -198,7 +193,7 @@ def test_codascas_answer_and_message_are_longer_by_one_number_at_most() -> None:
             return reply, memory
 
     start, oracles, _ = objective(Codasca, 10)
-    chosen = halves_of_ten(2)
+    chosen = drawn_halves(2)
     for fraction, extra in ((1.0, 0), (0.5, 1)):
         sizes.clear()
         participants = {} if fraction == 1 else {"participants": chosen}
