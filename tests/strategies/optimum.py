@@ -65,7 +65,7 @@ def codasca(**fields: Any) -> Codasca:
     return Codasca(**({"local_steps": 10, "lr": 0.01, "gamma": 0.0} | fields))
 
 
-def drawn_halves(seed: int, rounds: int = PARTIAL) -> list[list[int]]:
+def drawn_halves(seed: int, rounds: int = PARTIAL, sites: int = K) -> list[list[int]]:
     """Draw half of the sites for each round."""
     random = np.random.default_rng(seed)
-    return [sorted(int(k) for k in random.choice(K, K // 2, replace=False)) for _ in range(rounds)]
+    return [sorted(int(k) for k in random.choice(sites, sites // 2, replace=False)) for _ in range(rounds)]
