@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from client_app.fingerprint import fingerprint
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from config import RunConfig
-from config.run import Value
-from strategies import ALGORITHMS, pack, unpack
+from federation import pack, unpack
+from federation.fingerprint import fingerprint
+from keys import Value
+from strategies import ALGORITHMS
 from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, site_job, table, write_table
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def test_facts_grow_with_nothing_but_the_number_of_features(tmp_path: Path, hosp
         with hospital({"site": "north", "data-dir": str(folder)}) as grid:
             facts = grid.ask("query", 0).content.config_records["facts"]
         lengths.append({key: len(value) for key, value in facts.items() if isinstance(value, list)})
-    assert lengths[0] == lengths[1] == {"shape": 1, "count": FEATURES, "total": FEATURES, "squares": FEATURES}
+    moments = {"count": FEATURES, "total": FEATURES, "squares": FEATURES}
+    assert lengths[0] == lengths[1] == {"shape": 1, "class-counts": 0, "held-out-counts": 0, **moments}
 
 
 def test_column_names_leave_as_a_hash_only(tmp_path: Path, hospital: Opened) -> None:
