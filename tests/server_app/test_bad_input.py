@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from config import ConfigError
-from config.run import Value
+from federation import RunError
+from keys import Value
 from server_app import simulate
 from server_app.__main__ import main
-from strategies import RunError
 from tests.server_app.sites import hospitals, run_at, saddle_job, site_job, table, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +102,7 @@ def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
         ('dataset="site"', "data-dir is missing"),
         ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
         ('positive-classes="7"', "negative-classes name [7]"),
-        ('problem="saddle" saddle-file="DATA/nowhere.npz"', "nowhere.npz"),
+        ('problem="saddle" saddle.file="DATA/nowhere.npz"', "nowhere.npz"),
         ('runs-dir="DATA/a-file"', "a-file"),
     ],
 )
@@ -301,7 +301,7 @@ def test_the_number_of_sites_must_be_the_runs(
 def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server_app.coordinator.fingerprint", lambda: "0123456789ab")
+    monkeypatch.setattr("server_app.cohort.fingerprint", lambda: "0123456789ab")
     with pytest.raises(RunError, match="the coordinator 0123456789ab: install the same release on both") as caught:
         simulate(saddle_job(tmp_path))
     assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') refused: this site runs version" in str(caught.value)

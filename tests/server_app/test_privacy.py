@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from config.run import Value
+from keys import Value
 from problems.metrics import BINS
 from server_app.console import Progress
 from server_app.coordinator import coordinate
@@ -20,7 +20,7 @@ ALLOWED = {
     "query": {
         "facts": {
             *("name", "partition-id", "examples", "positives", "held-out", "missing", "shape", "columns"),
-            *("count", "total", "squares", "classes"),
+            *("class-counts", "held-out-counts", "classes", "count", "total", "squares"),
         }
     },
     "train": {

@@ -13,14 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from config import RunConfig, flatten, read_overrides
-from config.run import Value
 from datasets import load_test
+from federation import RunError
+from keys import Value
 from models import build
 from problems.metrics import ranking
 from server_app import Result, simulate
 from server_app.__main__ import main
 from server_app.report import Report
-from strategies import RunError
 from tests.server_app.sites import job, sabotage, saddle_job
 
 
