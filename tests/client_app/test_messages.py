@@ -13,10 +13,13 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from client_app.site import Request
 from config import RunConfig
-from federation import pack, unpack
+from datasets import Cohort
+from federation import Site, pack, unpack
 from federation.fingerprint import fingerprint
-from keys import Value
+from federation.rounds import message
+from keys import Value, to_record
 from strategies import ALGORITHMS
 from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, site_job, table, write_table
 
@@ -213,6 +216,16 @@ def test_another_version_of_the_app_is_refused_before_anything_is_done(kind: str
 
 
 # ---------------------------------------------------------------------- train and evaluate
+
+
+def test_a_site_reads_what_the_coordinator_writes() -> None:
+    cohort = Cohort(shape=(1, 8, 8), classes=3, shares=(0.5, 0.3, 0.2), shift=(0.1,), scale=(2.0,), columns="0123abcd")
+    where = ALGORITHMS["sagda"]().turn(4, 9, "steps", 3)
+    for evaluate in (False, True):
+        config = {**to_record(cohort), "evaluate": evaluate}
+        written = message(pack({}), config, where, Site(2, "north", node_id=17), "train")
+        read = Request(round=4, phase="steps", site=2, name="north", evaluate=evaluate, cohort=cohort)
+        assert Request.of(written) == read
 
 
 def test_a_site_evaluates_what_it_received_before_it_trains(tmp_path: Path, hospital: Opened) -> None:
