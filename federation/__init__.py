@@ -1,6 +1,6 @@
 """Federated learning without any algorithm in it: rounds, messages, stages, averages. strategies/ builds on it."""
 
-from federation.algorithm import Algorithm, FirstCome, SkipsPhases
+from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
 from federation.average import Mean, average
 from federation.errors import RunError, StrategyError
 from federation.exchange import Exchange
@@ -13,6 +13,7 @@ from federation.wire import not_finite, pack, size, unpack
 
 __all__ = [
     "Algorithm",
+    "Card",
     "Exchange",
     "FederatedStrategy",
     "FirstCome",
