@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import Field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
@@ -91,8 +91,7 @@ def config_tables() -> str:
 
 
 def _default(f: Field[Any]) -> Value:
-    default: Value = f.default  # an option always has one
-    return default
+    return cast("Value", f.default)  # an option always has one
 
 
 def _line(key: str, default: Value, meaning: str) -> str:
@@ -129,7 +128,7 @@ def _names(names: list[str]) -> str:
 
 def family(algorithm: type[FederatedStrategy]) -> str:
     """Return the heading that an algorithm stands under."""
-    if not algorithm.exchanges or algorithm.solves == {"minimisation"} and not algorithm.personalised:
+    if not algorithm.exchanges or (algorithm.solves == {"minimisation"} and not algorithm.personalised):
         return "Baselines"
     if algorithm.personalised:
         return "Personalised and decentralised"
