@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from config.errors import ConfigError, explain, unknown
 from datasets import DATASETS, PARTITIONS, SAMPLERS, DataConfig
-from models import MODELS, WITH_STATISTICS
+from models import MODELS, keeps_statistics
 from problems import PROBLEMS, Task
 from strategies import ALGORITHMS, FederatedStrategy, StrategyError, can_solve, own_fields
 from strategies.hyper import problems_of
@@ -231,7 +231,7 @@ class RunConfig(BaseModel):
                 f"head = {self.head!r}: algorithm = {self.algorithm!r} adds up two linear heads, so its head is the "
                 'last layer: leave head = ""'
             )
-        if algorithm.own_statistics and self.bn == "average" and self.model in WITH_STATISTICS and problem.needs_data:
+        if algorithm.own_statistics and self.bn == "average" and problem.needs_data and keeps_statistics(self.model):
             found.append(
                 f"bn = {self.bn!r}: with algorithm = {self.algorithm!r} the batch-norm statistics of model = "
                 f'{self.model!r} belong to each site\'s own model, so take bn = "local"'

@@ -7,6 +7,6 @@ all that the personalised methods need, which share the body and keep the head; 
 
 from models.errors import ModelError
 from models.flat import FlatNetwork
-from models.networks import MODELS, WITH_STATISTICS, build
+from models.networks import MODELS, build, keeps_statistics
 
-__all__ = ["MODELS", "WITH_STATISTICS", "FlatNetwork", "ModelError", "build"]
+__all__ = ["MODELS", "FlatNetwork", "ModelError", "build", "keeps_statistics"]
