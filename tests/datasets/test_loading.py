@@ -11,11 +11,9 @@ import torch
 from hypothesis import given, settings
 
 from datasets import DATASETS, PARTITIONS, DataConfig, DataError, SiteData, load_site, load_test, loading
-from datasets.partition import Rows, dirichlet, partition, stratified, thinned
-
-
-def sites_of(config: DataConfig, sites: int) -> list[SiteData]:
-    return [load_site(config, site, sites) for site in range(sites)]
+from datasets.partition import Rows, dirichlet, partition
+from datasets.splits import stratified, thinned
+from tests.datasets.helpers import sites_of
 
 
 def rows_of(parts: list[SiteData], *, held_out: bool = True) -> list[int]:

@@ -8,17 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from datasets import DataConfig, DataError, SiteData, load_site, load_test
-from datasets.partition import dealt_alike
-from tests.datasets.test_sources import write_hearts
+from datasets import DataConfig, DataError, load_site, load_test
+from datasets.splits import dealt_alike
+from tests.datasets.helpers import sites_of, write_hearts
 
 
 def mix(counts: torch.Tensor) -> torch.Tensor:
     return counts / counts.sum()
-
-
-def sites_of(config: DataConfig, sites: int) -> list[SiteData]:
-    return [load_site(config, site, sites) for site in range(sites)]
 
 
 def personal(dataset: str = "digits", **fields: object) -> DataConfig:
