@@ -15,7 +15,6 @@ from tests.datasets.helpers import write_hearts, write_mnist, write_tar, write_u
 # Each writes a data set to a root, another one for each number.
 WRITERS: dict[str, Callable[[Path, int], object]] = {
     "mnist": lambda root, n: write_mnist(root / "mnist" / "MNIST" / "raw", packed=True, seed=n),
-    "fashion-mnist": lambda root, n: write_mnist(root / "FashionMNIST" / "raw", packed=False, seed=n),
     "cifar10": lambda root, n: write_tar(root / "cifar10" / "cifar10_images.tar", shade=100 * n),
     "omniglot": lambda root, n: write_zips(root / "omniglot", characters=6 + 2 * n),
     "heart-disease": lambda root, n: write_hearts(root / "heart_disease", header=False, rows=12 + n),
@@ -70,12 +69,11 @@ def test_what_is_missing_everywhere_is_said_with_both_places(dataset: str, named
     assert str(named.parent) not in caught.value.public
 
 
-@every_dataset
-def test_a_data_root_is_the_only_place(dataset: str, named: Path, cache: Path, tmp_path: Path) -> None:
-    WRITERS[dataset](named, 1)
-    WRITERS[dataset](cache, 1)
+def test_a_data_root_is_the_only_place(named: Path, cache: Path, tmp_path: Path) -> None:
+    WRITERS["mnist"](named, 1)
+    WRITERS["mnist"](cache, 1)
     with pytest.raises(DataError) as caught:
-        inputs(dataset, tmp_path / "other")
+        inputs("mnist", tmp_path / "other")
     assert str(named) not in str(caught.value)
     assert str(cache) not in str(caught.value)
     assert "not found under data-root" in caught.value.public
