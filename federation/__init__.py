@@ -4,8 +4,9 @@ from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
 from federation.average import Mean, average
 from federation.errors import RunError, StrategyError
 from federation.exchange import Exchange
+from federation.observer import Observer
 from federation.oracle import Oracle
-from federation.rounds import Observer, Rounds
+from federation.rounds import Rounds
 from federation.sites import Reply, Site
 from federation.stages import Stages, Turn
 from federation.strategy import FederatedStrategy
