@@ -226,11 +226,11 @@ class Rounds:
 
         def opened() -> Iterator[Reply]:
             nonlocal samples
-            for message in messages:
-                site, cost = self.exchange.by_node[message.metadata.src_node_id], message.content.metric_records["cost"]
+            for answer in messages:
+                site, cost = self.exchange.by_node[answer.metadata.src_node_id], answer.content.metric_records["cost"]
                 samples += float(str(cost["samples"]))
                 work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
-                reply = Reply(site, unpack(message.content.array_records["arrays"]))
+                reply = Reply(site, unpack(answer.content.array_records["arrays"]))
                 if BUFFERS in reply.arrays:
                     mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
                 yield reply
