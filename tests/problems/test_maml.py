@@ -21,7 +21,7 @@ from problems import Task, build_problem
 from problems.maml import Maml, draw_tasks
 from server_app import simulate
 from strategies import RunError
-from tests.datasets.test_omniglot import write_zips
+from tests.datasets.helpers import write_zips
 
 SHAPE = (1, 17, 17)
 TASK = Task(
