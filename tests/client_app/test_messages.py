@@ -30,11 +30,6 @@ Opened = Callable[..., AbstractContextManager[SiteGrid]]
 SECRET = "ward-of-doctor-house"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def hospital(tmp_path: Path) -> Opened:
     """Open one site with a node-config; by default over a folder that a test has written."""
@@ -123,7 +118,7 @@ def test_no_moments_are_told_to_a_run_that_does_not_standardise(tmp_path: Path, 
 GOOD = "a,b,label\n1,2.5,0\n3,4.5,1\n5,6.5,0\n"
 
 BAD = {  # the table, what the coordinator is told, what only the site's own log says
-    "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "no label column 'label'", "outcome"),
+    "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "no label column 'label' among 3 columns", "outcome"),
     "a feature that is no number": ("a,b,label\n1,severe-4711,0\n3,4,1\n", "column 'b'", "severe-4711"),
     "three label values": ("a,b,label\n1,2,0\n3,4,1\n5,6,4711\n", "3 different values", "4711"),
     "two labels of no known pair": ("a,b,label\n1,2,sick4711\n3,4,well\n", "0/1", "sick4711"),

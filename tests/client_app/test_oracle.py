@@ -16,11 +16,6 @@ from problems.auc import Auc
 from problems.saddle import Saddle
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_every_stream_is_its_own_and_repeats() -> None:
     keys = list(itertools.product(range(3), range(3), range(1, 4), range(2)))
     draws = {key: tuple(torch.randint(2**40, (4,), generator=stream(*key)).tolist()) for key in keys}

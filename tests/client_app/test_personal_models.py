@@ -32,7 +32,6 @@ def run(folder: Path, **keys: Value) -> tuple[Result, SiteGrid]:
     """Run ``alone`` at three hospitals, each with a state folder of its own."""
     config = site_job(folder, **{"algorithm": "alone", "problem": "auc", **keys})
     nodes = [{**node, "state-dir": str(folder / f"state-{node['site']}")} for node in hospitals(folder)]
-    torch.set_num_threads(1)
     with SiteGrid(config, nodes) as grid:
         return coordinate(config, grid, Progress(quiet=True)), grid
 

@@ -38,11 +38,6 @@ REPO = Path(__file__).resolve().parents[2]
 STEPS = 60
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def finished(folder: Path, **keys: Value) -> Path:
     """Run at three hospitals; return the run folder."""
     config = site_job(folder, **{"algorithm": "fedrep", "model": "mlp", "hidden": 8, "rounds": 3, **keys})
@@ -376,7 +371,6 @@ def test_each_mistake_is_one_message_that_says_what_to_do(
 @pytest.fixture(scope="module")
 def given_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run that all mistakes are made with."""
-    torch.set_num_threads(1)
     return finished(tmp_path_factory.mktemp("given"), algorithm="codasca", problem="auc")
 
 

@@ -92,12 +92,11 @@ def test_the_rest_goes_on_without_the_site_that_failed(
     assert distances(t, b, result, [ALL] * 4).max() > 1e-4
 
 
-@pytest.mark.parametrize("harm", ["nan", "inf"])
 def test_by_default_a_bad_update_is_left_out_and_the_run_goes_on(
-    tmp_path: Path, harm: str, coefficients: tuple[Path, np.ndarray, np.ndarray]
+    tmp_path: Path, coefficients: tuple[Path, np.ndarray, np.ndarray]
 ) -> None:
     file, t, b = coefficients
-    result = simulate(sabotage(tmp_path, harm, **{"saddle.file": str(file)}))
+    result = simulate(sabotage(tmp_path, "nan", **{"saddle.file": str(file)}))
     assert distances(t, b, result, [ALL, [0, 1, 3], ALL, ALL]).max() < 1e-5
 
 
@@ -120,10 +119,9 @@ def test_the_text_of_an_exception_stays_at_the_site(tmp_path: Path, caplog: pyte
     assert "patient 4711 in /secret/folder" in caplog.text
 
 
-@pytest.mark.parametrize("harm", ["nan", "inf"])
-def test_a_run_stops_at_a_bad_update_if_told_to(tmp_path: Path, harm: str) -> None:
+def test_a_run_stops_at_a_bad_update_if_told_to(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="round 2 of 4: site 'site-2' sent NaN or infinity") as caught:
-        simulate(sabotage(tmp_path, harm, on_bad_update="stop", min_replies=1))
+        simulate(sabotage(tmp_path, "inf", on_bad_update="stop", min_replies=1))
     assert 'on-bad-update = "stop"' in str(caught.value)
     assert "Lower sabotage.lr = 0.02 or sabotage.lr-dual = 0.02" in str(caught.value)
 
