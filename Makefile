@@ -16,7 +16,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c cons
 
 export RUN_CONFIG # through the environment: it may hold quotes of either kind
 
-.PHONY: help run test lint clean
+.PHONY: help run test lint docs clean
 
 help: ## Say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -30,6 +30,9 @@ test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
 lint: $(VENV)/.dev ## Check style (ruff) and types (mypy)
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
+
+docs: $(VENV)/.dev ## Write the tables that the code decides: the keys in pyproject.toml, algorithms, problems, papers
+	@$(BIN)/python bin/docs.py
 
 clean: ## Remove the environment and all caches; runs/ and data/ stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.fab

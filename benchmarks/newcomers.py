@@ -38,7 +38,8 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
 
     from client_app.personalise import Given, personalise
     from datasets import SiteData, load_test
-    from datasets.partition import Rows, partition, stratified
+    from datasets.partition import Rows, partition
+    from datasets.splits import stratified
 
     torch.set_num_threads(1)
     given = Given.read(folder, {"data-root": data_root} if data_root else {})

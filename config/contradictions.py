@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from config.classes import parse_classes
-from models import WITH_STATISTICS
+from datasets import SOURCES
+from datasets.config import SITE
+from models import keeps_statistics
 from problems import PROBLEMS
 from problems.capabilities import in_words
 from strategies import ALGORITHMS, can_solve
 
 if TYPE_CHECKING:
     from config.run import RunConfig
-
-NATURAL_SITES = ("heart-disease", "harbox", "site")
-NATURAL_GROUPS = ("omniglot", *NATURAL_SITES)
 
 
 def contradictions(run: RunConfig) -> list[str]:
@@ -42,7 +41,7 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
     """Whatever the algorithm itself cannot do with."""
     algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
     yield from algorithm.misfits(run.flat())
-    if algorithm.own_statistics and run.bn == "average" and run.model in WITH_STATISTICS and problem.needs_data:
+    if algorithm.own_statistics and run.bn == "average" and problem.needs_data and keeps_statistics(run.model):
         yield (
             f"bn = {run.bn!r}: with algorithm = {run.algorithm!r} the batch-norm statistics of model = "
             f'{run.model!r} belong to each site\'s own model, so take bn = "local"'
@@ -91,13 +90,13 @@ def _split(run: RunConfig) -> Iterator[str]:
             f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
             "with which each site holds out rows of its own"
         )
-    if run.partition == "sites" and run.dataset not in NATURAL_SITES:
-        yield f'partition = "sites" needs data with natural sites (heart-disease, harbox), not {run.dataset!r}'
-    if run.partition == "by-group" and run.dataset not in NATURAL_GROUPS:
-        yield (
-            'partition = "by-group" needs data with groups (omniglot: characters, heart-disease: hospitals, '
-            f"harbox: users), not {run.dataset!r}"
-        )
+    sites = [name for name, source in SOURCES.items() if source.sites]
+    if run.partition == "sites" and run.dataset not in (*sites, SITE):
+        yield f'partition = "sites" needs data with natural sites ({", ".join(sites)}), not {run.dataset!r}'
+    groups = {name: source.groups for name, source in SOURCES.items() if source.groups}
+    if run.partition == "by-group" and run.dataset not in (*groups, SITE):
+        listed = ", ".join(f"{name}: {what}" for name, what in groups.items())
+        yield f'partition = "by-group" needs data with groups ({listed}), not {run.dataset!r}'
     if run.problem == "maml" and run.dataset == "omniglot" and run.partition != "by-group":
         yield (
             f"partition = {run.partition!r} spreads the drawings of a character over the sites, and problem = "

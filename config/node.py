@@ -14,38 +14,24 @@ if TYPE_CHECKING:
 
 
 class SiteConfig(BaseModel):
-    """Keys of ``--node-config``; all optional in a simulation.
-
-    Attributes
-    ----------
-    site : str
-        The site's name in reports and in the order of sums; default: from ``partition-id``.
-    data_dir : str
-        Folder with the site's own data (``dataset = "site"``).
-    data_root : str
-        Folder with public data sets, in place of the run's ``data-root``.
-    state_dir : str
-        Folder for what the site remembers between rounds; survives a restart of the container.
-    label : str
-        Label column, in place of the run's ``label``.
-    device : str
-        In place of the run's ``device``.
-    partition_id, num_partitions : int
-        Which part of a shared data set this site plays; Flower's simulation sets both.
-    """
+    """Keys of ``--node-config``; all optional in a simulation."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, alias_generator=lambda name: name.replace("_", "-")
     )
 
-    site: str = ""
-    data_dir: str = ""
-    data_root: str = ""
-    state_dir: str = ""
-    label: str = ""
-    device: str = ""
-    partition_id: Annotated[int, Field(ge=-1)] = -1
-    num_partitions: Annotated[int, Field(ge=0)] = 0
+    site: str = Field("", description="the site's name in reports and in the order of sums; no two may be the same; "
+                      "default: from partition-id")  # fmt: skip
+    data_dir: str = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
+    state_dir: str = Field("", description="folder for the site's memory and its own models, which survives a restart; "
+                           "default: a private folder for temporary files, never what a run says")  # fmt: skip
+    label: str = Field("", description="the label column; default: the run's label")
+    device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
+    data_root: str = Field("", description="folder with public data sets; default: the run's data-root")
+    partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which part of a public data set this site "
+                                                       "plays; not for its own data")  # fmt: skip
+    num_partitions: Annotated[int, Field(ge=0)] = Field(0, description="of how many; the run's sites. Flower's "
+                                                        "simulation sets both")  # fmt: skip
 
     @property
     def name(self) -> str:

@@ -1,16 +1,19 @@
 """Where samples come from, how they are split over sites, and how batches are drawn from them."""
 
+from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, columns_hash
-from datasets.loading import DATASETS, DataConfig, SiteData, load_site, load_test
+from datasets.loading import SiteData, load_site, load_test
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
+from datasets.sources import SOURCES
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
     "SAMPLERS",
+    "SOURCES",
     "Cohort",
     "DataConfig",
     "DataError",

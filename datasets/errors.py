@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _SHOWN = 5  # offending rows, values or columns named in one message
 
@@ -51,9 +50,3 @@ def examples(items: Sequence[object]) -> str:
     """List the first few items, and say how many more there are."""
     shown = ", ".join(str(item) for item in items[:_SHOWN])
     return shown if len(items) <= _SHOWN else f"{shown} and {len(items) - _SHOWN} more"
-
-
-def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """Say which allowed name is closest to a wrong one; empty when none is close."""
-    close = difflib.get_close_matches(name, list(allowed), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

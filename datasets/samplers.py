@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from datasets.errors import DataError, suggestion
+from datasets.errors import DataError
+from keys import hint
 
 SAMPLERS = ("uniform", "fixed-positives")
 
@@ -98,7 +99,7 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     """
     if name not in SAMPLERS:
         allowed = ", ".join(SAMPLERS)
-        raise DataError.plain(f"unknown sampler {name!r}; allowed: {allowed}{suggestion(name, SAMPLERS)}")
+        raise DataError.plain(f"unknown sampler {name!r}; allowed: {allowed}.{hint(name, SAMPLERS)}")
     if batch_size < 1:
         raise DataError.plain(f"batch size is {batch_size}; it must be at least 1")
     if not len(labels):

@@ -1,11 +1,12 @@
 """Federated learning without any algorithm in it: rounds, messages, stages, averages. strategies/ builds on it."""
 
-from federation.algorithm import Algorithm, FirstCome, SkipsPhases
+from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
 from federation.average import Mean, average
 from federation.errors import RunError, StrategyError
 from federation.exchange import Exchange
+from federation.observer import Observer
 from federation.oracle import Oracle
-from federation.rounds import Observer, Rounds
+from federation.rounds import Rounds
 from federation.sites import Reply, Site
 from federation.stages import Stages, Turn
 from federation.strategy import FederatedStrategy
@@ -13,6 +14,7 @@ from federation.wire import not_finite, pack, size, unpack
 
 __all__ = [
     "Algorithm",
+    "Card",
     "Exchange",
     "FederatedStrategy",
     "FirstCome",

@@ -21,8 +21,40 @@ if TYPE_CHECKING:
     from federation.sites import Reply, Site
     from keys import Value
     from problems import Arrays
+    from problems.papers import Paper
 
 log = logging.getLogger("edelweiss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What documents say of an algorithm; their tables are made of it, and tests hold it against the code.
+
+    Lengths are in numbers: d of x, p of y, b of the body. A round is one in the middle of a stage.
+
+    Attributes
+    ----------
+    papers : tuple of Paper
+        Where it is from; empty for a baseline without.
+    where : str
+        The algorithm in the first of them: "Alg. 1".
+    down, up : str
+        What a site receives and sends in a round: "3d + 2p".
+    gradients : str
+        That it evaluates in a round: "q", "2q".
+    sends : str
+        The vectors that leave the site, in words for a hospital's engineer.
+    remembers : str
+        What the site keeps between rounds; empty for nothing.
+    """
+
+    papers: tuple[Paper, ...] = ()
+    where: str = ""
+    down: str
+    up: str
+    gradients: str
+    sends: str
+    remembers: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +66,7 @@ class Algorithm(ABC):
     """
 
     name: ClassVar[str]
+    card: ClassVar[Card]
     solves: ClassVar[frozenset[str]]
     """Kinds of problems (``Problem.kind``) that this algorithm is for."""
     needs: ClassVar[frozenset[type]] = frozenset()

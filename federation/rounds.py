@@ -7,17 +7,19 @@ import operator
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
 from federation.algorithm import FirstCome, SkipsPhases
 from federation.average import Mean
 from federation.errors import RunError, StrategyError
-from federation.fingerprint import fingerprint
+from federation.messages import message, metrics_in, noting
+from federation.observer import Nobody, Observer
+from federation.output import Output
 from federation.sites import Reply, Site
 from federation.wire import pack, unpack
 from keys import Stream
@@ -26,7 +28,7 @@ from problems.metrics import metric, pool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from flwr.app import ArrayRecord
+    from flwr.app import ArrayRecord, Message
     from torch import Tensor
 
     from federation.algorithm import Algorithm
@@ -36,55 +38,6 @@ if TYPE_CHECKING:
 
 MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
 BUFFERS = "buffers"  # batch-norm statistics: averaged with every algorithm, and no part of x
-
-
-class Observer(Protocol):
-    """Whoever wants to know how a run goes: the server app's report."""
-
-    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
-        """Note that a round ended, and its cost.
-
-        Parameters
-        ----------
-        server_round : int
-            1 to R.
-        cost : dict
-            gradients and samples (see `client_app.oracle.SiteOracle`) of all sites together, bytes-down, bytes-up,
-            seconds, seconds-waiting; and what the algorithm measures.
-        work : dict
-            Gradients of each site that took part, by its name.
-        """
-
-    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
-        """Note how the model that a round ended with does at these sites."""
-
-
-class Nobody:
-    """The observer that does not look."""
-
-    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
-        """Do nothing."""
-
-    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
-        """Do nothing."""
-
-
-class Output:
-    """The model that a run returns, kept up to date round by round in one copy."""
-
-    def __init__(self, which: str, rounds: int, seed: int) -> None:
-        self.which = which
-        self.drawn = int(np.random.default_rng([seed, Stream.OUTPUT_ROUND]).integers(1, rounds + 1))
-        self.model: Arrays = {}
-
-    def update(self, model: Arrays, turn: Turn) -> None:
-        """Take note of the model after a round."""
-        if self.which == "random":
-            self.model = model if turn.round == self.drawn else self.model
-        elif self.which == "last" or turn.starts_stage:
-            self.model = model
-        else:  # the running mean over the rounds of this stage
-            self.model = {n: self.model[n] + (v - self.model[n]) / turn.round_in_stage for n, v in model.items()}
 
 
 @dataclass(kw_only=True)
@@ -273,11 +226,11 @@ class Rounds:
 
         def opened() -> Iterator[Reply]:
             nonlocal samples
-            for message in messages:
-                site, cost = self.exchange.by_node[message.metadata.src_node_id], message.content.metric_records["cost"]
+            for answer in messages:
+                site, cost = self.exchange.by_node[answer.metadata.src_node_id], answer.content.metric_records["cost"]
                 samples += float(str(cost["samples"]))
                 work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
-                reply = Reply(site, unpack(message.content.array_records["arrays"]))
+                reply = Reply(site, unpack(answer.content.array_records["arrays"]))
                 if BUFFERS in reply.arrays:
                     mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
                 yield reply
@@ -323,13 +276,6 @@ class Rounds:
         return [sites[i] for i in sorted(random.choice(len(sites), count, replace=False))]
 
 
-def message(arrays: ArrayRecord, config: Mapping[str, object], turn: Turn, site: Site, kind: str) -> Message:
-    """Write a message: what a site cannot know of its turn goes with it, the rest follows from the run-config."""
-    told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "site": site.index, "name": site.name}
-    record = ConfigRecord({**config, **told})  # type: ignore[dict-item]
-    return Message(RecordDict({"arrays": arrays, "config": record}), site.node_id, kind)
-
-
 @contextmanager
 def naming_round(server_round: int, rounds: int) -> Iterator[None]:
     """Say in a RunError which round it was."""
@@ -342,18 +288,3 @@ def naming_round(server_round: int, rounds: int) -> Iterator[None]:
 def at_sites(evaluated: Iterable[tuple[Site, Metrics]]) -> Iterator[tuple[str, Metrics]]:
     """Yield evaluations with where they took place."""
     return ((f"at site {site.name!r}", metrics) for site, metrics in evaluated)
-
-
-def metrics_in(answer: Message) -> Metrics:
-    """Return the evaluation in an answer; empty when there is none."""
-    return cast("Metrics", dict(answer.content.metric_records["metrics"]))
-
-
-def noting(
-    messages: Iterable[Message], sites: dict[int, Site], evaluated: list[tuple[Site, Metrics]]
-) -> Iterator[Message]:
-    """Pass the answers on, noting the evaluations that they carry."""
-    for answer in messages:
-        if metrics := metrics_in(answer):
-            evaluated.append((sites[answer.metadata.src_node_id], metrics))
-        yield answer

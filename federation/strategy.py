@@ -11,7 +11,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from federation.algorithm import Algorithm
 from federation.errors import StrategyError
 from federation.exchange import Exchange
-from federation.rounds import Nobody, Observer, Rounds
+from federation.observer import Nobody, Observer
+from federation.rounds import Rounds
 from federation.sites import Site
 
 if TYPE_CHECKING:

@@ -8,6 +8,6 @@ all that the personalised methods need, which share the body and keep the head; 
 from models.architecture import Architecture, resolve_device
 from models.errors import ModelError
 from models.flat import FlatNetwork
-from models.networks import MODELS, WITH_STATISTICS, build
+from models.networks import MODELS, build, keeps_statistics
 
-__all__ = ["MODELS", "WITH_STATISTICS", "Architecture", "FlatNetwork", "ModelError", "build", "resolve_device"]
+__all__ = ["MODELS", "Architecture", "FlatNetwork", "ModelError", "build", "keeps_statistics", "resolve_device"]

@@ -1,4 +1,4 @@
-"""Dropout that a seed decides, whatever else the process has drawn."""
+"""Dropout with the same masks on every device."""
 
 from __future__ import annotations
 
@@ -7,25 +7,14 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Dropout):
-    """Dropout (Srivastava et al. 2014) with masks of a stream of its own.
+    """Dropout (Srivastava et al. 2014) whose masks are drawn on the CPU, also for a GPU.
 
-    PyTorch's draws from the process's global generator, so its masks depend on which sites the process served before.
-    These are drawn on the CPU, also for a GPU, from ``stream``: the bits are the same on every device and on any number
-    of workers. `FlatNetwork.reseed` sets the stream that all of a network's layers share.
-
-    Attributes
-    ----------
-    stream : torch.Generator
-        On the CPU.
+    PyTorch's draws on the device of its inputs, so that equal seeds give other masks on a GPU than on a CPU.
     """
-
-    def __init__(self, p: float) -> None:
-        super().__init__(p)
-        self.stream = torch.Generator()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the inputs, in training each 0 with probability p and else divided by 1 - p."""
         if not self.training:
             return inputs
-        kept = torch.rand(inputs.shape, generator=self.stream) >= self.p
+        kept = torch.rand(inputs.shape, device="cpu") >= self.p
         return inputs * kept.to(inputs).div_(1 - self.p)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout
 from models.errors import ModelError
+from models.stream import Stream, may_draw
 
 
 class FlatNetwork:
@@ -35,8 +35,7 @@ class FlatNetwork:
     size : int
         Number of trainable parameters, counted as scalars.
     buffer_size : int
-        Number of floating-point entries in the module's persistent buffers: the running means and variances
-        of batch norm. Its counters, integers, are not among them.
+        Number of entries in the module's `statistics`.
     spans : dict of str to slice
         Where each trainable parameter lies in x; the slices cover 0 to ``size`` without gaps. For the
         networks of `build` the last two are the weight and the bias of the head.
@@ -53,8 +52,7 @@ class FlatNetwork:
         # Tied tensors appear in a state dict under each of their names, elsewhere once.
         self._state: dict[str, Tensor] = module.state_dict(keep_vars=True)
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        buffers = {name: b for name, b in module.named_buffers() if name in self._state and b.is_floating_point()}
-        self._parameters, self._buffers = list(parameters.values()), list(buffers.values())
+        self._parameters, self._buffers = list(parameters.values()), statistics(module)
         if not parameters:
             raise ModelError(f"{type(module).__name__} has no trainable parameters")
         kinds = {f"{t.dtype} on {t.device}" for t in (*self._parameters, *self._buffers)}
@@ -75,11 +73,7 @@ class FlatNetwork:
         self._point(self._parameters, self._x)
         self._statistics = _join(self._buffers, self._x)
         self._point(self._buffers, self._statistics)
-
-        dropouts = [layer for layer in module.modules() if isinstance(layer, Dropout)]
-        self._noise = dropouts[0].stream if dropouts else None
-        for layer in dropouts:
-            layer.stream = dropouts[0].stream
+        self._stream = Stream(self._x.device) if may_draw(module) else None
 
     @staticmethod
     def _point(tensors: Sequence[Tensor], flat: Tensor) -> None:
@@ -131,8 +125,16 @@ class FlatNetwork:
         self._x = x
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the module's outputs for a batch, (n, outputs) for inputs (n, \\*shape)."""
-        outputs: Tensor = self.module(inputs)
+        """Return the module's outputs for a batch, (n, outputs) for inputs (n, \\*shape).
+
+        What the module draws comes from the network's own stream, see `reseed`.
+        """
+        outputs: Tensor
+        if self._stream is None:
+            outputs = self.module(inputs)
+        else:
+            with self._stream.lent(self.module.training):
+                outputs = self.module(inputs)
         return outputs
 
     def gradient(self, loss: Tensor, extra: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
@@ -176,17 +178,18 @@ class FlatNetwork:
             self.module.train(mode)
 
     def reseed(self, seed: int) -> None:
-        """Start the stream of which dropout draws its masks; nothing to do where the network has none.
+        """Start the network's random stream anew: that of dropout, stochastic depth and whatever else draws.
 
-        Forward passes in training mode after equal seeds drop the same units of inputs of equal shape.
+        Equal passes in training mode after equal seeds draw the same, whatever the process drew before; its global
+        generators stay as they are. In evaluation mode a module that draws does so alike in every pass.
 
         Parameters
         ----------
         seed : int
             In [0, 2^63).
         """
-        if self._noise is not None:
-            self._noise.manual_seed(seed)
+        if self._stream is not None:
+            self._stream.seed(seed)
 
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """Return a state dict that a fresh module loads with ``strict=True``.
@@ -258,6 +261,15 @@ class FlatNetwork:
     def _require_buffers(self, flat: Tensor) -> None:
         if flat.shape != (self.buffer_size,):  # copy_ would spread a single number over all of them
             raise ModelError(f"buffers have shape {tuple(flat.shape)}: the network needs ({self.buffer_size},)")
+
+
+def statistics(module: nn.Module) -> list[Tensor]:
+    """Return the module's persistent floating-point buffers: the running means and variances of batch norm.
+
+    Its counters, integers, are not among them.
+    """
+    kept = module.state_dict(keep_vars=True)
+    return [buffer for name, buffer in module.named_buffers() if name in kept and buffer.is_floating_point()]
 
 
 def _join(tensors: Iterable[Tensor], like: Tensor) -> Tensor:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from keys import unknown
 from models.dropout import Dropout
 from models.errors import ModelError
+from models.flat import statistics
 
 _Shape = tuple[int, ...]
 
 _SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
 _FRAME = 32  # pixels; smaller images of vgg11 and alexnet stand in a frame of this size
 _SMALLEST_IMAGE = 16  # pixels; divided by eight, 2 x 2 are left: batch norm can train, even on one sample
+_ANY = (3, 32, 32)  # a shape that every model takes
 
 
 def _body_and_head(body: list[nn.Module], width: int, outputs: int) -> nn.Module:
@@ -46,14 +48,17 @@ def _image(name: str, shape: _Shape, smallest: int) -> _Shape:
 
 
 def _linear(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """One layer on any shape, flattened."""
     return _body_and_head([nn.Flatten()], prod(shape), outputs)
 
 
 def _mlp(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """Two layers of ``hidden`` units on any shape, flattened."""
     return _body_and_head([nn.Flatten(), *_dense(prod(shape), hidden, hidden)], hidden, outputs)
 
 
 def _dnn(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """DePRL's network for HARBox (Xiong et al. 2024): any shape, flattened; dropout of 5 % behind each layer."""
     return _body_and_head([nn.Flatten(), *_dense(prod(shape), 512, 256, 128, 64, drop=0.05)], 64, outputs)
 
 
@@ -82,6 +87,7 @@ def _cnn(
 
 
 def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """LeNet-5 (LeCun et al. 1998) in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2."""
     # The original digits of 28 pixels stood in a frame of 32.
     padding = (2 if min(shape[1:], default=0) < 32 else 0, 0)
     return _cnn(name, shape, outputs, hidden, channels=(6, 16), padding=padding, widths=(120, 84))
@@ -90,10 +96,11 @@ def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
 def _plain_deep(
     name: str, shape: _Shape, outputs: int, hidden: int, *, blocks: tuple[tuple[int, ...], ...], stride: int, side: int
 ) -> nn.Module:
-    """Blocks of 3 x 3 convolutions and a pooling, without normalisation, then two fully connected layers of 512.
+    """Blocks of 3 x 3 convolutions and a pooling, without normalisation or dropout, then two dense layers of 512.
 
     The first convolution has a stride, and pads small images to `_FRAME`. A block does without its pooling where
-    ``side``, that of what the fully connected layers see, is reached before.
+    ``side``, that of what the fully connected layers see, is reached before. Of larger images' features the means of
+    parts are taken. The convolutions start as He et al. 2015.
     """
     before, *sides = _image(name, shape, _SMALLEST_IMAGE)
     padding = 1 + max(0, _FRAME - sides[0] + 1) // 2, 1 + max(0, _FRAME - sides[1] + 1) // 2
@@ -118,7 +125,11 @@ def _plain_deep(
 
 
 def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
-    """Four 3 x 3 convolutions with stride 2, each with batch norm by the batch's own statistics and ReLU."""
+    """The few-shot network of MAML on Omniglot (Finn et al. 2017, after Vinyals et al. 2016).
+
+    Four 3 x 3 convolutions of ``hidden`` channels (64 there) with stride 2 rather than pooling, each with batch norm
+    and ReLU, then the mean over the image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
+    """
     before = _image(name, shape, 17)[0]  # the sides, divided by 16 and rounded up, are 2: batch norm can train
     layers: list[nn.Module] = []
     for _ in range(4):
@@ -135,19 +146,26 @@ def _torchvision(
     hidden: int,
     *,
     stem: str,
-    pool: str,
     fan: Literal["fan_in", "fan_out"],
+    pool: str = "",
+    smallest: int = _SMALLEST_IMAGE,
 ) -> nn.Module:
-    """torchvision's network with a first convolution for these channels and this size."""
-    channels, height, width = _image(name, shape, _SMALLEST_IMAGE)
+    """torchvision's network, untrained, with a first convolution for these channels and this size.
+
+    Where a side has 64 pixels or fewer, that is 3 x 3 with stride 1 and no max-pooling follows, as is usual on CIFAR.
+    """
+    channels, height, width = _image(name, shape, smallest)
     from datasets.vision import import_torchvision  # slow, and only these models need it
 
-    network: nn.Module = import_torchvision().models.get_model(name, weights=None, num_classes=outputs)
+    models = import_torchvision().models
+    network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)
+    first: Any = network.get_submodule(stem)
+    kernel, stride, padding = first.kernel_size, first.stride, first.padding
     if min(height, width) <= _SMALL_IMAGE:
-        convolution = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
-        network.set_submodule(pool, nn.Identity())
-    else:
-        convolution = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        kernel, stride, padding = 3, 1, 1
+        if pool:
+            network.set_submodule(pool, nn.Identity())
+    convolution = nn.Conv2d(channels, first.out_channels, kernel, stride, padding, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode=fan, nonlinearity="relu")  # as torchvision's own
     network.set_submodule(stem, convolution)
     return network
@@ -155,62 +173,39 @@ def _torchvision(
 
 _resnet = partial(_torchvision, stem="conv1", pool="maxpool", fan="fan_out")
 _densenet = partial(_torchvision, stem="features.conv0", pool="features.pool0", fan="fan_in")
+_efficientnet = partial(_torchvision, stem="features.0.0", fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
 
 _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "linear": _linear,
     "mlp": _mlp,
     "dnn": _dnn,
     "lenet5": _lenet5,
+    # The widths of Caffe's LeNet (Jia et al. 2014).
     "cnn-mnist": partial(_cnn, channels=(20, 50), padding=(0, 0), widths=(500,)),
+    # The CNN of FedAvg (McMahan et al. 2017).
     "cnn-cifar": partial(_cnn, channels=(32, 64), padding=(2, 2), widths=(512,)),
     "conv4": _conv4,
+    # AlexNet's five convolutions (Krizhevsky et al. 2012), made small for images of 28 or 32 pixels.
     "alexnet": partial(_plain_deep, blocks=((64,), (192,), (384, 256, 256)), stride=2, side=2),
+    # VGG's configuration A (Simonyan & Zisserman 2015) with half its channels and the first three of its poolings, so
+    # that a 32 x 32 image leaves the 256 x 4 x 4 = 4096 numbers of which DePRL's classifier makes 512, 512, outputs.
     "vgg11": partial(_plain_deep, blocks=((32,), (64,), (128, 128), (256, 256, 256, 256)), stride=1, side=4),
-    "resnet18": _resnet,
+    "resnet18": _resnet,  # He et al. 2016
     "resnet50": _resnet,
-    "densenet121": _densenet,
+    "densenet121": _densenet,  # Huang et al. 2017
+    "efficientnet-b0": _efficientnet,  # Tan & Le 2019: dropout and stochastic depth
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)
-WITH_STATISTICS = frozenset({"resnet18", "resnet50", "densenet121"})
-"""Models whose batch norm keeps running statistics."""
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 64, seed: int = 0) -> nn.Module:
     """Build a freshly initialised network on the CPU.
 
-    ``linear``, ``mlp``
-        Any shape, flattened; ``mlp`` has two hidden layers.
-    ``dnn``
-        Of DePRL (Xiong et al. 2024) for HARBox: any shape, flattened; hidden layers of 512, 256, 128 and 64, each with
-        dropout of 5 % (`models.dropout`).
-    ``lenet5``
-        LeCun et al. 1998, in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
-    ``cnn-mnist``
-        The widths of Caffe's LeNet (Jia et al. 2014): 20 and 50 channels of 5 x 5, then 500.
-    ``cnn-cifar``
-        The CNN of FedAvg (McMahan et al. 2017): 32 and 64 channels of 5 x 5, padded, then 512.
-    ``conv4``
-        The few-shot network of MAML on Omniglot (Finn et al. 2017, after Vinyals et al. 2016): four 3 x 3
-        convolutions of ``hidden`` channels (64 there) with stride 2 in place of pooling, then the mean over the
-        image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
-    ``alexnet``
-        AlexNet's five convolutions (Krizhevsky et al. 2012) of 64, 192, 384, 256 and 256 channels, made small for
-        images of 28 or 32 pixels: 3 x 3, the first with stride 2, and 2 x 2 poolings; then 1024, 512, 512.
-    ``vgg11``
-        VGG's configuration A (Simonyan & Zisserman 2015) with half its channels and the first three of its poolings,
-        so that a 32 x 32 image leaves the 256 x 4 x 4 = 4096 numbers of which DePRL's classifier makes 512, 512 and
-        the outputs.
-        ``alexnet`` and ``vgg11`` have neither normalisation nor dropout, and their convolutions start as He et al.
-        2015. Images under 32 pixels are padded to that; of larger ones' features the means of parts are taken.
-    ``resnet18``, ``resnet50``, ``densenet121``
-        torchvision's (He et al. 2016; Huang et al. 2017), untrained. Where a side has 64 pixels or fewer, the
-        first convolution is 3 x 3 with stride 1 and no max-pooling follows it, as is usual on CIFAR.
-
     Parameters
     ----------
     name : str
-        A name in `MODELS`.
+        A name in `MODELS`; its function or row above says what it is.
     shape : tuple of int
         Of one input: (features,) or (channels, height, width), each 1 or more.
     outputs : int
@@ -232,9 +227,7 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
         For an unknown name, a shape that the model cannot take, or outputs or hidden below 1.
     """
     if name not in _BUILDERS:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known models: {', '.join(MODELS)}"
-        raise ModelError(f"unknown model {name!r}; {hint}")
+        raise ModelError(unknown("model", name, MODELS))
     if not shape or min(*shape, outputs, hidden) < 1:
         raise ModelError(
             f"model {name!r} cannot have shape {shape}, outputs {outputs} and hidden {hidden}: the shape is "
@@ -244,3 +237,10 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         return _BUILDERS[name](name, tuple(shape), outputs, hidden)
+
+
+@lru_cache
+def keeps_statistics(name: str) -> bool:
+    """Return whether a model keeps running statistics, found by looking at one that has no memory and no numbers."""
+    with torch.device("meta"):
+        return bool(statistics(_BUILDERS[name](name, _ANY, 1, 1)))

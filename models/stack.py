@@ -11,6 +11,7 @@ from torch.nn.functional import batch_norm, conv2d, relu_
 
 from models.errors import ModelError
 from models.flat import FlatNetwork
+from models.stream import PLAIN
 
 
 class Stack:
@@ -36,7 +37,7 @@ class Stack:
         self._shapes = [p.shape for p in network.module.parameters()]
         self._sizes = [shape.numel() for shape in self._shapes]
         for layer in network.module.modules():
-            if not isinstance(layer, _LAYERS) or (isinstance(layer, nn.BatchNorm2d) and layer.track_running_stats):
+            if not isinstance(layer, PLAIN) or (isinstance(layer, nn.BatchNorm2d) and layer.track_running_stats):
                 raise ModelError(
                     f"{type(layer).__name__} cannot be adapted to many tasks at once: take a network of layers in a "
                     "row whose batch norm, if any, uses the batch's own statistics, such as conv4 or mlp"
@@ -92,12 +93,6 @@ class Stack:
                 flat = inputs.permute(1, 3, 4, 0, 2).flatten()
                 inputs = flat.view(n, *inputs.shape[3:], -1).permute(0, 3, 1, 2)
         return _apply(self.module, iter(parameters), inputs, t)
-
-
-_LAYERS = (
-    *(nn.Sequential, nn.Conv2d, nn.BatchNorm2d, nn.ReLU),
-    *(nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear),
-)
 
 
 def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) -> Tensor:

@@ -1,13 +1,17 @@
-"""The area under the ROC curve as a minimax problem: ``auc`` and ``auc-margin``."""
+"""The area under the ROC curve as a minimax problem: ``auc`` and ``auc-margin``.
+
+NIPS 29:451-459, arXiv:2005.02426, arXiv:2012.03173
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from keys import choice, hyper
+from problems import papers
 from problems.capabilities import ClosedFormDual
 from problems.network import NetworkProblem
 
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from problems.base import Batch
+    from problems.papers import Paper
 
 
 def weighted_squares(h: Tensor, positive: Tensor, prior: float, scalars: Tensor) -> Tensor:
@@ -42,6 +47,12 @@ class Auc(NetworkProblem, ClosedFormDual):
 
     name = "auc"
     kind = "minimax"
+    optimises = "AUROC, by the square surrogate"
+    reports = ("auroc", "auprc")
+    papers: ClassVar[tuple[Paper, ...]] = (
+        papers.SOLAM,
+        papers.CODA,
+    )
     scalars = ("a", "b")
     dual_scalars = ("alpha",)
 
@@ -82,6 +93,9 @@ class AucMargin(Auc):
     """
 
     name = "auc-margin"
+    optimises = "the same with a margin, and α ≥ 0"
+    reports = ("auroc", "auprc")
+    papers: ClassVar[tuple[Paper, ...]] = (papers.AUC_MARGIN,)
 
     margin: float = hyper(1.0, "m: how far apart positives and negatives are pushed, in units of h", above=0.0)
 

@@ -1,4 +1,7 @@
-"""The area under the precision-recall curve as a conditional expectation: ``auprc``."""
+"""The area under the precision-recall curve as a conditional expectation: ``auprc``.
+
+arXiv:2104.08736, arXiv:2310.02524
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from keys import hyper
+from problems import papers
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
@@ -33,6 +37,14 @@ class Auprc(NetworkProblem):
 
     name = "auprc"
     kind = "conditional"
+    optimises = (
+        "average precision: of each positive, the share of positives among those ranked above it, by the squared hinge"
+    )
+    reports = ("auroc", "auprc")
+    papers = (
+        papers.SOAP,
+        papers.FCSG,
+    )
     sampler = "fixed-positives"
 
     margin: float = hyper(1.0, "s: how far a positive should rank above others, in units of h", above=0.0)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from datasets import Sampler, Samples
+    from problems.papers import Paper
 
 Arrays = dict[str, Tensor]
 """Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
@@ -76,6 +77,9 @@ class Problem(ABC):
         The value of the run-config key ``problem``.
     kind : str
         ``"minimisation"`` (no y), ``"minimax"``, or a word of its own that some algorithm lists in ``solves``.
+    optimises, reports, papers
+        What documents say of it: what is optimised, in words; the metrics to look at besides the loss, names in
+        `problems.metrics.METRICS`; where it is from.
     needs_data : bool
         False for problems given in closed form: they are run without a data set and without a model.
     multiclass : bool
@@ -97,6 +101,9 @@ class Problem(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[str]
+    optimises: ClassVar[str]
+    reports: ClassVar[tuple[str, ...]]
+    papers: ClassVar[tuple[Paper, ...]] = ()
     needs_data: ClassVar[bool] = True
     multiclass: ClassVar[bool] = False
     sampler: ClassVar[str] = "uniform"

@@ -17,6 +17,8 @@ class Bce(NetworkProblem):
 
     name = "bce"
     kind = "minimisation"
+    optimises = "binary cross-entropy, the usual baseline"
+    reports = ("auroc", "auprc")
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy on the batch."""

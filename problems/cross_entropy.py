@@ -20,6 +20,8 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
 
     name = "cross-entropy"
     kind = "minimisation"
+    optimises = "its form for more classes"
+    reports = ("accuracy", "worst-class")
     multiclass = True
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Training for the class that does worst: ``fair``, cross-entropy with adversarial class weights."""
+"""Training for the class that does worst: ``fair``, cross-entropy with adversarial class weights.
+
+arXiv:2203.04850, arXiv:1902.00146
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 
+from problems import papers
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
@@ -43,6 +47,12 @@ class Fair(NetworkProblem):
 
     name = "fair"
     kind = "minimax"
+    optimises = "cross-entropy under the worst weights of the classes"
+    reports = ("accuracy", "worst-class")
+    papers = (
+        papers.MOMENTUM,
+        papers.AGNOSTIC,
+    )
     multiclass = True
 
     def __post_init__(self) -> None:

@@ -1,4 +1,7 @@
-"""Invariant logistic regression: a conditional expectation inside a logarithm, on data drawn as they are needed."""
+"""Invariant logistic regression: a conditional expectation inside a logarithm, on data drawn as they are needed.
+
+arXiv:2310.02524
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch
 from torch.nn.functional import softplus
 
 from keys import Stream, hyper
+from problems import papers
 from problems.base import Problem
 
 if TYPE_CHECKING:
@@ -37,6 +41,9 @@ class InvariantLogistic(Problem):
 
     name = "invariant-logistic"
     kind = "conditional"
+    optimises = "the logistic loss of the mean over all noisy views of a sample"
+    reports = ("accuracy",)
+    papers = (papers.FCSG,)
     needs_data = False
 
     inner_samples: int = hyper(10, "m: views of each of the batch-size outer samples", low=1)

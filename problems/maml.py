@@ -1,4 +1,7 @@
-"""Few-shot learning by a starting point from which few gradient steps are enough: ``maml``."""
+"""Few-shot learning by a starting point from which few gradient steps are enough: ``maml``.
+
+arXiv:1703.03400, arXiv:2310.02524
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from keys import Stream, hyper
 from models import ModelError
 from models.stack import Stack
+from problems import papers
 from problems.capabilities import InnerFunction
 from problems.network import NetworkProblem
 
@@ -51,6 +55,12 @@ class Maml(NetworkProblem, InnerFunction):
 
     name = "maml"
     kind = "conditional"
+    optimises = "the query loss of new few-shot tasks after a gradient step on their support sets"
+    reports = ("accuracy",)
+    papers = (
+        papers.MAML,
+        papers.FCSG,
+    )
     multiclass = True
 
     ways: int = hyper(5, "N: classes of a task", low=2)

@@ -1,4 +1,7 @@
-"""Training that is robust against one perturbation of all inputs (Huang et al., AdaFGDA, section 6.3)."""
+"""Training that is robust against one perturbation of all inputs (Huang et al., AdaFGDA, section 6.3).
+
+arXiv:2211.07303
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy, one_hot
 
 from keys import choice, hyper
+from problems import papers
 from problems.metrics import correct_by_class
 from problems.network import NetworkProblem
 
@@ -34,6 +38,9 @@ class Robust(NetworkProblem):
 
     name = "robust"
     kind = "minimax"
+    optimises = "the mean loss under the worst perturbation ν with ‖ν‖ ≤ r, one ν for all samples"
+    reports = ("accuracy", "worst-class", "robust-accuracy", "clean-loss")
+    papers = (papers.ADAFGDA,)
     multiclass = True
 
     radius: float = hyper(1.0, "r: of the ball of perturbations, in units of the standardised inputs", above=0.0)

@@ -1,4 +1,7 @@
-"""A heterogeneous quadratic saddle problem with a known solution: how far an algorithm gets is visible exactly."""
+"""A heterogeneous quadratic saddle problem with a known solution: how far an algorithm gets is visible exactly.
+
+arXiv:2211.07303, arXiv:2205.02215
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 import torch
 
 from keys import Stream, filename, hyper
+from problems import papers
 from problems.base import Problem
 from problems.capabilities import ClosedFormDual
 from problems.errors import ProblemError
@@ -36,6 +40,12 @@ class Saddle(Problem, ClosedFormDual):
 
     name = "saddle"
     kind = "minimax"
+    optimises = "a quadratic game with a known solution: how far an algorithm gets is visible exactly"
+    reports = ("distance-x", "distance-y")
+    papers = (
+        papers.ADAFGDA,
+        papers.FEDNEST,
+    )
     needs_data = False
 
     dimension: int = hyper(20, "d", low=1)

@@ -1,4 +1,4 @@
-"""Acc-FCSG-M (Wu et al., NeurIPS 2023, Algorithm 2): FCSG with recursive momentum at the clients."""
+"""Acc-FCSG-M (Wu et al., NeurIPS 2023, Algorithm 2; arXiv:2310.02524): FCSG with recursive momentum at the clients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from strategies.recursive_momentum import RecursiveMomentum, corrected, initial_estimate
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ class AccFCSGM(RecursiveMomentum):
     """
 
     name = "acc-fcsg-m"
+    card = Card(
+        papers=(papers.FCSG,),
+        where="Alg. 2",
+        down="2d",
+        up="2d",
+        gradients="2q",
+        sends="x, and u, a running estimate of the gradient",
+        remembers="the point before its last step",
+    )
     solves = frozenset({"conditional"})
     partial = False
 

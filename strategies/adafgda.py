@@ -1,4 +1,4 @@
-"""AdaFGDA (Huang et al., 2024): FGDA with adaptive, elementwise step sizes."""
+"""AdaFGDA (Huang et al., 2024; arXiv:2211.07303): FGDA with adaptive, elementwise step sizes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Oracle, average
+from federation import Card, Oracle, average
 from keys import choice, hyper
+from problems import papers
 from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ class AdaFgda(RecursiveDescentAscent):
     """
 
     name = "adafgda"
+    card = Card(
+        papers=(papers.ADAFGDA,),
+        where="Alg. 1",
+        down="3d + 3p",
+        up="2d + 2p",
+        gradients="2q",
+        sends="x, y, and running estimates u, v of both gradients",
+    )
 
     lr: float = hyper(0.001, "γ: step size of x; times η_t, and up to 1/ρ times that", above=0.0)
     lr_dual: float = hyper(0.001, "λ: step size of y; times η_t, and up to 1/ρ times that", above=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
 from strategies.local_steps import existing, step
 
@@ -31,6 +31,13 @@ class Alone(FederatedStrategy):
     """
 
     name = "alone"
+    card = Card(
+        down="d + p",
+        up="0",
+        gradients="q",
+        sends="none; x and y stay",
+        remembers="its x, y",
+    )
     solves = frozenset({"minimisation", "minimax"})
     personalised = True
     exchanges = False

@@ -1,12 +1,13 @@
-"""CDMA (Xie et al., AAAI 2023): cross-device federated minimax."""
+"""CDMA (Xie et al., AAAI 2023; arXiv:2105.14216): cross-device federated minimax."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, FirstCome, Oracle, average
+from federation import Card, FederatedStrategy, FirstCome, Oracle, average
 from keys import hyper
+from problems import papers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +49,13 @@ class Cdma(FederatedStrategy, FirstCome):
     """
 
     name = "cdma"
+    card = Card(
+        papers=(papers.CDMA,),
+        down="4d + 4p",
+        up="2d + 2p",
+        gradients="2q",
+        sends="both gradients of a batch at the common point, less a part of those at the previous one; then x, y",
+    )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)

@@ -1,12 +1,13 @@
-"""CODA (Guo, Liu, Yuan, Shen, Liu & Yang, ICML 2020, Algorithms 1 and 2)."""
+"""CODA (Guo, Liu, Yuan, Shen, Liu & Yang, ICML 2020, Algorithms 1 and 2; arXiv:2005.02426)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Mean, Oracle
+from federation import Card, Mean, Oracle
 from keys import hyper
+from problems import papers
 from problems.capabilities import ClosedFormDual
 from strategies.coda_plus import CodaPlus
 
@@ -38,6 +39,17 @@ class Coda(CodaPlus):
     """
 
     name = "coda"
+    card = Card(
+        papers=(papers.CODA,),
+        where="Alg. 1 and 2",
+        down="2d + p",
+        up="d + p",
+        gradients="q",
+        sends="x, y; at the end of a stage the averages of its iterates, and over *all training samples* "
+        "(or `coda.dual-batch` of them), for AUC: the sum of the scores of the positives, that of the"
+        " negatives, and both counts",
+        remembers="the mean of its iterates in this stage",
+    )
     needs = frozenset({ClosedFormDual})
     partial = False  # the dual of those who happen to be there is not that of all
 

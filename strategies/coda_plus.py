@@ -1,4 +1,4 @@
-"""CODA+ (Yuan, Guo, Xu, Ying & Yang, ICML 2021, Algorithms 1 and 2)."""
+"""CODA+ (Yuan, Guo, Xu, Ying & Yang, ICML 2021, Algorithms 1 and 2; arXiv:2102.04635)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import FederatedStrategy, Oracle, average
+from federation import Card, FederatedStrategy, Oracle, average
 from keys import hyper
+from problems import papers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +39,15 @@ class CodaPlus(FederatedStrategy):
     """
 
     name = "coda-plus"
+    card = Card(
+        papers=(papers.CODASCA,),
+        where="Alg. 1 and 2",
+        down="2d + p",
+        up="d + p",
+        gradients="q",
+        sends="x, y; at the end of a stage the averages of its iterates instead",
+        remembers="the mean of its iterates in this stage",
+    )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "η_1: local step size of x and y in the first stage", above=0.0)

@@ -1,4 +1,4 @@
-"""CODASCA (Yuan, Guo, Xu, Ying & Yang, ICML 2021, Algorithms 3 and 4)."""
+"""CODASCA (Yuan, Guo, Xu, Ying & Yang, ICML 2021, Algorithms 3 and 4; arXiv:2102.04635)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import FederatedStrategy, Mean, Oracle
+from federation import Card, FederatedStrategy, Mean, Oracle
 from keys import hyper
+from problems import papers
 from strategies.ledger import ROUND, SINCE, Ledger, origin, still_valid
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ class Codasca(FederatedStrategy):
     """
 
     name = "codasca"
+    card = Card(
+        papers=(papers.CODASCA,),
+        where="Alg. 3 and 4",
+        down="3d + 2p",
+        up="2d + 2p",
+        gradients="q",
+        sends="x, y, and control variates cx, cy, which are mean gradients of the round; with `fraction` "
+        "below 1 their change, and the number of the round that it starts from",
+        remembers="control variates",
+    )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "ηl: local step size of x and y in the first stage", above=0.0)

@@ -1,12 +1,13 @@
-"""D-PSGD (Lian et al., NeurIPS 2017, Algorithm 1), with any number of local steps."""
+"""D-PSGD (Lian et al., NeurIPS 2017, Algorithm 1; arXiv:1705.09056), with any number of local steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from strategies.decentralised import Decentralised
 from strategies.local_steps import existing, step
 
@@ -34,6 +35,15 @@ class DPSGD(Decentralised):
     """
 
     name = "d-psgd"
+    card = Card(
+        papers=(papers.D_PSGD,),
+        where="Alg. 1",
+        down="d",
+        up="d",
+        gradients="q",
+        sends="x; y stays",
+        remembers="its y",
+    )
     shares = ("x",)
 
     lr: float = hyper(0.1, "ηx: step size of x", above=0.0)

@@ -1,12 +1,13 @@
-"""DePRL (Xiong, Yan, Wang & Li, AAAI 2024, Algorithm 1)."""
+"""DePRL (Xiong, Yan, Wang & Li, AAAI 2024, Algorithm 1; arXiv:2312.10815)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from problems.capabilities import Layers
 from strategies.decentralised import Decentralised
 from strategies.local_steps import existing, step, with_head
@@ -37,6 +38,15 @@ class DePRL(Decentralised):
     """
 
     name = "deprl"
+    card = Card(
+        papers=(papers.DEPRL,),
+        where="Alg. 1",
+        down="b",
+        up="b",
+        gradients="q + 1",
+        sends="the body, which is x without its head; head and y stay",
+        remembers="its head, y",
+    )
     needs = frozenset({Layers})
     shares_body = True
     shares = ("body",)

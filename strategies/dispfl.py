@@ -1,4 +1,4 @@
-"""DisPFL (Dai, Shen, He, Tian & Tao, ICML 2022, Algorithms 1 and 2)."""
+"""DisPFL (Dai, Shen, He, Tian & Tao, ICML 2022, Algorithms 1 and 2; arXiv:2206.00187)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from problems.capabilities import Layers
 from strategies.decentralised import Decentralised
 from strategies.local_steps import existing, step
@@ -52,6 +53,15 @@ class DisPFL(Decentralised):
     """
 
     name = "dispfl"
+    card = Card(
+        papers=(papers.DISPFL,),
+        where="Alg. 1 and 2",
+        down="v + m",
+        up="v + m",
+        gradients="q + 1",
+        sends="the mask, a bit for each entry of x, and the entries that it keeps; y stays",
+        remembers="its y",
+    )
     needs = frozenset({Layers})
     shares = ("mask", "values")
 

@@ -1,12 +1,16 @@
-"""Ditto (Li, Hu, Beirami & Smith, ICML 2021, Algorithm 1) over FedAvg, or Local SGDA where there is a y."""
+"""Ditto (Li, Hu, Beirami & Smith, ICML 2021, Algorithm 1) over FedAvg, or Local SGDA where there is a y.
+
+arXiv:2012.04221
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 from strategies.local_steps import existing, step
 
 if TYPE_CHECKING:
@@ -37,6 +41,15 @@ class Ditto(FederatedStrategy):
     """
 
     name = "ditto"
+    card = Card(
+        papers=(papers.DITTO,),
+        where="Alg. 1",
+        down="d + p",
+        up="d + p",
+        gradients="2q",
+        sends="the common x and y, after the site's steps on them; its own model and y stay",
+        remembers="a model of its own, its y",
+    )
     solves = frozenset({"minimisation", "minimax", "conditional"})
     personalised = True
     own_statistics = True

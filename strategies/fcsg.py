@@ -1,12 +1,16 @@
-"""FCSG and FCSG-M (Wu et al., NeurIPS 2023, Algorithm 1): federated conditional stochastic optimisation."""
+"""FCSG and FCSG-M (Wu et al., NeurIPS 2023, Algorithm 1): federated conditional stochastic optimisation.
+
+arXiv:2310.02524
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from strategies.fedavg import FedAvg
 from strategies.momentum import momentum
 
@@ -34,6 +38,14 @@ class FCSG(FedAvg):
     """
 
     name = "fcsg"
+    card = Card(
+        papers=(papers.FCSG,),
+        where="Alg. 1",
+        down="d",
+        up="d",
+        gradients="q",
+        sends="the model x",
+    )
     solves = frozenset({"conditional"})
 
     lr: float = hyper(0.1, "α: local step size", above=0.0)
@@ -58,6 +70,14 @@ class FCSGM(FCSG):
     """
 
     name = "fcsg-m"
+    card = Card(
+        papers=(papers.FCSG,),
+        where="Alg. 1",
+        down="2d",
+        up="2d",
+        gradients="q",
+        sends="x, and u, a running estimate of the gradient",
+    )
 
     beta: float = hyper(0.1, "β: weight of a fresh gradient in u", above=0.0, high=1.0)
 

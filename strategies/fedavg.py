@@ -1,12 +1,13 @@
-"""FedAvg (McMahan et al., AISTATS 2017, Algorithm 1), also known as Local SGD."""
+"""FedAvg (McMahan et al., AISTATS 2017, Algorithm 1; arXiv:1602.05629), also known as Local SGD."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 
 if TYPE_CHECKING:
     from federation import Turn
@@ -28,6 +29,14 @@ class FedAvg(FederatedStrategy):
     """
 
     name = "fedavg"
+    card = Card(
+        papers=(papers.FEDAVG,),
+        where="Alg. 1",
+        down="d",
+        up="d",
+        gradients="q",
+        sends="the model x",
+    )
     solves = frozenset({"minimisation"})
 
     lr: float = hyper(0.1, "η: local step size", above=0.0)

@@ -1,12 +1,16 @@
-"""FEDNEST for minimax problems (Tarzanagh, Li, Thrampoulidis & Oymak, ICML 2022, Algorithms 1 and 4)."""
+"""FEDNEST for minimax problems (Tarzanagh, Li, Thrampoulidis & Oymak, ICML 2022, Algorithms 1 and 4).
+
+arXiv:2205.02215
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 
 if TYPE_CHECKING:
     from federation import Site, Turn
@@ -34,6 +38,15 @@ class FedNest(FederatedStrategy):
     """
 
     name = "fednest"
+    card = Card(
+        papers=(papers.FEDNEST,),
+        where="Alg. 1 and 4",
+        down="5d + 5p",
+        up="2d + 2p",
+        gradients="4q - 2",
+        sends="the gradient by y of a batch at the common point, then y (both `inner-rounds` times); the "
+        "gradient by x, then x",
+    )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "α: step size of x", above=0.0)

@@ -1,12 +1,13 @@
-"""FedRep (Collins, Hassani, Mokhtari & Shakkottai, ICML 2021, Algorithm 1)."""
+"""FedRep (Collins, Hassani, Mokhtari & Shakkottai, ICML 2021, Algorithm 1; arXiv:2102.07078)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 from problems.capabilities import Layers
 from strategies.local_steps import existing, step, with_head
 
@@ -41,6 +42,15 @@ class FedRep(FederatedStrategy):
     """
 
     name = "fedrep"
+    card = Card(
+        papers=(papers.FEDREP,),
+        where="Alg. 1",
+        down="b",
+        up="b",
+        gradients="q + 1",
+        sends="the body, which is x without its head; head and y stay",
+        remembers="its head, y",
+    )
     solves = frozenset({"minimisation", "minimax", "conditional"})
     needs = frozenset({Layers})
     shares_body = True

@@ -1,4 +1,4 @@
-"""FedRoD (Chen & Chao, ICLR 2022, Algorithm 1, with a linear personalised head)."""
+"""FedRoD (Chen & Chao, ICLR 2022, Algorithm 1, with a linear personalised head; arXiv:2107.00778)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 from problems.capabilities import BalancedLoss, Layers
 
 if TYPE_CHECKING:
@@ -45,6 +46,15 @@ class FedRoD(FederatedStrategy):
     """
 
     name = "fedrod"
+    card = Card(
+        papers=(papers.FEDROD,),
+        where="Alg. 1",
+        down="d",
+        up="d",
+        gradients="2q",
+        sends="the common x, with its head; the second head stays",
+        remembers="a second head",
+    )
     solves = frozenset({"minimisation"})
     needs = frozenset({Layers, BalancedLoss})
     shares_body = True

@@ -1,11 +1,15 @@
-"""FGDA (Huang et al., 2024): recursive momentum, and a step from the averages at each synchronisation."""
+"""FGDA (Huang et al., 2024): recursive momentum, and a step from the averages at each synchronisation.
+
+arXiv:2211.07303
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
+from problems import papers
 from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
 
 if TYPE_CHECKING:
@@ -32,6 +36,13 @@ class Fgda(RecursiveDescentAscent):
     """
 
     name = "fgda"
+    card = Card(
+        papers=(papers.ADAFGDA,),
+        down="2d + 2p",
+        up="2d + 2p",
+        gradients="2q",
+        sends="x, y, and running estimates u, v of both gradients",
+    )
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 2-5, q times. Line 1 is the base's average."""

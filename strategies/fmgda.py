@@ -1,4 +1,7 @@
-"""FMGDA (Wu et al., NeurIPS 2023): momentum gradient descent ascent, with recursive momentum at the clients."""
+"""FMGDA (On the Convergence of Federated Deep AUC Maximization, submitted to ICLR 2023, Algorithm 1).
+
+Momentum gradient descent ascent, with recursive momentum at the clients.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Oracle
+from federation import Card, Oracle
+from problems import papers
 from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
 
 if TYPE_CHECKING:
@@ -36,6 +40,15 @@ class Fmgda(RecursiveDescentAscent):
     """
 
     name = "fmgda"
+    card = Card(
+        papers=(papers.FMGDA,),
+        where="Alg. 1",
+        down="2d + 2p",
+        up="2d + 2p",
+        gradients="2q",
+        sends="x, y, and running estimates u, v of both gradients",
+        remembers="the point before its last step",
+    )
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 4, 5, 1 and 2, q times. Line 3 is the base's average."""

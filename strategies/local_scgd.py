@@ -1,12 +1,16 @@
-"""Local-SCGD and Local-SCGDM (Gao, Li & Huang, ICML 2022): local stochastic compositional gradient descent."""
+"""Local-SCGD and Local-SCGDM (Gao, Li & Huang, ICML 2022): local stochastic compositional gradient descent.
+
+PMLR 162:7017-7035
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 from problems.capabilities import InnerFunction
 from strategies.momentum import momentum
 
@@ -34,6 +38,14 @@ class LocalSCGD(FederatedStrategy):
     """
 
     name = "local-scgd"
+    card = Card(
+        papers=(papers.SCGD,),
+        down="d",
+        up="d",
+        gradients="q",
+        sends="the model x",
+        remembers="its estimate of the inner function",
+    )
     solves = frozenset({"conditional"})
     needs = frozenset({InnerFunction})
 
@@ -71,6 +83,13 @@ class LocalSCGDM(LocalSCGD):
     """
 
     name = "local-scgdm"
+    card = Card(
+        papers=(papers.SCGD,),
+        down="3d",
+        up="3d",
+        gradients="q",
+        sends="x, u, and s, a running estimate of the inner function",
+    )
 
     mu: float = hyper(0.1, "μ: weight of a fresh gradient in u", above=0.0, high=1.0)
 

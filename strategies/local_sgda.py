@@ -1,12 +1,13 @@
-"""Local SGDA (Deng & Mahdavi, AISTATS 2021, Algorithm 1): FedAvg for minimax problems."""
+"""Local SGDA (Deng & Mahdavi, AISTATS 2021, Algorithm 1; arXiv:2102.13152): FedAvg for minimax problems."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import FederatedStrategy, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
+from problems import papers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +33,14 @@ class LocalSGDA(FederatedStrategy):
     """
 
     name = "local-sgda"
+    card = Card(
+        papers=(papers.LOCAL_SGDA,),
+        where="Alg. 1",
+        down="d + p",
+        up="d + p",
+        gradients="q",
+        sends="x and the dual variable y",
+    )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)

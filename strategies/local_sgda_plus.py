@@ -1,12 +1,16 @@
-"""Local SGDA+ (Deng & Mahdavi, AISTATS 2021, Algorithm 2; Sharma et al., ICML 2022, Algorithm 3)."""
+"""Local SGDA+ (Deng & Mahdavi, AISTATS 2021, Algorithm 2; Sharma et al., ICML 2022, Algorithm 3).
+
+arXiv:2102.13152, arXiv:2203.04850
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:
@@ -42,6 +46,17 @@ class LocalSGDAPlus(LocalSGDA):
     """
 
     name = "local-sgda-plus"
+    card = Card(
+        papers=(
+            papers.LOCAL_SGDA,
+            papers.MOMENTUM,
+        ),
+        where="Alg. 2",
+        down="2d + p",
+        up="d + p",
+        gradients="2q",
+        sends="x and the dual variable y",
+    )
 
     snapshot_steps: int = hyper(0, "S: iterations between two snapshots, a multiple of q; 0 = q²", low=0)
 

@@ -1,12 +1,16 @@
-"""Momentum Local SGDA and Momentum Local SGDA+ (Sharma, Panda, Joshi & Varshney, ICML 2022, Algorithm 2)."""
+"""Momentum Local SGDA and Momentum Local SGDA+ (Sharma, Panda, Joshi & Varshney, ICML 2022, Algorithm 2).
+
+arXiv:2203.04850
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
+from problems import papers
 from strategies.local_sgda import LocalSGDA
 from strategies.local_sgda_plus import LocalSGDAPlus
 from strategies.momentum import momentum
@@ -39,6 +43,14 @@ class MomentumLocalSGDA(LocalSGDA):
     """
 
     name = "momentum-local-sgda"
+    card = Card(
+        papers=(papers.MOMENTUM,),
+        where="Alg. 2",
+        down="2d + 2p",
+        up="2d + 2p",
+        gradients="q",
+        sends="x, y, and running means of both gradients",
+    )
 
     alpha: float = hyper(1.0, "α: scales the steps and the weight of a fresh gradient", above=0.0, high=1.0)
     beta: float = hyper(0.1, "βx: weight of a fresh gradient in dx, times α", above=0.0)
@@ -79,3 +91,10 @@ class MomentumLocalSGDAPlus(LocalSGDAPlus, MomentumLocalSGDA):
     """
 
     name = "momentum-local-sgda-plus"
+    card = Card(
+        papers=(papers.MOMENTUM,),
+        down="3d + 2p",
+        up="2d + 2p",
+        gradients="2q",
+        sends="x, y, and running means of both gradients",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Oracle
+from federation import Card, Oracle
 from keys import hyper
 from strategies.local_sgda import LocalSGDA
 
@@ -34,6 +34,12 @@ class NPA(LocalSGDA):
     """
 
     name = "npa"
+    card = Card(
+        down="d + p",
+        up="d + p",
+        gradients="1",
+        sends="x and the dual variable y",
+    )
 
     local_steps: int = hyper(1, "q: 1, as NPA communicates after every step", low=1)
     batch: int = hyper(512, "samples of a step at each site; instead of the run's batch size", low=1)

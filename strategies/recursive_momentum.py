@@ -1,4 +1,4 @@
-"""Recursive momentum (STORM: Cutkosky & Orabona, NeurIPS 2019): one gradient estimator and its step-size schedule.
+"""Recursive momentum (STORM: Cutkosky & Orabona, NeurIPS 2019; arXiv:1905.10018): an estimator and its schedule.
 
 The estimator follows the gradient along the path of x: what the previous one said, corrected by the change of the
 gradient *on one batch* between two points, and pulled towards the fresh gradient by a weight α::

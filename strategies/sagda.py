@@ -1,4 +1,4 @@
-"""SAGDA (Yang, Liu, Zhang & Liu, NeurIPS 2022, Algorithm 1)."""
+"""SAGDA (Yang, Liu, Zhang & Liu, NeurIPS 2022, Algorithm 1; arXiv:2210.00611)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import FederatedStrategy, Oracle, average
+from federation import Card, FederatedStrategy, Oracle, average
 from keys import hyper
+from problems import papers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,15 @@ class Sagda(FederatedStrategy):
     """
 
     name = "sagda"
+    card = Card(
+        papers=(papers.SAGDA,),
+        where="Alg. 1",
+        down="3d + 3p",
+        up="2d + 2p",
+        gradients="q + 1",
+        sends="both gradients of a batch at the common point; then x, y",
+        remembers="control variates, within a round",
+    )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.studies import REPO
 from config import RunConfig, read_overrides
-from datasets.harbox import ACTIVITIES, FEATURES
+from datasets.sources.harbox import ACTIVITIES, FEATURES
 from server_app import simulate
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from config import ConfigError, RunConfig
 from datasets import DataConfig, DataError, SiteData, load_site, load_test
-from datasets.partition import dealt
+from datasets.splits import dealt
 from server_app import simulate
 
 SOURCES: list[dict[str, Any]] = [

@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from datasets import DataConfig, DataError, load_site, load_test, sources
-from datasets.harbox import ACTIVITIES, FEATURES
-
-
-def write_users(folder: Path, users: int = 12, windows: int = 10, header: str = "") -> dict[str, np.ndarray]:
-    """Write tables of random windows, in turn of each activity; even users write its name, odd ones its number."""
-    rng = np.random.default_rng(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = {}
-    for user in range(1, users + 1):
-        values = rng.standard_normal((windows, 900)).astype(np.float32)
-        lines = [header] if header else []
-        for number, row in enumerate(values):
-            activity = number % 5 if user % 2 else ACTIVITIES[number % 5].title()
-            lines.append(", ".join([*(f"{value:.9g}" for value in row), str(activity)]))
-        (folder / f"{user}.csv").write_text("\n".join(lines) + "\n\n")
-        tables[str(user)] = values
-    return tables
+from datasets import DataConfig, DataError, load_site, load_test
+from datasets.files import Places
+from datasets.sources import harbox
+from datasets.sources.harbox import FEATURES
+from tests.datasets.helpers import write_users
 
 
 def config(root: Path, **fields: object) -> DataConfig:
@@ -34,8 +20,9 @@ def config(root: Path, **fields: object) -> DataConfig:
     return DataConfig(**keys)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("header", ["", ",".join([*FEATURES, "activity"])], ids=["bare", "header"])
-@pytest.mark.parametrize("place", ["harbox", "."])
+@pytest.mark.parametrize(
+    ("place", "header"), [("harbox", ""), (".", ",".join([*FEATURES, "activity"]))], ids=["bare", "header"]
+)
 def test_every_user_is_a_site(tmp_path: Path, place: str, header: str) -> None:
     tables = write_users(tmp_path / place, header=header)
     bare = config(tmp_path, test_share=0.0, holdout_share=0.0)
@@ -74,9 +61,10 @@ def test_fewer_sites_than_users_get_whole_users(tmp_path: Path) -> None:
 
 def test_tables_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_users(tmp_path / "harbox", users=2)
-    first = sources.harbox(str(tmp_path), False)
-    monkeypatch.setattr("datasets.harbox.decode", lambda files: pytest.fail("parsed again"))
-    assert torch.equal(sources.harbox(str(tmp_path), False).inputs, first.inputs)
+    places = Places.of(str(tmp_path), False)
+    first = harbox.read(places)
+    monkeypatch.setattr(harbox, "decode", lambda files: pytest.fail("parsed again"))
+    assert torch.equal(harbox.read(places).inputs, first.inputs)
 
 
 def spoilt(change: Callable[[list[str]], str]) -> Callable[[Path], None]:

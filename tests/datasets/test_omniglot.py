@@ -11,45 +11,27 @@ import pytest
 import torch
 from PIL import Image
 
-from datasets import DataConfig, DataError, load_site, load_test, omniglot, sources
+from datasets import DataConfig, DataError, load_site, load_test
+from datasets.files import Places
+from datasets.source import Source
+from datasets.sources import omniglot
 from datasets.vision import import_torchvision
+from tests.datasets.helpers import write_zips
 
 SMALL = omniglot.PARTS[1]
 
 
-def picture(seed: int, side: int = 105) -> bytes:
-    """A drawing of one stroke, in black on white with one bit per pixel, as Omniglot's are."""
-    rng = np.random.default_rng(seed)
-    paper = np.ones((side, side), bool)
-    row, column = rng.integers(10, side - 40, 2)
-    paper[row : row + 8, column : column + 30] = False
-    stream = io.BytesIO()
-    Image.fromarray(paper).save(stream, "PNG")
-    return stream.getvalue()
+def read(root: Path) -> Source:
+    return omniglot.read(Places.of(str(root), False))
 
 
-def write_zips(
-    folder: Path, characters: int = 6, drawings: int = 4, shared: int = 2, names: tuple[str, ...] = SMALL
-) -> None:
-    """Write two zip files that overlap in some characters."""
-    folder.mkdir(parents=True, exist_ok=True)
-    cut = (characters - shared) // 2
-    parts = (range(cut + shared), range(cut, characters))
-    for name, part in zip(names, parts, strict=True):
-        with zipfile.ZipFile(folder / name, "w") as archive:
-            archive.writestr(f"{name[:-4]}/", "")
-            for character in part:
-                place = f"{name[:-4]}/Alphabet{character % 2}/character{character:02}"
-                for drawing in range(drawings):
-                    archive.writestr(f"{place}/{character:04}_{drawing + 1:02}.png", picture(100 * character + drawing))
-
-
-def read(root: Path) -> sources.Source:
-    return sources.omniglot(str(root), False)
-
-
-@pytest.mark.parametrize("place", ["omniglot", ".", "omniglot-py", "omniglot/omniglot-py"])
-@pytest.mark.parametrize("names", omniglot.PARTS)
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("omniglot", omniglot.PARTS[0]),
+        *((place, SMALL) for place in ("omniglot", ".", "omniglot-py", "omniglot/omniglot-py")),
+    ],
+)
 def test_zip_files(tmp_path: Path, place: str, names: tuple[str, ...]) -> None:
     write_zips(tmp_path / place, names=names)
     source = read(tmp_path)
@@ -137,7 +119,7 @@ def test_more_sites_than_characters_and_data_without_groups_are_refused(tmp_path
     config = DataConfig(dataset="omniglot", data_root=str(tmp_path), partition="by-group", binary=False)
     with pytest.raises(DataError, match="each of 5 sites a group of its own, and the data have 4"):
         load_site(config, 0, 5)
-    with pytest.raises(DataError, match="'by-group' needs a data set with groups, such as omniglot"):
+    with pytest.raises(DataError, match=r"'by-group' needs .* groups \(omniglot: characters, .*not digits"):
         load_site(DataConfig(dataset="digits", partition="by-group"), 0, 2)
 
 
@@ -178,6 +160,12 @@ def test_one_of_two_files_is_not_enough(tmp_path: Path) -> None:
     assert "background=value" in str(caught.value)
 
 
+def test_the_whole_data_set_comes_before_the_small_ones(tmp_path: Path) -> None:
+    write_zips(tmp_path / "omniglot")
+    write_zips(tmp_path / "omniglot-py", characters=8, names=omniglot.PARTS[0])
+    assert read(tmp_path).class_count == 4 * 8
+
+
 def test_torchvision_downloads_both_sets_where_none_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -187,7 +175,7 @@ def test_torchvision_downloads_both_sets_where_none_is_found(tmp_path: Path, mon
         write_zips(Path(root) / "omniglot-py", names=omniglot.PARTS[0])
 
     monkeypatch.setattr(import_torchvision().datasets, "Omniglot", download)
-    assert sources.omniglot(str(tmp_path), True).class_count == 24
+    assert omniglot.read(Places.of(str(tmp_path), True)).class_count == 24
     assert asked == [True, False]
 
 

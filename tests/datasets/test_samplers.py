@@ -79,7 +79,7 @@ def test_the_global_stream_is_left_alone(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "labels", "size", "positives", "says"),
     [
-        ("uniforn", labels_of(1, 1), 1, 1, "did you mean 'uniform'"),
+        ("uniforn", labels_of(1, 1), 1, 1, "Did you mean 'uniform'"),
         ("uniform", labels_of(0, 0), 1, 1, "no training rows"),
         ("uniform", labels_of(1, 1), 0, 1, "at least 1"),
         ("fixed-positives", labels_of(0, 9), 4, 1, "no positive training rows"),

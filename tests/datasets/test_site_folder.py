@@ -130,7 +130,7 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
         ),
         (
             "a,labels\n1,0\n",
-            ["no label column 'label'", "columns: a, labels", "did you mean 'labels'"],
+            ["no label column 'label'", "columns: a, labels", "Did you mean 'labels'"],
             "data.csv: no label column 'label' among 2 columns",
         ),
         (

@@ -2,65 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from datasets import DataConfig, DataError, load_site, load_test, loading, sources
+from datasets import DataConfig, DataError, load_site, load_test, loading
+from datasets.files import Places
+from datasets.sources import cifar, heart_disease
 from datasets.vision import import_torchvision
-
-CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-
-
-def idx(values: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes() + values.tobytes()
+from tests.datasets.helpers import CIFAR_CLASSES, write_hearts, write_mnist, write_tar
 
 
-def write_mnist(folder: Path, packed: bool, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    folder.mkdir(parents=True)
-    arrays = {}
-    for part, count in (("train", 40), ("t10k", 20)):
-        arrays[f"{part}-images-idx3"] = rng.integers(0, 256, (count, 28, 28), np.uint8)
-        arrays[f"{part}-labels-idx1"] = (np.arange(count) % 10).astype(np.uint8)
-    for name, values in arrays.items():
-        content = idx(values)
-        file = folder / f"{name}-ubyte{'.gz' if packed else ''}"
-        file.write_bytes(gzip.compress(content) if packed else content)
-    return arrays
-
-
-def write_tar(file: Path, shade: int = 0, size: int = 32, classes: list[str] = CIFAR_CLASSES) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(file, "w") as archive:
-        for part, count in (("test", 2), ("train", 3)):
-            for number, name in enumerate(classes):
-                for copy in range(count):
-                    stream = io.BytesIO()
-                    Image.new("RGB", (size, size), (20 * number, shade, 0)).save(stream, "JPEG", quality=95)
-                    member = tarfile.TarInfo(f"{part}/{name}/{copy:04}.jpg")
-                    member.size = stream.tell()
-                    stream.seek(0)
-                    archive.addfile(member, stream)
-
-
-@pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(
-    ("dataset", "place"),
+    ("dataset", "place", "packed"),
     [
-        ("mnist", "mnist/MNIST/raw"),
-        ("mnist", "MNIST/raw"),
-        ("mnist", "."),
-        ("fashion-mnist", "fashion-mnist/FashionMNIST/raw"),
+        ("mnist", "mnist/MNIST/raw", True),
+        ("mnist", "MNIST/raw", False),
+        ("mnist", ".", True),
+        ("fashion-mnist", "fashion-mnist/FashionMNIST/raw", False),
     ],
 )
 def test_idx_files(tmp_path: Path, dataset: str, place: str, packed: bool) -> None:
@@ -116,24 +80,6 @@ def test_a_failed_download_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "could not be downloaded" in caught.value.public
 
 
-def test_a_download_goes_to_the_cache_folder(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    class Part:
-        def __init__(self, root: Path, train: bool, download: bool) -> None:
-            assert (root, download) == (cache, True)
-            self.data = np.full((200, 32, 32, 3), int(train), np.uint8)
-            self.data[..., 2] = 9
-            self.targets = [i % 100 for i in range(200)]
-
-    monkeypatch.setattr(import_torchvision().datasets, "CIFAR100", Part)
-    loading._source.cache_clear()
-    test = load_test(DataConfig(dataset="cifar100", binary=False))
-    loading._source.cache_clear()  # another test may ask for the same configuration
-    loading._pool.cache_clear()
-    assert test is not None
-    assert (len(test.inputs), len(test), test.shape) == (400, 200, (3, 32, 32))
-    assert test.inputs[test.rows].amax((0, 2, 3)).tolist() == [0, 0, 9]
-
-
 @pytest.mark.parametrize("place", ["cifar10", "."])
 def test_a_tar_of_jpeg_files(tmp_path: Path, place: str) -> None:
     write_tar(tmp_path / place / "cifar10_images.tar")
@@ -148,7 +94,7 @@ def test_a_tar_of_jpeg_files(tmp_path: Path, place: str) -> None:
 
 
 def decoded(root: Path) -> np.ndarray:
-    return sources.cifar("cifar10", "CIFAR10", 10, str(root), False).inputs.numpy()
+    return cifar.read("cifar10", "CIFAR10", 10, Places.of(str(root), False)).inputs.numpy()
 
 
 def test_the_tar_is_decoded_once_and_again_when_it_changes(
@@ -159,7 +105,7 @@ def test_the_tar_is_decoded_once_and_again_when_it_changes(
     first = decoded(tmp_path)
     [file] = cache.iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "_decode_tar", lambda tar: pytest.fail("decoded again"))
+        patch.setattr(cifar, "_decode", lambda tar: pytest.fail("decoded again"))
         assert np.array_equal(decoded(tmp_path), first)
     write_tar(tar, shade=200)
     os.utime(tar, ns=(1, 1))
@@ -192,25 +138,16 @@ def test_another_tar_is_refused(tmp_path: Path, make: object, says: str) -> None
     assert str(tmp_path) not in caught.value.public
 
 
-def write_hearts(folder: Path, header: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, hospital in enumerate(sources.HOSPITALS):
-        lines = [",".join([*sources.HEART_FEATURES, "target"])] if header else []
-        lines += [f"{row},{number},?,1.5,.7,1,2,3,4,5,6,7,8,{row % 3}" for row in range(12)]
-        (folder / f"{hospital}.data").write_text("\n".join(lines) + "\n")
-
-
-@pytest.mark.parametrize("header", [True, False])
-@pytest.mark.parametrize("place", ["heart_disease", "."])
-def test_heart_disease_files(tmp_path: Path, header: bool, place: str) -> None:
+@pytest.mark.parametrize(("place", "header"), [("heart_disease", True), (".", False)])
+def test_heart_disease_files(tmp_path: Path, place: str, header: bool) -> None:
     write_hearts(tmp_path / place, header)
     config = DataConfig(dataset="heart-disease", data_root=str(tmp_path), partition="sites")
-    for number, hospital in enumerate(sources.HOSPITALS):
+    for number, hospital in enumerate(heart_disease.HOSPITALS):
         part = load_site(config, number, 4)
         assert part.name == hospital
         assert part.missing == len(part.train)
         assert set(part.train.inputs[part.train.rows, 1].tolist()) == {number}
-        assert part.features == sources.HEART_FEATURES
+        assert part.features == heart_disease.FEATURES
     assert part.train.labels.tolist() == [int(row % 3 > 0) for row in range(12)] * 4
 
 

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from models import MODELS, FlatNetwork, ModelError, build
+from models import MODELS, FlatNetwork, ModelError, build, keeps_statistics
 
 VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
 CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")
 PLAIN = ("alexnet", "vgg11")
-DEEP = ("resnet18", "resnet50", "densenet121")
+DEEP = ("resnet18", "resnet50", "densenet121", "efficientnet-b0")
+SMALLEST = {name: 17 if name == "efficientnet-b0" else 16 for name in (*PLAIN, *DEEP)}
 DISTINCT = tuple(name for name in MODELS if name != "resnet50")  # built as resnet18 is, in twice the time
 
 
@@ -35,6 +36,7 @@ def size(module: nn.Module) -> int:
         ("resnet18", (3, 224, 224), 1000, 11_689_512),  # torchvision's pages
         ("resnet50", (3, 224, 224), 1000, 25_557_032),
         ("densenet121", (3, 224, 224), 1000, 7_978_856),
+        ("efficientnet-b0", (3, 224, 224), 1000, 5_288_548),
     ],
 )
 def test_parameter_counts_are_the_published_ones(
@@ -71,9 +73,10 @@ def test_every_image_is_taken_or_refused_when_the_network_is_built(name: str, c:
 
 @pytest.mark.parametrize("name", DEEP)
 def test_one_smallest_image_is_a_training_batch(name: str) -> None:
-    module = build(name, (1, 16, 16)).train()
+    shape = (1, SMALLEST[name], SMALLEST[name])
+    module = build(name, shape).train()
     with torch.no_grad():
-        assert module(torch.rand(1, 1, 16, 16)).isfinite().all()
+        assert module(torch.rand(1, *shape)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -106,24 +109,21 @@ def test_pooling_before_relu_is_the_same_function(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DISTINCT)
-def test_the_initialisation_is_a_function_of_the_seed_alone(name: str) -> None:
+def test_the_initialisation_is_a_function_of_the_seed_and_the_global_state_is_left_alone(name: str) -> None:
     torch.manual_seed(1)
-    first = build(name, COLOUR, seed=7).state_dict()
+    before = torch.get_rng_state()
+    module = build(name, COLOUR, seed=7)
+    assert module.training
+    assert all(p.dtype == torch.float32 and p.requires_grad for p in module.parameters())
+    first = module.state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.initial_seed() == 1
     torch.manual_seed(2)
     second = build(name, COLOUR, seed=7).state_dict()
     other = build(name, COLOUR, seed=8).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
     weights = [key for key in first if key.endswith("weight") and first[key].ndim > 1]
     assert not any(torch.equal(first[key], other[key]) for key in weights)
-
-
-@pytest.mark.parametrize("name", DISTINCT)
-def test_the_global_random_state_is_left_alone(name: str) -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    build(name, COLOUR, seed=7)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.initial_seed() == 3
 
 
 def test_no_other_generator_is_reseeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,18 +160,11 @@ def test_one_image_that_conv4_takes_is_a_batch() -> None:
         build("conv4", (1, 16, 28))
 
 
-@pytest.mark.parametrize("name", DISTINCT)
-def test_a_network_is_a_trainable_float32_module(name: str) -> None:
-    module = build(name, COLOUR)
-    assert module.training
-    assert all(p.dtype == torch.float32 and p.requires_grad for p in module.parameters())
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "said"),
     [
-        ("resnet81", COLOUR, ["unknown model 'resnet81'", "did you mean 'resnet18'?"]),
-        ("cnn_mnist", GREY, ["did you mean 'cnn-mnist'?"]),
+        ("resnet81", COLOUR, ["unknown model 'resnet81'", "Did you mean 'resnet18'?"]),
+        ("cnn_mnist", GREY, ["Did you mean 'cnn-mnist'?"]),
         ("xyz", GREY, ["unknown model 'xyz'", *MODELS]),
         ("lenet5", VECTOR, ["'lenet5'", "(30,)", "(channels, height, width)", "12"]),
         ("lenet5", (1, 28, 11), ["(1, 28, 11)", "at least 12"]),
@@ -180,16 +173,27 @@ def test_a_network_is_a_trainable_float32_module(name: str) -> None:
         ("cnn-cifar", (1, 3, 28), ["at least 4"]),
         ("conv4", VECTOR, ["'conv4'", "(30,)", "(channels, height, width)", "17"]),
         ("conv4", (1, 28, 16), ["(1, 28, 16)", "at least 17"]),
-        *((name, VECTOR, [repr(name), "(30,)", "(channels, height, width)"]) for name in (*PLAIN, *DEEP)),
-        *((name, (3, 15, 40), [repr(name), "(3, 15, 40)", "at least 16"]) for name in (*PLAIN, *DEEP)),
-        *((name, (), [repr(name), "()", "(features,)"]) for name in MODELS),
-        *((name, (1, 0, 28), [repr(name), "(1, 0, 28)", "at least 1"]) for name in MODELS),
+        *((name, (3, n - 1, 40), [repr(name), f"(3, {n - 1}, 40)", f"at least {n}"]) for name, n in SMALLEST.items()),
+        ("vgg11", VECTOR, ["'vgg11'", "(30,)", "(channels, height, width)"]),
+        ("mlp", (), ["'mlp'", "()", "(features,)"]),
+        ("mlp", (1, 0, 28), ["'mlp'", "(1, 0, 28)", "at least 1"]),
     ],
 )
 def test_an_error_names_model_shape_and_need(name: str, shape: tuple[int, ...], said: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
         build(name, shape)
     assert [part for part in said if part not in str(caught.value)] == []
+
+
+def test_what_keeps_statistics_is_found_by_looking() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    found = {name for name in MODELS if keeps_statistics(name)}
+    assert torch.equal(torch.get_rng_state(), before)
+    for name in MODELS:
+        module = build(name, COLOUR)
+        tracking = any(getattr(layer, "track_running_stats", False) for layer in module.modules())
+        assert (name in found) == tracking == (FlatNetwork(module).buffer_size > 0), name
 
 
 @pytest.mark.parametrize("wrong", [{"outputs": 0}, {"hidden": 0}])

@@ -21,7 +21,7 @@ from models import ModelError
 from problems import ProblemError
 from problems.maml import Maml, draw_tasks
 from server_app import simulate
-from tests.datasets.test_omniglot import write_zips
+from tests.datasets.helpers import write_zips
 from tests.problems import example
 
 SHAPE = (1, 17, 17)

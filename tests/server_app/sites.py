@@ -59,7 +59,6 @@ class SiteGrid(LocalGrid):
 
 def run_at(config: RunConfig, node_configs: Sequence[Mapping[str, Value]], quiet: bool = True) -> Result:
     """Run a job at hospitals with their own node-configs."""
-    torch.set_num_threads(1)
     with SiteGrid(config, node_configs) as grid:
         return coordinate(config, grid, Progress(quiet))
 

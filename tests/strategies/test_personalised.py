@@ -19,7 +19,7 @@ from client_app.oracle import SiteOracle
 from config import ConfigError, RunConfig
 from datasets import Samples, make_sampler
 from federation import FederatedStrategy, Oracle, Site, StrategyError, unpack
-from models import MODELS, WITH_STATISTICS, FlatNetwork, ModelError, build
+from models import ModelError
 from problems.cross_entropy import CrossEntropy
 from server_app import simulate
 from server_app.console import Progress
@@ -714,18 +714,13 @@ def test_what_does_not_go_together_is_refused(keys: dict[str, Any], message: str
 @pytest.mark.parametrize("algorithm", PERSONALISED)
 def test_batch_norm_statistics_stay_at_the_sites_and_only_the_last_model_is_there(algorithm: str) -> None:
     keys = {"algorithm": algorithm, "problem": "cross-entropy", "dataset": "mnist"}
-    with pytest.raises(ConfigError, match=r"bn = 'average'.*'resnet18' belong to each site's own.*bn = \"local\""):
-        RunConfig.parse(keys | {"model": "resnet18"})
+    for model in ("resnet18", "efficientnet-b0"):
+        with pytest.raises(ConfigError, match=rf"bn = 'average'.*'{model}' belong to each site's own.*bn = \"local\""):
+            RunConfig.parse(keys | {"model": model})
     RunConfig.parse(keys | {"model": "resnet18", "bn": "local"})
     RunConfig.parse(keys | {"model": "lenet5"})
     with pytest.raises(ConfigError, match=r"output = 'average'.*take \"last\""):
         RunConfig.parse(keys | {"output": "average"})
-
-
-def test_which_models_keep_statistics() -> None:
-    for model in MODELS:
-        if model not in ("resnet50", "densenet121"):  # large, and of the same kind
-            assert (model in WITH_STATISTICS) == (FlatNetwork(build(model, (3, 32, 32))).buffer_size > 0), model
 
 
 @pytest.mark.parametrize(

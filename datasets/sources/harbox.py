@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
-from datasets.partition import Ints
+from datasets.files import Places, cached
+from datasets.source import Ints, Source
 
 ACTIVITIES = ("call", "hop", "typing", "walk", "wave")  # classes 0 to 4
 FEATURES = tuple(
@@ -19,6 +23,35 @@ FEATURES = tuple(
     for axis in "xyz"
 )
 LABELS = ("activity", "label")  # the last name in a header, if a table has one
+
+
+def read(places: Places) -> Source:
+    """HARBox (Ouyang et al. 2021, ClusterFL): 900 features of 9 axes of motion, 5 activities; users are natural sites.
+
+    The users are the files <user>.csv under harbox/, in the order of the numbers in their names; see `decode`.
+    """
+    folders = places.under("harbox", "")
+    files = next((found for folder in folders if (found := sorted(folder.glob("*.csv"), key=_numbered))), [])
+    if not files:
+        raise DataError(
+            f"harbox: no <user>.csv in {' or '.join(map(str, folders))}; write there, for each user of HARBox, a line "
+            f"per window of 2 s with its {len(FEATURES)} numbers and the activity, or set data-root",
+            f"harbox was not found under {places.names}",
+        )
+    inputs, classes, users = cached("harbox", files, ("inputs", "classes", "users"), partial(decode, files))
+    return Source(
+        torch.from_numpy(inputs),
+        classes,
+        len(ACTIVITIES),
+        groups=users,
+        group_names=tuple(file.stem for file in files),
+        features=FEATURES,
+    )
+
+
+def _numbered(file: Path) -> list[int | str]:
+    """Sort user 10 behind user 9: text and numbers alternate."""
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", file.stem)]
 
 
 def decode(files: Sequence[Path]) -> tuple[NDArray[np.float32], Ints, Ints]:

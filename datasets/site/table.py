@@ -1,8 +1,4 @@
-"""A hospital's own folder: one table, or images with their labels.
-
-Whatever is wrong is collected, so that one reading names every problem. The full message goes to the site's
-own log; the public one names columns, files and counts only. Rows count from 1, after the header.
-"""
+"""A site's table: its lines, its labels and its features."""
 
 from __future__ import annotations
 
@@ -13,91 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from datasets.errors import DataError, examples, suggestion
-from datasets.partition import Ints
-from datasets.sources import Source
+from datasets.errors import DataError, examples
+from datasets.source import Ints
+from keys import hint
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILES = ("data.csv", "data.parquet", "labels.csv")
 MISSING = ("", "?", "na", "nan")  # lower case
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
 _MOST_CLASSES = 1000  # more are a column of ids, not of classes
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
-_GREY = ("1", "L", "LA")
-_BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
 
-def read_site(folder: str, label: str, binary: bool) -> Source:
-    """Read a hospital's folder.
-
-    Parameters
-    ----------
-    folder
-        It holds exactly one of ``data.csv`` and ``data.parquet``, a table whose columns are all numbers
-        (empty, NaN, NA or ? where missing) but for the label; or ``labels.csv`` with the columns ``path``
-        and the label, and the images at these paths: all of one size, 8 bits a channel. Features are put in
-        the order of their names, so that sites whose columns are ordered differently agree.
-    label
-        Name of the label column.
-    binary
-        True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
-
-    Returns
-    -------
-    source
-        Without test rows and groups. Images are grey (one channel) when all of them are, else RGB. With
-        `binary` false the class count is one above the largest class found.
-
-    Raises
-    ------
-    DataError
-        Naming everything that is wrong.
-    """
-    file = _the_file(folder)
-    frame = _frame(file)
-    problems: list[DataError] = []
-    classes, class_count = _labels(frame, file, label, binary, problems)
-    if file.name == "labels.csv":
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = _images(frame, file, problems)
-        features: tuple[str, ...] = ()
-    else:
-        features = tuple(sorted(name for name in frame.columns if name != label))
-        inputs = _numbers(frame, file, features, problems)
-    if problems:
-        raise DataError.join(problems)
-    return Source(torch.from_numpy(inputs), classes, class_count, features=features)
-
-
-def _the_file(folder: str) -> Path:
-    if not folder:
-        raise DataError.plain("data_dir is empty; the data set 'site' needs the folder of the site's data")
-    place = Path(folder).expanduser()
-    try:
-        found = sorted(entry.name for entry in place.iterdir())
-    except OSError as error:
-        raise DataError(
-            f"data_dir {place} cannot be read: {error.strerror}; set data_dir to the folder that holds "
-            f"one of {', '.join(FILES)}",
-            "the data folder does not exist or cannot be read",
-        ) from error
-    known = [name for name in FILES if name in found]
-    if len(known) == 1:
-        return place / known[0]
-    if known:
-        text = f"holds {' and '.join(known)}, and it is unclear which one to use; keep one of them"
-        raise DataError(f"data_dir {place} {text}", f"the data folder {text}")
-    raise DataError(
-        f"data_dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}",
-        f"the data folder holds none of {', '.join(FILES)}",
-    )
-
-
-def _frame(file: Path) -> pd.DataFrame:
+def read_table(file: Path) -> pd.DataFrame:
     """Read a table: a CSV file as text, a parquet file with its own types."""
     import pandas as pd
 
@@ -145,7 +72,7 @@ def _check_lines(file: Path) -> None:
         raise DataError.join(problems)
 
 
-def _text(column: pd.Series) -> pd.Series:
+def as_text(column: pd.Series) -> pd.Series:
     """Return a column as stripped text, empty where missing."""
     return column.astype("string").fillna("").str.strip()
 
@@ -154,17 +81,19 @@ def _at(rows: Iterable[int], values: pd.Series) -> str:
     return examples([f"row {row + 1} ({str(values.iloc[row])!r})" for row in rows])
 
 
-def _labels(frame: pd.DataFrame, file: Path, label: str, binary: bool, problems: list[DataError]) -> tuple[Ints, int]:
+def read_labels(
+    frame: pd.DataFrame, file: Path, label: str, binary: bool, problems: list[DataError]
+) -> tuple[Ints, int]:
     """Classes of the rows and how many classes there are; what is wrong goes to the problems."""
     if label not in frame.columns:
         columns = [str(name) for name in frame.columns]
-        semicolons = "; the file seems to be separated by semicolons, use commas" if ";" in columns[0] else ""
+        semicolons = " The file seems to be separated by semicolons: use commas." if ";" in columns[0] else ""
         # Raised at once: the other columns cannot be judged while one of them may be the label.
         raise DataError(
-            f"{file}: no label column {label!r}; columns: {', '.join(columns)}{suggestion(label, columns)}{semicolons}",
+            f"{file}: no label column {label!r}; columns: {', '.join(columns)}.{semicolons}{hint(label, columns)}",
             f"{file.name}: no label column {label!r} among {len(columns)} columns",
         )
-    shown = _text(frame[label])
+    shown = as_text(frame[label])
     values = shown.map(_canonical)
     if len(missing := np.flatnonzero(values.isin(MISSING))):
         problems.append(
@@ -204,7 +133,7 @@ def _canonical(value: str) -> str:
         return value.lower()
 
 
-def _numbers(
+def read_numbers(
     frame: pd.DataFrame, file: Path, features: tuple[str, ...], problems: list[DataError]
 ) -> NDArray[np.float32]:
     """Feature columns as one array, NaN where missing; what is wrong goes to the problems."""
@@ -220,7 +149,7 @@ def _numbers(
         if pd.api.types.is_numeric_dtype(column):
             numbers = column.to_numpy(np.float64, na_value=np.nan)
         else:
-            column = _text(column)
+            column = as_text(column)
             missing = column.str.lower().isin(MISSING).to_numpy(np.bool_)
             numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
             if len(bad := np.flatnonzero(np.isnan(numbers) & ~missing)):
@@ -243,70 +172,3 @@ def _numbers(
                 )
             )
     return inputs
-
-
-def _images(frame: pd.DataFrame, file: Path, problems: list[DataError]) -> NDArray[np.uint8]:
-    """Decode the images, (N, C, H, W); what is wrong goes to the problems."""
-    from PIL import Image
-
-    nothing = np.zeros((0, 1, 1, 1), np.uint8)
-    if "path" not in frame.columns:
-        problems.append(
-            DataError(
-                f"{file}: no column 'path'; columns: {', '.join(map(str, frame.columns))}",
-                f"{file.name}: no column 'path'",
-            )
-        )
-        return nothing
-
-    base = file.parent.resolve()
-    paths = _text(frame["path"])
-    files = [(base / path).resolve() for path in paths]
-    faults: dict[str, list[str]] = {}  # kind of fault -> where
-
-    def fault(kind: str, row: int, detail: object = "") -> None:
-        faults.setdefault(kind, []).append(f"row {row + 1} ({paths.iloc[row]!r}{detail})")
-
-    # Headers first: sizes and modes are known before memory is taken for all pixels.
-    sizes: dict[int, tuple[int, int]] = {}
-    grey = True
-    for row, path in enumerate(files):
-        if not path.is_relative_to(base):
-            fault("lie outside the folder", row)
-        elif not path.is_file():
-            fault("are missing", row)
-        else:
-            try:
-                with Image.open(path) as image:
-                    sizes[row], mode = image.size, image.mode
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                fault("cannot be read", row, f": {error}")
-                continue
-            grey = grey and mode in _GREY
-            if mode not in _BYTE_MODES:
-                fault("have more than 8 bits a channel", row, f": mode {mode}")
-    [(usual, _)] = Counter(sizes.values()).most_common(1) or [((1, 1), 0)]
-    for row, size in sizes.items():
-        if size != usual:
-            fault("have another size than most", row, f": {size[0]}x{size[1]}, most {usual[0]}x{usual[1]}")
-
-    images = nothing
-    if not faults and not problems:
-        images = np.empty((len(files), 1 if grey else 3, usual[1], usual[0]), np.uint8)
-        for row, path in enumerate(files):
-            try:
-                with Image.open(path) as image:
-                    pixels = np.asarray(image.convert("L" if grey else "RGB"))
-            except (OSError, ValueError, SyntaxError) as error:
-                fault("cannot be read", row, f": {error}")
-            else:
-                images[row] = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
-    for kind, where in faults.items():
-        problems.append(
-            DataError(
-                f"{file}: images {kind}: {examples(where)}; put 8-bit images of one size into the folder, "
-                "at the paths that the file gives",
-                f"{file.name}: {len(where)} images {kind}",
-            )
-        )
-    return images

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Write every table that the code decides: the keys in pyproject.toml, and the tables of the documents.
+
+    python bin/docs.py            # write them (make docs)
+    python bin/docs.py --check    # change nothing; exit with 1 and the names of what is out of date
+
+In a document a table stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; the rest of the page is written
+by hand. NAME is a row of TABLES below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import Field
+from pathlib import Path
+from typing import Any, Literal, cast, get_args, get_origin
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+from config import RunConfig, SiteConfig  # noqa: E402  the app is no installed package
+from config.run import OneOf  # noqa: E402
+from config.tables import SHARED, own_options  # noqa: E402
+from federation import FederatedStrategy  # noqa: E402
+from keys import Value, allowed  # noqa: E402
+from keys.overrides import toml_value  # noqa: E402
+from problems import PROBLEMS, Problem, papers  # noqa: E402
+from problems.metrics import METRICS  # noqa: E402
+from strategies import ALGORITHMS, can_solve  # noqa: E402
+
+MARK = "# Written by `make docs` from the classes that own the keys: do not edit below this line.\n"
+COMMENT = 31  # column of the comments in pyproject.toml
+SECTIONS = {  # by the field that each begins with
+    "algorithm": "What is trained, by what.",
+    "dataset": "The data, and how it is split.",
+    "sites": "Who takes part, and what happens when somebody does not.",
+    "engine": "How it is computed.",
+    "evaluate-every": "What is measured and kept.",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write every table that the code decides.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
+    check = parser.parse_args().check
+    stale = [path for path, text in written() if path.read_text(encoding="utf-8") != text]
+    if check and stale:
+        names = ", ".join(str(path.relative_to(REPO)) for path in stale)
+        print(f"out of date: {names}; run `make docs`", file=sys.stderr)
+        return 1
+    for path, text in written() if stale and not check else ():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+def written() -> Iterator[tuple[Path, str]]:
+    """Yield every file that has something written by the code, with its text as it should be."""
+    project = REPO / "pyproject.toml"
+    yield project, project.read_text(encoding="utf-8").partition(MARK)[0] + MARK + config_tables()
+    for page in (REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        if filled := re.sub(r"(<!-- begin ([\w-]+) -->\n).*?(<!-- end \2 -->)", _filled, text, flags=re.DOTALL):
+            yield page, filled
+
+
+def _filled(found: re.Match[str]) -> str:
+    table = TABLES.get(found[2])
+    return found[0] if table is None else f"{found[1]}\n{table()}\n\n{found[3]}"
+
+
+# ---------------------------------------------------------------------- pyproject.toml
+
+
+def config_tables() -> str:
+    """Return [tool.flwr.app.config] and its tables: every key with its default and its meaning."""
+    lines = ["", "[tool.flwr.app.config]"]
+    for key, f in RunConfig.keys().items():
+        if key in SECTIONS:
+            lines += [""] * (key != "algorithm") + [f"# {SECTIONS[key]}"]
+        lines.append(_line(key, f.default, _meaning(f)))
+    lines += ["", "# All algorithms: steps, who takes part in a round, stages, what is returned."]
+    lines += [_line(key, _default(f), _option(f)) for key, f in SHARED.items()]
+    for name, cls in {**ALGORITHMS, **PROBLEMS}.items():
+        if options := own_options(cls):
+            lines += ["", f"[tool.flwr.app.config.{name}]"]
+            lines += [_line(key, _default(f), _option(f)) for key, f in options.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _default(f: Field[Any]) -> Value:
+    return cast("Value", f.default)  # an option always has one
+
+
+def _line(key: str, default: Value, meaning: str) -> str:
+    return f"{key} = {toml_value(default)}".ljust(COMMENT - 1) + f" # {meaning}"
+
+
+def _meaning(f: Any) -> str:
+    """Return what a field of RunConfig means, and its choices."""
+    names = [
+        name for part in f.metadata if isinstance(check := getattr(part, "func", None), OneOf) for name in check.names
+    ]
+    if get_origin(f.annotation) is Literal:
+        names = [name or '""' for name in get_args(f.annotation)]
+    return f"{' | '.join(names)}: {f.description}" if names else str(f.description)
+
+
+def _option(f: Field[Any]) -> str:
+    """Return what an option means, and its choices."""
+    choices = f.metadata.get("options")
+    return (f"{' | '.join(choices)}: " if choices else "") + str(f.metadata["doc"])
+
+
+# ---------------------------------------------------------------------- tables of documents
+
+
+def _table(*rows: tuple[str, ...]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def family(algorithm: type[FederatedStrategy]) -> str:
+    """Return the heading that an algorithm stands under."""
+    if not algorithm.exchanges or (algorithm.solves == {"minimisation"} and not algorithm.personalised):
+        return "Baselines"
+    if algorithm.personalised:
+        return "Personalised and decentralised"
+    return "Conditional" if "conditional" in algorithm.solves else "Minimax"
+
+
+def _by_family(row: Callable[[type[FederatedStrategy]], tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each algorithm, under a bold row for each family."""
+    for heading in ("Baselines", "Minimax", "Conditional", "Personalised and decentralised"):
+        rows = [row(algorithm) for algorithm in ALGORITHMS.values() if family(algorithm) == heading]
+        yield (f"**{heading}**", *[""] * (len(rows[0]) - 1))
+        yield from rows
+
+
+def _cited(algorithm: type[FederatedStrategy]) -> str:
+    card = algorithm.card
+    if not card.papers:
+        return "none"
+    first, *others = card.papers
+    return "; ".join([first.short + (f", {card.where}" if card.where else ""), *(paper.short for paper in others)])
+
+
+def algorithms() -> str:
+    """What each algorithm is from, what it moves, computes and remembers."""
+    heads = ("`algorithm`", "paper", "down", "up", "gradients", "a site remembers", "`fraction`")
+    return _table(heads, *_by_family(lambda a: (
+        f"`{a.name}`", _cited(a), a.card.down, a.card.up, a.card.gradients, a.card.remembers or "nothing",
+        "yes" if a.partial else "no",
+    )))  # fmt: skip
+
+
+def problems() -> str:
+    """What each problem is, on which data, and who solves it."""
+    heads = ("`problem`", "kind", "what is optimised", "paper", "data", "reported besides the loss", "algorithms")
+    return _table(heads, *(
+        (f"`{p.name}`", p.kind, p.optimises, "; ".join(paper.short for paper in p.papers) or "none", _data(p),
+         ", ".join(METRICS[name].label for name in p.reports),
+         _names([name for name, algorithm in ALGORITHMS.items() if can_solve(algorithm, p)]))
+        for p in PROBLEMS.values()
+    ))  # fmt: skip
+
+
+def _data(problem: type[Problem]) -> str:
+    if not problem.needs_data:
+        return "none"
+    return "all classes are kept" if problem.multiclass else "two classes"
+
+
+def options() -> str:
+    """Every key of the algorithms and problems, with default and range."""
+    owners = {"": SHARED} | {name: own_options(cls) for name, cls in {**ALGORITHMS, **PROBLEMS}.items()}
+    return _table(("key", "default", "allowed", "meaning"), *(
+        (f"`{name}.{key}`" if name else f"`{key}`", f"`{toml_value(_default(f))}`", allowed(f) or "any number",
+         f.metadata["doc"])
+        for name, found in owners.items() for key, f in found.items()
+    ))  # fmt: skip
+
+
+def papers_list() -> str:
+    """All papers."""
+    every = [paper for paper in vars(papers).values() if isinstance(paper, papers.Paper)]
+    return "\n".join(f"- {p.authors}. {p.title}. {p.venue}.{f' {p.link}.' if p.link else ''}" for p in every)
+
+
+def leaves() -> str:
+    """What a site sends in a round, and what it keeps in its state folder."""
+    heads = ("`algorithm`", "vectors that a site sends in a round", "what it keeps between rounds")
+    return _table(heads, *((f"`{a.name}`", a.card.sends, a.card.remembers or "nothing") for a in ALGORITHMS.values()))
+
+
+def node_keys() -> str:
+    """The keys of a site's operator."""
+    return _table(("key", "meaning"), *((f"`{f.alias}`", str(f.description)) for f in SiteConfig.model_fields.values()))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "algorithms": algorithms,
+    "problems": problems,
+    "options": options,
+    "papers": papers_list,
+    "leaves": leaves,
+    "node-keys": node_keys,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

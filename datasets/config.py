@@ -1,0 +1,133 @@
+"""Which data a run is on, and how it is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from datasets.errors import DataError
+from datasets.partition import PARTITIONS
+from datasets.sources import SOURCES
+from keys import hint
+
+SITE = "site"  # a hospital's own folder
+DATASETS = (*SOURCES, SITE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which data, and how it is split.
+
+    Parameters
+    ----------
+    dataset
+        One of `DATASETS`.
+    data_root
+        Folder with the files of a data set. Empty: the folder that the environment variable EDELWEISS_DATA names, if
+        it is set, then the cache folder, to which a download goes.
+    data_dir
+        A hospital's own folder, for the data set ``"site"``.
+    partition
+        One of `PARTITIONS`.
+    concentration
+        Of the dirichlet partition, above 0. The smaller, the more the sites differ.
+    binary
+        True maps the classes to labels 0 and 1; False keeps class indices as labels.
+    positive_classes, negative_classes
+        Original classes that become 1 and 0; classes in neither list are dropped. With one list empty its
+        side gets all other classes. Both empty: the second half is positive, the first half negative.
+    thin_class
+        ``"positive"`` or ``"negative"``: the class that `thin_share` thins.
+    thin_share
+        In [0, 1). The share of that class among the training rows of all sites together after random rows
+        of it were removed. 0 leaves the rows as they are. Held-out and test rows are never thinned.
+    test_share
+        In [0, 1). Common test rows of a data set without an official test set, stratified by class.
+    holdout_share
+        In [0, 1). Rows that each site holds out of its own, stratified by class; with the partition ``"by-group"``
+        whole groups.
+    personal_test
+        True: a site holds out none of its training rows, and is given a part of the common test rows instead: of each
+        class the same proportion as of the training rows. With the partitions ``"sites"`` and ``"by-group"`` a test
+        row goes where its own hospital or user is. `holdout_share` then plays no part.
+    folds, fold
+        With 2 or more folds each site deals its rows into so many, stratified by class, and holds out number `fold`,
+        from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
+        an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
+    label
+        Label column of a site's table or labels.csv.
+    seed
+        At least 0. Every split follows from it.
+    download
+        Whether a data set that is not found may be downloaded.
+
+    Raises
+    ------
+    DataError
+        A field is out of its range or contradicts another; all such fields are named at once.
+    """
+
+    dataset: str
+    data_root: str = ""
+    data_dir: str = ""
+    partition: str = "iid"
+    concentration: float = 0.5
+    binary: bool = True
+    positive_classes: tuple[int, ...] = ()
+    negative_classes: tuple[int, ...] = ()
+    thin_class: str = "positive"
+    thin_share: float = 0.0
+    test_share: float = 0.25
+    holdout_share: float = 0.2
+    personal_test: bool = False
+    folds: int = 0
+    fold: int = 0
+    label: str = "label"
+    seed: int = 0
+    download: bool = True
+
+    def __post_init__(self) -> None:
+        if problems := [*self._out_of_range(), *self._contradictions()]:
+            raise DataError.join([DataError.plain(problem) for problem in problems])
+
+    def _out_of_range(self) -> Iterator[str]:
+        """Say which fields are wrong by themselves."""
+        for name, allowed in (
+            ("dataset", DATASETS),
+            ("partition", PARTITIONS),
+            ("thin_class", ("positive", "negative")),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                yield f"{name} is {value!r}; allowed: {', '.join(allowed)}.{hint(value, allowed)}"
+        for name in ("thin_share", "test_share", "holdout_share"):
+            if not 0 <= getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}; it must be at least 0 and below 1"
+        if not 0 < self.concentration < float("inf"):
+            yield f"concentration is {self.concentration}; it must be above 0 and finite"
+        if self.seed < 0:
+            yield f"seed is {self.seed}; it must be at least 0"
+
+    def _contradictions(self) -> Iterator[str]:
+        """Say which fields do not go together."""
+        if self.folds < 0 or self.folds == 1:
+            yield f"folds is {self.folds}; it must be 0 or at least 2"
+        elif not 0 <= self.fold < max(1, self.folds):
+            highest = max(0, self.folds - 1)
+            yield f"fold is {self.fold}; with {self.folds} folds it must be from 0 to {highest}"
+        if self.personal_test and self.folds:
+            yield "personal_test deals out a common test set, which cross-validation has none of; set folds to 0"
+        if self.personal_test and self.dataset == SITE:
+            yield "personal_test needs a common test set, which hospitals do not have: each holds out its own"
+        if both := sorted(set(self.positive_classes) & set(self.negative_classes)):
+            yield f"positive_classes and negative_classes share {both}; a class has one side"
+        if self.thin_share and not self.binary:
+            yield "thin_share needs binary = true; set thin_share to 0 to keep the classes"
+        if self.dataset in SOURCES:
+            row, others = SOURCES[self.dataset], "use iid, dirichlet or by-class"
+            if self.partition == "sites" and not row.sites:
+                able = ", ".join(name for name, other in SOURCES.items() if other.sites)
+                yield f"partition 'sites' needs a data set with natural sites ({able}), not {self.dataset}; {others}"
+            if self.partition == "by-group" and not row.groups:
+                able = ", ".join(f"{name}: {other.groups}" for name, other in SOURCES.items() if other.groups)
+                yield f"partition 'by-group' needs a data set with groups ({able}), not {self.dataset}; {others}"

@@ -1,0 +1,136 @@
+"""Where the files of a data set are looked for, downloaded to, and kept once decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.errors import DataError
+from datasets.vision import import_torchvision
+
+T = TypeVar("T")
+
+
+def cache_folder() -> Path:
+    """Folder for downloads and decoded images: EDELWEISS_CACHE, else ~/.cache/edelweiss."""
+    return Path(os.environ.get("EDELWEISS_CACHE") or "~/.cache/edelweiss").expanduser()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where files are looked for, and whether they may be downloaded.
+
+    Parameters
+    ----------
+    roots
+        Folders, at least one. What the first of them has, no other is asked for; a download goes to the last.
+    names
+        What they are called in a message that may leave the site, which tells no path.
+    download
+        Whether what none of them has may be downloaded.
+    """
+
+    roots: tuple[Path, ...]
+    names: str
+    download: bool
+
+    @classmethod
+    def of(cls, data_root: str, download: bool) -> Places:
+        """Return a run's folder; where it names none, that of EDELWEISS_DATA, if set, and then the cache folder."""
+        if data_root:
+            return cls((Path(data_root).expanduser(),), "data-root", download)
+        if named := os.environ.get("EDELWEISS_DATA"):
+            roots = (Path(named).expanduser(), cache_folder())
+            return cls(roots, "EDELWEISS_DATA or the cache folder (data-root is empty)", download)
+        return cls((cache_folder(),), "the cache folder (data-root and EDELWEISS_DATA are empty)", download)
+
+    @property
+    def target(self) -> Path:
+        """Where a download goes."""
+        return self.roots[-1]
+
+    def first(self, find: Callable[[Path], T | None]) -> T | None:
+        """Return what is found in the first folder that has it."""
+        return next((found for root in self.roots if (found := find(root)) is not None), None)
+
+    def under(self, *folders: str) -> list[Path]:
+        """Return these folders of each root; ``""`` is the root itself."""
+        return [root / folder for root in self.roots for folder in folders]
+
+
+def from_torchvision(class_name: str, root: Path, download: bool = False, part: str = "train") -> tuple[Any, Any]:
+    """Return both parts of a torchvision data set, which the argument `part` of its class tells apart."""
+    make = getattr(import_torchvision().datasets, class_name)
+    try:
+        return make(root, **{part: True}, download=download), make(root, **{part: False}, download=download)
+    except (OSError, RuntimeError, EOFError, HTTPException) as error:
+        raise DataError(
+            f"{class_name} under {root} cannot be used: {error}", f"{class_name} cannot be read or downloaded"
+        ) from error
+
+
+def downloaded(
+    name: str, class_name: str, places: Places, sought: Sequence[object], part: str = "train"
+) -> tuple[Any, Any]:
+    """Download a torchvision data set, or say what was looked for, where, and how to get it."""
+    reason = "download is false"
+    if places.download:
+        try:
+            return from_torchvision(class_name, places.target, download=True, part=part)
+        except (DataError, ImportError) as error:
+            reason = f"the download failed ({error})"
+    raise DataError(
+        f"{name} was not found and {reason}. Looked for:\n  " + "\n  ".join(map(str, sought)) + "\nPut the files "
+        "there, set data-root to the folder that has them, or run once where the internet can be reached: "
+        f'python -c "from torchvision.datasets import {class_name} as D; '
+        f"[D('{places.target}', {part}=value, download=True) for value in (True, False)]\"",
+        f"{name} was not found under {places.names} and could not be downloaded",
+    )
+
+
+def cached(
+    name: str, files: Sequence[Path], names: Sequence[str], decode: Callable[[], Sequence[NDArray[Any]]]
+) -> list[NDArray[Any]]:
+    """Decode files once; later reads come from the cache folder, if that can be written.
+
+    Parameters
+    ----------
+    name
+        Of the data set.
+    files
+        What is decoded. When one of them changes, it is decoded again.
+    names
+        Of the arrays, as they are kept.
+    decode
+        Returns the arrays.
+    """
+    stamp = np.array([[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in files)])
+    paths = "\n".join(str(file.resolve()) for file in files)
+    cache = cache_folder() / f"{name}-{zlib.crc32(paths.encode()):08x}.npz"
+    # A cache that is missing, stale, cut short or foreign is made anew.
+    with (
+        contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+        np.load(cache) as old,
+    ):
+        if np.array_equal(old["stamp"], stamp):
+            return [old[name] for name in names]
+    decoded = list(decode())
+    with contextlib.suppress(OSError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
+            whole = Path(scratch) / cache.name  # renamed when complete: nobody reads half a file
+            arrays: dict[str, Any] = dict(zip(names, decoded, strict=True))
+            np.savez(whole, stamp=stamp, **arrays)
+            os.replace(whole, cache)
+    return decoded

@@ -1,0 +1,85 @@
+"""A hospital's own folder: one table, or images with their labels.
+
+Whatever is wrong is collected, so that one reading names every problem. The full message goes to the site's
+own log; the public one names columns, files and counts only. Rows count from 1, after the header.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datasets.errors import DataError, examples
+from datasets.site.images import read_images
+from datasets.site.table import read_labels, read_numbers, read_table
+from datasets.source import Source
+
+FILES = ("data.csv", "data.parquet", "labels.csv")
+
+
+def read_site(folder: str, label: str, binary: bool) -> Source:
+    """Read a hospital's folder.
+
+    Parameters
+    ----------
+    folder
+        It holds exactly one of ``data.csv`` and ``data.parquet``, a table whose columns are all numbers
+        (empty, NaN, NA or ? where missing) but for the label; or ``labels.csv`` with the columns ``path``
+        and the label, and the images at these paths: all of one size, 8 bits a channel. Features are put in
+        the order of their names, so that sites whose columns are ordered differently agree.
+    label
+        Name of the label column.
+    binary
+        True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
+
+    Returns
+    -------
+    source
+        Without test rows and groups. Images are grey (one channel) when all of them are, else RGB. With
+        `binary` false the class count is one above the largest class found.
+
+    Raises
+    ------
+    DataError
+        Naming everything that is wrong.
+    """
+    file = _the_file(folder)
+    frame = read_table(file)
+    problems: list[DataError] = []
+    classes, class_count = read_labels(frame, file, label, binary, problems)
+    if file.name == "labels.csv":
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_images(frame, file, problems)
+        features: tuple[str, ...] = ()
+    else:
+        features = tuple(sorted(name for name in frame.columns if name != label))
+        inputs = read_numbers(frame, file, features, problems)
+    if problems:
+        raise DataError.join(problems)
+    return Source(torch.from_numpy(inputs), classes, class_count, features=features)
+
+
+def _the_file(folder: str) -> Path:
+    if not folder:
+        raise DataError.plain("data_dir is empty; the data set 'site' needs the folder of the site's data")
+    place = Path(folder).expanduser()
+    try:
+        found = sorted(entry.name for entry in place.iterdir())
+    except OSError as error:
+        raise DataError(
+            f"data_dir {place} cannot be read: {error.strerror}; set data_dir to the folder that holds "
+            f"one of {', '.join(FILES)}",
+            "the data folder does not exist or cannot be read",
+        ) from error
+    known = [name for name in FILES if name in found]
+    if len(known) == 1:
+        return place / known[0]
+    if known:
+        text = f"holds {' and '.join(known)}, and it is unclear which one to use; keep one of them"
+        raise DataError(f"data_dir {place} {text}", f"the data folder {text}")
+    raise DataError(
+        f"data_dir {place} holds none of {', '.join(FILES)}; found: {examples(found) or 'nothing'}",
+        f"the data folder holds none of {', '.join(FILES)}",
+    )

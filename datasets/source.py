@@ -1,0 +1,52 @@
+"""A whole data set as it was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A whole data set as it was read; it knows of no sites and of no labels of a run.
+
+    Parameters
+    ----------
+    inputs
+        Shape (N, F) float32, NaN where missing, or (N, C, H, W) uint8.
+    classes
+        Shape (N,): original classes, in [0, class_count).
+    class_count
+        How many classes the data set has, whether or not all occur.
+    test
+        Shape (N,) bool: the official test rows; None when there is no official test set.
+    groups
+        Shape (N,): what each row belongs to, a natural site or a character; None when there are none.
+    group_names
+        Of natural sites; `groups` is the index into them.
+    features
+        Column names of a table.
+    """
+
+    inputs: Tensor
+    classes: Ints
+    class_count: int
+    test: Mask | None = None
+    groups: Ints | None = None
+    group_names: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:
+        """Join images to train on with those of the official test set."""
+        inputs = torch.from_numpy(np.concatenate([images, test_images]))
+        test = np.arange(len(inputs)) >= len(images)
+        return cls(inputs, np.concatenate([classes, test_classes]).astype(np.int64), count, test)

@@ -1,0 +1,43 @@
+"""The data sets known by name: one file each, and one row each in `SOURCES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from datasets.files import Places
+from datasets.source import Source
+from datasets.sources import bundled, cifar, harbox, heart_disease, mnist, omniglot
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A row of the registry.
+
+    Parameters
+    ----------
+    read
+        Finds, reads and returns the data set.
+    groups
+        What rows belong to that the partition by-group keeps together, such as ``"characters"``; empty: nothing.
+    sites
+        Whether these groups are natural sites, for the partition sites.
+    """
+
+    read: Callable[[Places], Source]
+    groups: str = ""
+    sites: bool = False
+
+
+SOURCES: dict[str, Dataset] = {
+    "breast-cancer": Dataset(bundled.breast_cancer),
+    "digits": Dataset(bundled.digits),
+    "mnist": Dataset(partial(mnist.read, "mnist", "MNIST")),
+    "fashion-mnist": Dataset(partial(mnist.read, "fashion-mnist", "FashionMNIST")),
+    "cifar10": Dataset(partial(cifar.read, "cifar10", "CIFAR10", 10)),
+    "cifar100": Dataset(partial(cifar.read, "cifar100", "CIFAR100", 100)),
+    "omniglot": Dataset(omniglot.read, groups="characters"),
+    "heart-disease": Dataset(heart_disease.read, groups="hospitals", sites=True),
+    "harbox": Dataset(harbox.read, groups="users", sites=True),
+}

@@ -1,0 +1,38 @@
+"""Two tables that scikit-learn carries."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from datasets.files import Places
+from datasets.source import Source
+
+
+def breast_cancer(places: Places) -> Source:
+    """Breast cancer Wisconsin (diagnostic): 569 rows of 30 features; class 1 is malignant."""
+    table = np.loadtxt(_path("breast_cancer.csv"), delimiter=",", skiprows=1)
+    measures = "radius,texture,perimeter,area,smoothness,compactness,concavity,concave points,symmetry,"
+    measures += "fractal dimension"
+    names = [f"{kind} {measure}" for kind in ("mean", "error", "worst") for measure in measures.split(",")]
+    # scikit-learn codes malignant as 0.
+    classes = 1 - table[:, -1].astype(np.int64)
+    return Source(torch.from_numpy(table[:, :-1].astype(np.float32)), classes, 2, features=tuple(names))
+
+
+def digits(places: Places) -> Source:
+    """Handwritten digits: 1,797 grey images of 8x8 with levels 0 to 16, 10 classes."""
+    table = np.loadtxt(_path("digits.csv.gz"), delimiter=",").astype(np.uint8)
+    inputs = torch.from_numpy(table[:, :-1].reshape(-1, 1, 8, 8))
+    return Source(inputs, table[:, -1].astype(np.int64), 10)
+
+
+def _path(name: str) -> Path:
+    """Path of a table, found without importing scikit-learn, which takes over a second."""
+    spec = find_spec("sklearn")
+    assert spec is not None, "scikit-learn is a dependency"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "datasets" / "data" / name

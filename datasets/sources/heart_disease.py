@@ -1,0 +1,67 @@
+"""UCI heart disease: patients of four hospitals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datasets.errors import DataError, examples
+from datasets.files import Places
+from datasets.source import Source
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+FEATURES = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
+    *("thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+)
+
+
+def read(places: Places) -> Source:
+    """UCI heart disease: 13 features of 920 patients in four hospitals, natural sites; class 1 is any disease."""
+    names = [f"{hospital}.data" for hospital in HOSPITALS]
+    folders = places.under("heart_disease", "")
+    folder = max(folders, key=lambda p: sum((p / name).is_file() for name in names))
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise DataError(
+            f"heart-disease: {examples(missing)} not found in {' or '.join(map(str, folders))}; download the "
+            "processed.*.data files of https://archive.ics.uci.edu/dataset/45/heart+disease to one of "
+            "these folders under those names, or set data-root",
+            f"heart-disease: {examples(missing)} not found under {places.names}",
+        )
+    tables = [_table(folder / name) for name in names]
+    table = np.concatenate(tables)
+    return Source(
+        torch.from_numpy(table[:, :-1].astype(np.float32)),
+        (table[:, -1] > 0).astype(np.int64),
+        2,
+        groups=np.repeat(np.arange(len(tables)), [len(t) for t in tables]),
+        group_names=HOSPITALS,
+        features=FEATURES,
+    )
+
+
+def _table(file: Path) -> NDArray[np.float64]:
+    """Read one hospital: 13 features and the target per line, `?` for a missing feature."""
+    rows, bad = [], []
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        fields = [field.strip() for field in line.split(",")]
+        if not line.strip() or (number == 1 and fields[-1] == "target"):
+            continue
+        try:
+            row = [np.nan if field == "?" else float(field) for field in fields]
+        except ValueError:
+            row = []
+        if len(row) != len(FEATURES) + 1 or not np.isfinite(row[-1]):
+            bad.append(f"line {number} ({line[:60]!r})")
+        rows.append(row)
+    if bad or not rows:
+        raise DataError(
+            f"{file}: " + (f"{examples(bad)}: " if bad else "no rows: ") + "a line must hold 13 numbers "
+            "(or ?) and the target, separated by commas; download the file again",
+            f"heart-disease: {file.name} has {len(bad)} bad lines of {len(rows)}",
+        )
+    return np.array(rows)

@@ -1,0 +1,144 @@
+"""Which rows are held out, dealt into folds or to a personal test, and left when a class is thinned."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datasets.errors import DataError
+from datasets.source import Ints, Mask
+
+
+def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
+    """Choose a share of the rows of each stratum.
+
+    Parameters
+    ----------
+    strata
+        Shape (n,): the class of each row, or any other stratum.
+    share
+        In [0, 1). A stratum of two rows or more is on both sides when the share is above 0; a single row is
+        never chosen.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    chosen
+        Shape (n,) bool.
+    """
+    chosen = np.zeros(len(strata), np.bool_)
+    if share > 0:
+        for stratum in np.unique(strata):
+            members = np.flatnonzero(strata == stratum)
+            size = min(max(round(share * len(members)), 1), len(members) - 1)
+            chosen[rng.permutation(members)[:size]] = True
+    return chosen
+
+
+def dealt_alike(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.random.Generator) -> Ints:
+    """Deal test rows over the sites in the proportions that the training rows have, stratum by stratum.
+
+    Parameters
+    ----------
+    strata
+        Shape (n,): the class of each training row, or any other stratum.
+    owner
+        Shape (n,): its site.
+    test
+        Shape (m,): the strata of the test rows.
+    sites
+        How many sites.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    owner
+        Shape (m,): the site of each test row. Of each stratum a site has its proportion, rounded up or down, and so
+        none of a stratum that it does not train on. A site that would be left without any gets a row of the stratum
+        that it has most of, if another site can spare one.
+
+    Raises
+    ------
+    DataError
+        There are test rows of a stratum that no site trains on.
+    """
+    dealt_to = np.empty(len(test), np.int64)
+    for stratum in np.unique(test):
+        counts = np.bincount(owner[strata == stratum], minlength=sites)
+        if not counts.any():
+            raise DataError.plain(
+                "personal-test deals the test rows of a class as its training rows, and a class of the test set has "
+                "none, as in omniglot; take personal-test = false"
+            )
+        members = rng.permutation(np.flatnonzero(test == stratum))
+        ends = np.rint(np.cumsum(counts)[:-1] / counts.sum() * len(members)).astype(np.int64)
+        for site, part in enumerate(np.split(members, ends)):
+            dealt_to[part] = site
+    sizes = np.bincount(dealt_to, minlength=sites)
+    for bare in np.flatnonzero(sizes == 0):
+        own, counts = np.unique(strata[owner == bare], return_counts=True)
+        spare = np.flatnonzero((test == own[np.argmax(counts)]) & (sizes[dealt_to] > 1))
+        if len(spare):
+            row = spare[np.argmax(sizes[dealt_to[spare]])]
+            sizes[dealt_to[row]] -= 1
+            sizes[bare] += 1
+            dealt_to[row] = bare
+    return dealt_to
+
+
+def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
+    """Deal rows into folds of equal size, stratum by stratum.
+
+    Parameters
+    ----------
+    strata
+        Shape (n,): the class of each row, or any other stratum.
+    folds
+        At least 1.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    fold
+        Shape (n,): the fold of each row, in [0, folds). Sizes differ by one at most, and so do the parts that the
+        folds have of a stratum.
+    """
+    shuffled = rng.permutation(len(strata))
+    fold = np.empty(len(strata), np.int64)
+    fold[shuffled[np.argsort(strata[shuffled], kind="stable")]] = np.arange(len(strata)) % folds
+    return fold
+
+
+def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> Mask:
+    """Choose which rows stay when a class is thinned to a share of all rows.
+
+    Parameters
+    ----------
+    rare
+        Shape (n,) bool: the rows of the class to thin.
+    owner
+        Shape (n,): the site of each row. A site with rows of that class only keeps one of them.
+    share
+        Of that class among the rows that stay, in (0, 1), as near as whole rows allow, but never no row. A
+        class that is already rarer is left as it is, and so are rows of one class only.
+    rng
+        The random stream.
+
+    Returns
+    -------
+    stays
+        Shape (n,) bool.
+    """
+    stays = np.ones(len(rare), np.bool_)
+    others = int(np.sum(~rare))
+    excess = int(rare.sum()) - max(1, round(others * share / (1 - share)))
+    if others and excess > 0:
+        candidates = rng.permutation(np.flatnonzero(rare))
+        _, first = np.unique(owner[candidates], return_index=True)
+        keepers = candidates[first]  # one per site; spared where the site has nothing else
+        spared = keepers[~np.isin(owner[keepers], owner[~rare])]
+        candidates = candidates[~np.isin(candidates, spared)]
+        stays[candidates[:excess]] = False
+    return stays

@@ -1,0 +1,40 @@
+"""Whoever wants to know how a run goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from federation.sites import Site
+    from problems import Metrics
+
+
+class Observer(Protocol):
+    """Whoever wants to know how a run goes: the server app's report."""
+
+    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
+        """Note that a round ended, and its cost.
+
+        Parameters
+        ----------
+        server_round : int
+            1 to R.
+        cost : dict
+            gradients and samples (see `client_app.oracle.SiteOracle`) of all sites together, bytes-down, bytes-up,
+            seconds, seconds-waiting; and what the algorithm measures.
+        work : dict
+            Gradients of each site that took part, by its name.
+        """
+
+    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
+        """Note how the model that a round ended with does at these sites."""
+
+
+class Nobody:
+    """The observer that does not look."""
+
+    def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
+        """Do nothing."""
+
+    def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
+        """Do nothing."""
