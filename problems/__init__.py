@@ -18,5 +18,16 @@ __all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", 
 
 PROBLEMS: dict[str, type[Problem]] = {
     problem.name: problem
-    for problem in (Auc, AucMargin, Bce, CrossEntropy, Robust, Fair, Auprc, InvariantLogistic, Maml, Saddle)
+    for problem in (
+        Auc,
+        AucMargin,
+        Bce,
+        CrossEntropy,
+        Robust,
+        Fair,
+        Auprc,
+        InvariantLogistic,
+        Maml,
+        Saddle,
+    )
 }

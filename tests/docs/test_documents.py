@@ -1,4 +1,4 @@
-"""The documents say what the code does: links, quoted code, commands, and the tables of algorithms and problems."""
+"""The documents say what the code does: links, quoted code, commands, and what they tell of algorithms and problems."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import inspect
 import math
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,26 +16,28 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 
 import pytest
 import torch
-from flwr.serverapp.strategy import Strategy
 from safetensors.torch import load_file
-from strategies.hyper import hyper
 
-from config import RunConfig, SiteConfig, flatten, read_overrides
-from datasets import DATASETS, PARTITIONS, SAMPLERS
+from config import RunConfig
+from datasets import Facts
+from federation import Algorithm, Card, FederatedStrategy, Reply, Site, Turn
+from keys import flatten, hyper, read_overrides
 from models import MODELS
-from problems import PROBLEMS
+from problems import PROBLEMS, capabilities, papers
 from server_app import simulate
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, Turn, can_solve
+from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
-from strategies.local_steps import descend
-from tests.strategies.closed_form import build, objective
-from tests.strategies.halves import Arrays, drive
+from strategies.local_steps import step
 
 REPO = Path(__file__).resolve().parents[2]
-DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
 TEXTS = {path.relative_to(REPO).as_posix(): path.read_text(encoding="utf-8") for path in DOCUMENTS}
-README, ADDING, HOSPITAL = (TEXTS[n] for n in ("README.md", "docs/add-an-algorithm.md", "docs/run-at-a-hospital.md"))
+ADDING, HOSPITAL, ARCHITECTURE = (
+    TEXTS[f"docs/{name}.md"] for name in ("add-an-algorithm", "run-at-a-hospital", "architecture")
+)
+
+Arrays = dict[str, torch.Tensor]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -45,17 +49,6 @@ def table(text: str, first: str) -> list[list[str]]:
     """Return the cells of a table, by the heading of its first column, without its two head lines."""
     lines = text[text.index(f"| {first} |") :].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip().strip("|").split(" |")] for line in lines]
-
-
-def by_family(first: str) -> dict[str, dict[str, list[str]]]:
-    """Return the rows of a table of the README by name, under the family that a bold row opens."""
-    families: dict[str, dict[str, list[str]]] = {}
-    for name, *cells in table(README, first):
-        if name.startswith("**"):
-            families[name.strip("*").lower().split()[0]] = rows = {}
-        else:
-            rows[name.strip("`")] = cells
-    return families
 
 
 # ---------------------------------------------------------------------- links, code, commands
@@ -83,63 +76,123 @@ def test_quoted_code_is_that_of_the_file() -> None:
     assert len(quotes) >= 4
     for heading, code in quotes:
         path = REPO / heading.removeprefix("# ")
-        assert code in path.read_text(encoding="utf-8"), f"{heading} has it no more:\n{code}"
+        assert code in path.read_text(encoding="utf-8"), f"{heading} no longer has:\n{code}"
 
 
-@pytest.mark.parametrize("name", TEXTS)
+def run_configs(text: str) -> list[str]:
+    """Return every run-config that a command of a page gives."""
+    tokens = [token for block in blocks(text, "sh") for token in shlex.split(block.replace("$fold", "0"), comments=True)]
+    given = [after for token, after in pairwise(tokens) if token == "--run-config"]
+    return given + [token.removeprefix("RUN_CONFIG=") for token in tokens if token.startswith("RUN_CONFIG=")]
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name != "docs/extend.md"])  # that one adds names of its own
 def test_every_run_config_of_a_command_is_accepted(name: str) -> None:
     written = {block.split("\n", 1)[0].removeprefix("# "): block for block in blocks(TEXTS[name], "toml")}
-    for block in blocks(TEXTS[name], "sh"):
-        tokens = shlex.split(block.replace("$fold", "0"), comments=True)
-        given = [after for token, after in pairwise(tokens) if token == "--run-config"]
-        for text in given + [token.removeprefix("RUN_CONFIG=") for token in tokens if token.startswith("RUN_CONFIG=")]:
-            if text in written:
-                RunConfig.parse(flatten(tomllib.loads(written[text])))
-            else:
-                RunConfig.parse(read_overrides([str(REPO / text) if text.endswith(".toml") else text]))
+    for text in run_configs(TEXTS[name]):
+        if text in written:
+            RunConfig.parse(flatten(tomllib.loads(written[text])))
+        else:
+            RunConfig.parse(read_overrides([str(REPO / text) if text.endswith(".toml") else text]))
 
 
-def test_comments_of_pyproject_name_every_choice() -> None:
-    lines = (REPO / "pyproject.toml").read_text(encoding="utf-8").splitlines()
-    registries: dict[str, Any] = {"algorithm": ALGORITHMS, "problem": PROBLEMS, "model": MODELS, "dataset": DATASETS}
-    for key, names in (registries | {"partition": PARTITIONS, "sampler": SAMPLERS}).items():
-        (comment,) = (line.partition("#")[2] for line in lines if line.startswith(f"{key} = "))
-        assert set(names) <= set(re.findall(r"[\w-]+", comment)), key
+def test_what_the_code_decides_is_written_by_make_docs() -> None:
+    done = subprocess.run(
+        [sys.executable, "bin/docs.py", "--check"], cwd=REPO, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_diagram_names_every_room_in_the_order_of_its_imports() -> None:
+    rooms = [row[0].strip("`/") for row in table(ARCHITECTURE, "package")]
+    apart = {"tests", "bin", "benchmarks"}
+    assert set(rooms) == {path.parent.name for path in REPO.glob("*/__init__.py")} - apart
+    drawing = (REPO / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    assert [room for room in rooms if f"{room}/" not in drawing] == []
+    for place, room in enumerate(rooms[:-1], 1):
+        above = rf"^ *(?:from|import) (?:{'|'.join(rooms[place:])})\b.*"
+        files = {path: path.read_text(encoding="utf-8") for path in (REPO / room).rglob("*.py")}
+        assert [(path, found) for path, text in files.items() for found in re.findall(above, text, re.MULTILINE)] == []
+
+
+def test_the_architecture_page_names_files_that_exist() -> None:
+    named = set(re.findall(r"`((?:[\w-]+/)+[\w.-]+\.(?:py|md|toml|svg))`", ARCHITECTURE))
+    assert len(named) > 20
+    assert [name for name in named if not (REPO / name).exists()] == []
 
 
 # ---------------------------------------------------------------------- what an algorithm may use; what a site sends
 
 
 def test_every_hook_and_class_variable_is_documented() -> None:
-    hints = get_type_hints(FederatedStrategy)
+    hints = get_type_hints(Algorithm, vars(sys.modules[Algorithm.__module__]) | {"Paper": papers.Paper})
     variables = {name for name, hint in hints.items() if get_origin(hint) is ClassVar} - {"__dataclass_fields__"}
-    own = {name for name, member in vars(FederatedStrategy).items() if callable(member) or isinstance(member, property)}
-    hooks = {name for name in own if not name.startswith("_")} - set(dir(Strategy)) - {"run", "stages", "turn"}
+    own = {name for name, member in vars(Algorithm).items() if callable(member) or isinstance(member, property)}
+    own |= {name for name, member in vars(Algorithm).items() if isinstance(member, classmethod)}
+    hooks = {name for name in own if not name.startswith("_")} - {"turn", "log_hyper_parameters"}
     # A row of a table, or a paragraph about it.
     missing = [n for n in variables | hooks if not re.search(rf"^(\| `{n}[(`]|`self\.{n}\()", ADDING, re.MULTILINE)]
     assert not missing
     for name, arguments in re.findall(r"^\| `(\w+)\(([^)]*)\)` \| (?:server|site|both)", ADDING, re.MULTILINE):
-        taken = list(inspect.signature(getattr(FederatedStrategy, name)).parameters)[1:]
+        taken = [name for name in inspect.signature(getattr(Algorithm, name)).parameters if name not in ("self", "cls")]
         assert taken == re.findall(r"\w+", arguments), name
     described = ADDING[ADDING.index("A `Turn` tells") : ADDING.index("Rules:")]
     assert not [name for name in Turn.__dataclass_fields__ if f"`{name}`" not in described]
 
 
+def test_capabilities_are_offered_by_whom_the_page_says() -> None:
+    rows = {row[0].strip("`"): row[2] for row in table(ADDING, "`needs`")}
+    assert rows.keys() == {need.__name__ for algorithm in ALGORITHMS.values() for need in algorithm.needs}
+    for name, said in rows.items():
+        offering = {key for key, problem in PROBLEMS.items() if getattr(capabilities, name) in problem.__mro__}
+        if said == "all with a network":
+            assert offering == {key for key, problem in PROBLEMS.items() if problem.needs_data}
+        else:
+            assert offering == set(re.findall(r"`([\w-]+)`", said))
+
+
+class Bowl:
+    """½ ‖x - center‖² at a site, without noise: what of `federation.Oracle` a method without y needs."""
+
+    def __init__(self, center: float) -> None:
+        self.center = center
+
+    def draw(self) -> None:
+        return None
+
+    def gradient(self, x: torch.Tensor, y: None, batch: None) -> tuple[torch.Tensor, None]:
+        return x - self.center, None
+
+
+def played(algorithm: Any, rounds: int) -> tuple[Arrays, dict[int, Arrays]]:
+    """Play rounds with three sites; return the server's state and the sites' memories."""
+    sites = [Site(k, f"site-{k}", k) for k in range(3)]
+    state: Arrays = {"x": torch.zeros(4, dtype=torch.float64)}
+    memories: dict[int, Arrays] = {k: {} for k in range(3)}
+    for r in range(1, rounds + 1):
+        turn = algorithm.turn(r, rounds, "train", 3)
+        replies = []
+        for site in sites:
+            sent = algorithm.broadcast(state, turn, site)
+            reply, memories[site.index] = algorithm.local_update(sent, memories[site.index], Bowl(site.index), turn)
+            replies.append(Reply(site, reply))
+        state = algorithm.aggregate(state, replies, turn)
+    return state, memories
+
+
 def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
-    names = {"dataclass": dataclass, "FederatedStrategy": FederatedStrategy, "hyper": hyper, "descend": descend}
+    names = {"dataclass": dataclass, "FederatedStrategy": FederatedStrategy, "Card": Card, "hyper": hyper, "step": step}
     exec(compile(source, "add-an-algorithm.md", "exec", flags=annotations.compiler_flag), names)
     method: Any = names["PFedMe"]
     # With ηλ = 1 and one step on θ for each on w, w takes the steps of θ: in the first round it is that of FedAvg.
-    start, oracles, _ = objective(FedAvg, 3)
-    own = drive(method(lr=0.1, lam=2.0, lr_common=0.5, own_steps=1, local_steps=4), start, oracles, 1, 3)
-    assert torch.allclose(own[0]["x"], drive(FedAvg(lr=0.1, local_steps=4), start, oracles, 1, 3)[0]["x"])
+    own, _ = played(method(lr=0.1, lam=2.0, lr_common=0.5, own_steps=1, local_steps=4), 1)
+    assert torch.allclose(own["x"], played(FedAvg(lr=0.1, local_steps=4), 1)[0]["x"])
     # The stronger the pull, the nearer a site's own model is to the common one.
     distances = []
     for lam in (0.1, 5.0):
-        memories: list[dict[int, Arrays]] = []
-        states = drive(method(lr=0.1, lam=lam, lr_common=0.1, local_steps=1), start, oracles, 20, 3, memories=memories)
-        distances.append(float((memories[-1][0]["x"] - states[-1]["x"]).norm()))
+        state, memories = played(method(lr=0.1, lam=lam, lr_common=0.1, local_steps=1), 20)
+        distances.append(float((memories[0]["x"] - state["x"]).norm()))
     assert 0 < distances[1] < distances[0] / 2
     monkeypatch.setitem(ALGORITHMS, method.name, method)
     keys = {"problem": "bce", "sites": 2, "partition": "iid", "workers": 1, "device": "cpu", "rounds": 8}
@@ -151,21 +204,13 @@ def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, mon
     assert not torch.equal(*models)
 
 
-def test_the_hospital_page_names_every_algorithm_once_and_every_key_of_a_site() -> None:
-    named = [name for row in table(HOSPITAL, "`algorithm`") for name in re.findall(r"`([\w-]+)`", row[0])]
-    assert sorted(named) == sorted(ALGORITHMS)
-    keys = {key for row in table(HOSPITAL, "key") for key in re.findall(r"`([\w-]+)`", row[0])}
-    assert keys == {name.replace("_", "-") for name in SiteConfig.model_fields}
+def test_the_hospital_page_has_every_fact_that_leaves_before_a_run() -> None:
+    start = HOSPITAL[HOSPITAL.index("Once at the start") : HOSPITAL.index("In every round")]
+    told = set(re.findall(r"`([\w-]+)`", " ".join(re.findall(r"\(fact: (.*?)\)", start))))
+    assert told == {name.replace("_", "-") for name in Facts.__dataclass_fields__}
 
 
-# ---------------------------------------------------------------------- the tables of the README
-
-ROWS = {name: cells for rows in by_family("`algorithm`").values() for name, cells in rows.items()}
-
-
-def test_the_tables_name_every_algorithm_and_every_problem() -> None:
-    assert sorted(ROWS) == sorted(ALGORITHMS)
-    assert sorted(name for rows in by_family("`problem`").values() for name in rows) == sorted(PROBLEMS)
+# ---------------------------------------------------------------------- what cards and problems say of themselves
 
 
 def value(cell: str, **numbers: float) -> float:
@@ -177,54 +222,58 @@ def value(cell: str, **numbers: float) -> float:
     return total
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_costs_are_those_of_a_round_in_the_middle_of_a_stage(name: str, tmp_path: Path) -> None:
-    solved = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_card_says_what_a_round_moves_computes_and_leaves_at_a_site(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, remembered = ALGORITHMS[name], set()
+
+    def noting(self: Any, *arguments: Any) -> tuple[Arrays, Arrays]:
+        reply, memory = algorithm.local_update(self, *arguments)
+        remembered.update(memory)
+        return reply, memory
+
+    monkeypatch.setitem(ALGORITHMS, name, type(algorithm.__name__, (algorithm,), {"local_update": noting}))
+    solved = [problem for problem in PROBLEMS if can_solve(algorithm, PROBLEMS[problem])]
     sites, q = 2, 1 if name == "npa" else 3
     keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "mlp", "hidden": 4, "partition": "iid"}
-    keys |= {"ways": 2, "queries": 2, "test-tasks": 1} if solved[0] == "maml" else {}
+    keys |= {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1} if solved[0] == "maml" else {}
     keys |= {"sites": sites, "rounds": 3, "local-steps": q, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     result = simulate(keys)
     record, d, p = result.metrics[1], len(result.arrays["x"]), len(result.arrays.get("y", ()))
-    _, down, up, gradients, _, _ = ROWS[name]
+    card = algorithm.card
     shapes = [(4, 30), (4, 4), (1, 4)]  # the weights, on breast-cancer
     kept = [round(share * math.prod(shape)) for share, shape in zip(erk(shapes, 0.5), shapes, strict=True)]
     lengths = {"d": d, "p": p, "b": d - (4 + 1 + 2)}  # the head: the last weights, a bias, and a and b of AUC
     lengths |= {"v": d - sum(map(math.prod, shapes)) + sum(kept), "m": (d // 8 + 1) / 4}
-    assert [record["bytes-down"], record["bytes-up"]] == [4 * sites * value(cell, **lengths) for cell in (down, up)]
-    assert record["gradients"] == sites * value(gradients, q=q)
+    moved = [4 * sites * value(text, **lengths) for text in (card.down, card.up)]
+    assert [record["bytes-down"], record["bytes-up"]] == moved
+    assert record["gradients"] == sites * value(card.gradients, q=q)
+    assert bool(remembered) == bool(card.remembers)
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_who_remembers_and_who_needs_all_sites_is_in_the_table(name: str) -> None:
-    algorithm = ALGORITHMS[name]
-    remembered: set[str] = set()
-
-    def noting(self: Any, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        reply, new = algorithm.local_update(self, sent, memory, oracle, turn)
-        remembered.update(new)
-        return reply, new
-
-    strategy = build(name, local_steps=1)
-    object.__setattr__(strategy, "local_update", noting.__get__(strategy))
-    start, oracles, _ = objective(algorithm, 3)
-    drive(strategy, start, oracles, 3, 3)
-    *_, remembers, partial = ROWS[name]
-    assert bool(remembered) == (remembers != "nothing")
-    assert partial == ("yes" if algorithm.partial else "no")
+@pytest.mark.parametrize("cls", [*ALGORITHMS.values(), *PROBLEMS.values()])
+def test_a_file_names_its_papers(cls: Any) -> None:
+    source = Path(inspect.getfile(cls)).read_text(encoding="utf-8")
+    cited = cls.card.papers if issubclass(cls, Algorithm) else cls.papers
+    assert [paper.link for paper in cited if paper.link not in source] == []
 
 
-def test_problems_are_described_as_they_are() -> None:
-    families = by_family("`algorithm`")
-    for kind, rows in by_family("`problem`").items():
-        for name, (_, data, reported, who) in rows.items():
-            problem = PROBLEMS[name]
-            assert problem.kind == kind, name
-            assert problem.needs_data == (data not in ("none", "drawn")), name
-            assert (problem.needs_data and not problem.multiclass) == (data == "two classes"), name
-            assert ("AUROC" in reported) == (data == "two classes"), name
-            able: set[str] = set()
-            for part in who.split(", "):
-                family, without = re.fullmatch(r"all (\w+)(?: but `(.+)`)?|`.+`", part).groups()  # type: ignore[union-attr]
-                able |= set(families[family]) - {without} if family else {part.strip("`")}
-            assert able == {a for a in ALGORITHMS if can_solve(ALGORITHMS[a], problem)}, name
+def test_every_paper_of_an_algorithm_or_a_problem_is_found_by_a_number() -> None:
+    every = [paper for paper in vars(papers).values() if isinstance(paper, papers.Paper)]
+    assert [paper.title for paper in every if not paper.link] == [papers.FMGDA.title]  # a submission without one
+
+
+def test_the_pages_name_every_model() -> None:
+    assert [name for name in MODELS if f"`{name}`" not in TEXTS["docs/quickstart.md"]] == []
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_problem_reports_what_it_says(name: str, tmp_path: Path) -> None:
+    problem = PROBLEMS[name]
+    solvers = [a for a in ALGORITHMS if can_solve(ALGORITHMS[a], problem)]
+    keys: dict[str, Any] = {"algorithm": solvers[0], "problem": name, "hidden": 4, "partition": "iid", "sites": 2}
+    keys |= {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1} if name == "maml" else {}
+    keys |= {"rounds": 1, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
+    record = simulate(keys).metrics[-1]
+    assert set(problem.reports) <= record["pooled"].keys()
