@@ -12,17 +12,18 @@ if TYPE_CHECKING:
 def closest(name: str, allowed: Iterable[str]) -> str:
     """Return the allowed name that a wrong one resembles most; empty when none is close.
 
-    A key of a table also counts by its last part: ``lr`` resembles ``codasca.lr``. Of several equally close names the
-    first one is returned.
+    A key of a table also counts by its last part: ``lr`` is meant to be ``codasca.lr``, whatever else looks like it. Of
+    several equally close names the first one is returned.
     """
-    names = list(allowed)
-    if close := difflib.get_close_matches(name, names, n=1):
-        return close[0]
+    whole = {full: full for full in allowed}
     tails: dict[str, str] = {}
-    for full in names:
+    for full in whole:
         tails.setdefault(full.rpartition(".")[2], full)
-    close = difflib.get_close_matches(name.rpartition(".")[2], tails, n=1)
-    return tails[close[0]] if close else ""
+    table, _, last = name.rpartition(".")
+    for text, candidates in ((name, whole), (last, tails)) if table else ((last, tails), (name, whole)):
+        if close := difflib.get_close_matches(text, candidates, n=1):
+            return candidates[close[0]]
+    return ""
 
 
 def hint(name: str, allowed: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from keys import ConfigError
 from models.errors import ModelError
 from models.flat import FlatNetwork
 from models.networks import build
@@ -65,12 +66,14 @@ def resolve_device(wanted: str) -> str:
 
     Raises
     ------
-    ModelError
+    ConfigError
         For a CUDA device that is not there.
     """
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     index = int(wanted.partition(":")[2] or 0)
     if wanted.startswith("cuda") and index >= (torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        raise ModelError(f'device = {wanted!r}: this machine has {torch.cuda.device_count()} CUDA devices; use "auto"')
+        raise ConfigError(
+            "site", [f'device = {wanted!r}: this machine has {torch.cuda.device_count()} CUDA devices; use "auto"']
+        )
     return wanted

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def draw(records: list[Record], path: Path, *, personalised: bool) -> None:
     """Draw the curves of a run: a panel per metric; a thin line per site, a thick one for what a round's line says.
 
-    That is the common test set where there is one, else all sites' samples pooled. Where each site has a model of its
-    own it is the mean over the sites, with the standard deviation over them and the worst decile.
+    That is the common test set where there is one, or the coordinator's own evaluation of a problem without data; else
+    all sites' samples pooled. Where each site has a model of its own it is the mean over the sites, with the standard
+    deviation over them and the worst decile.
     """
     from matplotlib.figure import Figure
 
@@ -32,8 +33,8 @@ def draw(records: list[Record], path: Path, *, personalised: bool) -> None:
     red = "all sites pooled"
     if personalised:
         red = "mean over sites, ± one standard deviation, dashed: worst decile"
-    elif any("central" in record for record in records):
-        red = "common test set"
+    elif central := [record["central"] for record in records if "central" in record]:
+        red = "common test set" if "n" in central[-1] else "at the coordinator"
     figure.suptitle(f"red: {red}; blue: each site", fontsize=9)
     figure.savefig(path, dpi=110)
 

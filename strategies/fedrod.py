@@ -57,6 +57,7 @@ class FedRoD(FederatedStrategy):
     )
     solves = frozenset({"minimisation"})
     needs = frozenset({Layers, BalancedLoss})
+    shares_body = True
     personalised = True
     own_statistics = True
 
@@ -72,6 +73,10 @@ class FedRoD(FederatedStrategy):
             f"head = {keys['head']!r}: algorithm = {cls.name!r} adds up two linear heads, so its head is the "
             'last layer: leave head = ""'
         ]
+
+    def initial_state(self, start: Arrays) -> Arrays:
+        """Keep the whole model: the generic head is averaged too."""
+        return {name: vector for name, vector in start.items() if name != "body"}
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""

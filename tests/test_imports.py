@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # Each may import what stands to its right, and itself.
-ORDER = ("server_app", "client_app", "config", "strategies", "problems", "models", "datasets")
+ORDER = ("server_app", "client_app", "config", "strategies", "federation", "problems", "models", "datasets", "keys")
 
 # torch alone costs over a second, and a SuperNode starts a process for every message.
 HEAVY = {"matplotlib", "pandas", "ray", "scipy", "sklearn", "torch", "torchvision"}
@@ -54,12 +56,55 @@ def test_no_file_of_the_app_imports_what_the_bundle_lacks(package: str) -> None:
         assert not imported(path.read_text(encoding="utf-8")) & {"tests", "benchmarks", "bin"}, path
 
 
+def test_only_the_local_engine_calls_the_client_app() -> None:
+    # Elsewhere the two are on different machines and know of each other what a message holds.
+    calling = {path.name for path in (ROOT / "server_app").rglob("*.py") if "client_app" in imported(path.read_text())}
+    assert calling
+    assert calling <= {"local.py", "workers.py"}
+
+
 def test_an_algorithm_knows_nothing_of_flower() -> None:
-    # The loop and the wire are Flower's; an algorithm is arithmetic on vectors.
-    plumbing = {"base.py", "exchange.py", "wire.py"}
-    for path in (ROOT / "strategies").glob("*.py"):
-        if path.name not in plumbing:
-            assert "flwr" not in imported(path.read_text(encoding="utf-8")), path
+    # The loop and the wire are Flower's; an algorithm, and what it is written against, is arithmetic on vectors.
+    against = [ROOT / "federation" / f"{name}.py" for name in ("algorithm", "average", "oracle", "stages")]
+    for path in (*(ROOT / "strategies").glob("*.py"), *against):
+        assert "flwr" not in imported(path.read_text(encoding="utf-8")), path
+
+
+def test_keys_need_the_standard_library_only() -> None:
+    for path in (ROOT / "keys").glob("*.py"):
+        assert imported(path.read_text(encoding="utf-8")) <= sys.stdlib_module_names | {"keys"}, path
+
+
+def at_import(body: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports that run when a module is loaded: not those within functions, nor those for type checkers."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from at_import(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in ("body", "orelse", "finalbody"):
+                yield from at_import(getattr(node, part, []))
+            for handler in getattr(node, "handlers", []):
+                yield from at_import(handler.body)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path
+             for package in ORDER for path in (ROOT / package).rglob("*.py")}  # fmt: skip
+    modules = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    loads: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        named: set[str] = set()
+        for node in at_import(ast.parse(path.read_text(encoding="utf-8")).body):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            else:  # from keys import fields loads a file of its own, from keys import hyper the package
+                whole = [f"{node.module}.{alias.name}" for alias in node.names]
+                named |= {name if name in modules else str(node.module) for name in whole}
+        loads[module] = named & modules.keys()
+    assert sum(map(len, loads.values())) > len(modules), "there is something to look at"
+    graphlib.TopologicalSorter(loads).prepare()  # raises CycleError, which names the files
 
 
 @pytest.mark.parametrize("module", ["client_app.app", "server_app.app"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bin.run import read_overrides
 from config import RunConfig
+from keys import read_overrides
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
@@ -42,7 +42,7 @@ def test_run_config_goes_through_as_it_is(tmp_path: Path, run_config: str) -> No
 
 @pytest.mark.parametrize("name", AUPRC)
 def test_the_experiments_for_average_precision_are_read(name: str) -> None:
-    config = RunConfig.parse(read_overrides(str(REPO / "experiments" / "fcsg" / f"{name}.toml")))
+    config = RunConfig.parse(read_overrides([str(REPO / "experiments" / "fcsg" / f"{name}.toml")]))
     assert (config.problem, config.sampler, config.sites) == ("auprc", "fixed-positives", 4)
     assert config.strategy().name == "acc-fcsg-m"
 

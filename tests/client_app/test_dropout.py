@@ -13,13 +13,16 @@ from torch import Tensor
 
 from client_app.oracle import SiteOracle, stream
 from config import RunConfig
-from datasets import load_site
-from problems import Problem, Task, build_problem
+from datasets import Cohort, load_site
+from models import Architecture
+from problems import Problem, Setting
+from problems.cross_entropy import CrossEntropy
 from server_app import simulate
 
 
 def problem(model: str = "dnn") -> Problem:
-    return build_problem(Task(problem="cross-entropy", model=model, shape=(1, 8, 8), classes=10))
+    cohort = Cohort(shape=(1, 8, 8), classes=10)
+    return CrossEntropy(Setting(cohort=cohort, architecture=Architecture(model=model)))
 
 
 SHARED = lru_cache(problem)

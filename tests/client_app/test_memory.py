@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from client_app.memory import Memory, Owner, StateError, metadata
+from client_app.memory import Memory, Provenance, StateError
+from models.storage import facts_in
 
 CPU = torch.device("cpu")
 FIRST = {"x": torch.full((50_000,), 1.0), "stage": torch.tensor([1])}
@@ -124,7 +125,7 @@ def test_an_empty_memory_is_no_memory(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- whose it is
 
 
-MINE: Owner = {"algorithm": "codasca", "problem": "auc", "model": "mlp", "d": 50_000}
+MINE: Provenance = {"algorithm": "codasca", "problem": "auc", "model": "mlp", "d": 50_000}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_p
     assert path == tmp_path / "models" / "7-a_b.safetensors"
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["models", f"models/{path.name}"]
     assert torch.equal(load_file(path)["x"], SECOND["x"])
-    assert metadata(path.read_bytes()) == {**MINE, "shape": [3, 2], "prior": 0.25}
+    assert facts_in(path.read_bytes()) == {**MINE, "shape": [3, 2], "prior": 0.25}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     memory.keep(FIRST, {})  # a new one takes its place
     assert torch.equal(load_file(path)["x"], FIRST["x"])

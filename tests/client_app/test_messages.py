@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from client_app.fingerprint import fingerprint
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from client_app.site import Request
 from config import RunConfig
-from config.run import Value
-from strategies import ALGORITHMS, pack, unpack
+from datasets import Cohort
+from federation import Site, pack, unpack
+from federation.fingerprint import fingerprint
+from federation.rounds import message
+from keys import Value, to_record
+from strategies import ALGORITHMS
 from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, site_job, table, write_table
 
 if TYPE_CHECKING:
@@ -24,11 +28,6 @@ if TYPE_CHECKING:
 
 Opened = Callable[..., AbstractContextManager[SiteGrid]]
 SECRET = "ward-of-doctor-house"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -96,7 +95,8 @@ def test_facts_grow_with_nothing_but_the_number_of_features(tmp_path: Path, hosp
         with hospital({"site": "north", "data-dir": str(folder)}) as grid:
             facts = grid.ask("query", 0).content.config_records["facts"]
         lengths.append({key: len(value) for key, value in facts.items() if isinstance(value, list)})
-    assert lengths[0] == lengths[1] == {"shape": 1, "count": FEATURES, "total": FEATURES, "squares": FEATURES}
+    moments = {"count": FEATURES, "total": FEATURES, "squares": FEATURES}
+    assert lengths[0] == lengths[1] == {"shape": 1, "class-counts": 0, "held-out-counts": 0, **moments}
 
 
 def test_column_names_leave_as_a_hash_only(tmp_path: Path, hospital: Opened) -> None:
@@ -118,7 +118,7 @@ def test_no_moments_are_told_to_a_run_that_does_not_standardise(tmp_path: Path, 
 GOOD = "a,b,label\n1,2.5,0\n3,4.5,1\n5,6.5,0\n"
 
 BAD = {  # the table, what the coordinator is told, what only the site's own log says
-    "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "no label column 'label'", "outcome"),
+    "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "no label column 'label' among 3 columns", "outcome"),
     "a feature that is no number": ("a,b,label\n1,severe-4711,0\n3,4,1\n", "column 'b'", "severe-4711"),
     "three label values": ("a,b,label\n1,2,0\n3,4,1\n5,6,4711\n", "3 different values", "4711"),
     "two labels of no known pair": ("a,b,label\n1,2,sick4711\n3,4,well\n", "0/1", "sick4711"),
@@ -211,6 +211,16 @@ def test_another_version_of_the_app_is_refused_before_anything_is_done(kind: str
 
 
 # ---------------------------------------------------------------------- train and evaluate
+
+
+def test_a_site_reads_what_the_coordinator_writes() -> None:
+    cohort = Cohort(shape=(1, 8, 8), classes=3, shares=(0.5, 0.3, 0.2), shift=(0.1,), scale=(2.0,), columns="0123abcd")
+    where = ALGORITHMS["sagda"]().turn(4, 9, "steps", 3)
+    for evaluate in (False, True):
+        config = {**to_record(cohort), "evaluate": evaluate}
+        written = message(pack({}), config, where, Site(2, "north", node_id=17), "train")
+        read = Request(round=4, phase="steps", site=2, name="north", evaluate=evaluate, cohort=cohort)
+        assert Request.of(written) == read
 
 
 def test_a_site_evaluates_what_it_received_before_it_trains(tmp_path: Path, hospital: Opened) -> None:

@@ -9,13 +9,11 @@ import torch
 
 from client_app.oracle import SiteOracle, stream
 from config import RunConfig
-from datasets import DataError, load_site
-from problems import Task, build_problem
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+from datasets import Cohort, DataError, Samples, load_site
+from models import Architecture
+from problems import Setting
+from problems.auc import Auc
+from problems.saddle import Saddle
 
 
 def test_every_stream_is_its_own_and_repeats() -> None:
@@ -25,11 +23,15 @@ def test_every_stream_is_its_own_and_repeats() -> None:
     assert all(draws[key] == tuple(torch.randint(2**40, (4,), generator=stream(*key)).tolist()) for key in keys[::7])
 
 
+def linear_auc(train: Samples) -> Auc:
+    cohort = Cohort(shape=tuple(train.shape), prior=0.3)
+    return Auc(Setting(cohort=cohort, architecture=Architecture(model="linear")))
+
+
 def opened(**keys: object) -> SiteOracle:
     config = RunConfig.parse({"batch-size": 8, **keys})  # type: ignore[arg-type]
     train = load_site(config.data(), 1, 3).train
-    problem = build_problem(Task(problem="auc", model="linear", shape=train.shape, prior=0.3))
-    return SiteOracle.open(config, problem, train, stream(0, 1, 1, 0))
+    return SiteOracle.open(config, linear_auc(train), train, stream(0, 1, 1, 0))
 
 
 def test_batches_have_the_size_of_the_run_or_the_one_asked_for() -> None:
@@ -63,7 +65,7 @@ def test_without_a_batch_each_gradient_sees_a_fresh_one() -> None:
 
 
 def test_a_problem_in_closed_form_needs_no_batch() -> None:
-    problem = build_problem(Task(problem="saddle", site=0, sites=2))
+    problem = Saddle(Setting(site=0, sites=2))
     oracle = SiteOracle.open(RunConfig.parse({"problem": "saddle"}), problem, None, stream(0, 0, 1, 0))
     start = problem.initial()
     assert oracle.draw() is None
@@ -78,9 +80,6 @@ def test_a_sampler_that_cannot_work_says_so() -> None:
     negatives = train.batch(torch.flatten(torch.nonzero(train.targets() == 0)))
     assert negatives[1].sum() == 0
     config = RunConfig.parse({"sampler": "fixed-positives"})
-    problem = build_problem(Task(problem="auc", model="linear", shape=train.shape, prior=0.3))
-    from datasets import Samples
-
     one_class = Samples(negatives[0], negatives[1], torch.arange(len(negatives[1])))
     with pytest.raises(DataError, match="positive"):
-        SiteOracle.open(config, problem, one_class, stream(0, 0, 1, 0))
+        SiteOracle.open(config, linear_auc(train), one_class, stream(0, 0, 1, 0))

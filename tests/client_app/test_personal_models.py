@@ -13,18 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app.memory import Memory, metadata
-from client_app.site import OpenSite, Order
+from client_app.memory import Memory
+from client_app.site import OpenSite, Request
 from config import RunConfig, SiteConfig
-from config.run import Value
-from datasets import Samples, load_site
-from problems import build_problem
+from datasets import Cohort, load_site
+from federation import RunError
+from keys import Value, from_record
+from models.storage import facts_in
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
-from strategies import RunError
-from tests.server_app.sites import SiteGrid, hospitals, saddle_job, site_job
-from tests.strategies.test_alone import images
+from tests.server_app.sites import SiteGrid, hospitals, images, saddle_job, site_job
 
 NAMES = ("north", "south", "west")
 
@@ -33,7 +32,6 @@ def run(folder: Path, **keys: Value) -> tuple[Result, SiteGrid]:
     """Run ``alone`` at three hospitals, each with a state folder of its own."""
     config = site_job(folder, **{"algorithm": "alone", "problem": "auc", **keys})
     nodes = [{**node, "state-dir": str(folder / f"state-{node['site']}")} for node in hospitals(folder)]
-    torch.set_num_threads(1)
     with SiteGrid(config, nodes) as grid:
         return coordinate(config, grid, Progress(quiet=True)), grid
 
@@ -54,7 +52,7 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
         file = model_file(tmp_path, name)
         assert file.relative_to(tmp_path / f"state-{name}") == Path("models") / f"{grid.run_id}-{name}.safetensors"
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        models[name], facts = load_file(file), metadata(file.read_bytes())
+        models[name], facts = load_file(file), facts_in(file.read_bytes())
         assert sorted(models[name]) == vectors
         assert {key: facts[key] for key in ("algorithm", "problem", "model", "d", "shape")} == {
             "algorithm": "alone",
@@ -64,10 +62,10 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
             "shape": [4],
         }
         # What is in the file is all that it takes to get the reported numbers, but for the data.
-        task = grid.config.task("cpu", (4,), 2, facts["prior"], -1, 3)  # type: ignore[arg-type]
-        held_out: Samples = load_site(grid.config.data(str(tmp_path / f"private-{name}")), 0, 1).held_out
-        held_out = held_out.standardised(*(torch.tensor(facts[key]) for key in ("shift", "scale")))
-        metrics = build_problem(task).metrics(models[name]["x"], models[name].get("y"), held_out)
+        cohort = from_record(Cohort, facts)
+        held_out = cohort.standardised(load_site(grid.config.data(str(tmp_path / f"private-{name}")), 0, 1).held_out)
+        problem_here = grid.config.build_problem(grid.config.setting(cohort, "cpu"))
+        metrics = problem_here.metrics(models[name]["x"], models[name].get("y"), held_out)
         reported = result.metrics[-1]["sites"][name]
         assert {key: metrics[key] for key in reported} == reported
     assert not torch.equal(models["north"]["x"], models["south"]["x"])
@@ -80,7 +78,7 @@ def test_batch_norm_statistics_are_part_of_it(tmp_path: Path) -> None:
     with SiteGrid(config, nodes) as grid:
         coordinate(config, grid, Progress(quiet=True))
     statistics = [load_file(model_file(tmp_path, f"s{k}"))["buffers"] for k in range(2)]
-    fresh = build_problem(config.task("cpu", (1, 16, 16), 2, 0.5, -1, 2)).buffers()
+    fresh = config.build_problem(config.setting(Cohort(shape=(1, 16, 16)), "cpu")).buffers()
     assert statistics[0].shape == fresh.shape
     assert not torch.equal(statistics[0], fresh)
     assert not torch.equal(statistics[0], statistics[1])
@@ -134,10 +132,10 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
-    order = Order(1, "train", False, 0, "north", (4,), 2, 0.5, (), ())
+    request = Request(round=1, phase="train", site=0, name="north", evaluate=False, cohort=Cohort(shape=(4,)))
     private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
     for node, folder in (({"data-dir": "data"}, private), ({"partition-id": 0}, Path("/theirs"))):
-        path = OpenSite(config, SiteConfig.parse(node), 7).memory(order).path
+        path = OpenSite(config, SiteConfig.parse(node), 7).memory(request).path
         assert path == folder / "run-7" / "north.safetensors"
 
 

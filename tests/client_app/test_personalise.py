@@ -16,19 +16,19 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from client_app.__main__ import main
-from client_app.memory import metadata
 from client_app.oracle import SiteOracle, stream
-from client_app.personalise import Given, personalise, task
-from config.run import Value
+from client_app.personalise import FinishedRun, personalise
 from datasets import SiteData, load_site
+from keys import Value
 from models import build
-from problems import build_problem
+from models.storage import facts_in
 from problems.metrics import ranking
+from problems.network import NetworkProblem
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from strategies import ALGORITHMS
-from tests.server_app.sites import FEATURES, SiteGrid, hospitals, saddle_job, site_job, table, write_table
+from tests.server_app.sites import FEATURES, SiteGrid, hospitals, images, saddle_job, site_job, table, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 
 REPO = Path(__file__).resolve().parents[2]
 STEPS = 60
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def finished(folder: Path, **keys: Value) -> Path:
@@ -56,13 +51,20 @@ def newcomer(folder: Path, rows: int = 80, classes: int = 2) -> Path:
     return write_table(folder / "private-new", -features, np.arange(rows) % classes if classes > 2 else labels)
 
 
-def at_home(folder: Path, data_dir: Path) -> tuple[Given, SiteData]:
+def at_home(folder: Path, data_dir: Path) -> tuple[FinishedRun, SiteData]:
     """Read both sides as the command line does."""
-    given = Given.read(folder)
+    given = FinishedRun.read(folder)
     return given, load_site(given.config.data(str(data_dir)), 0, 1)
 
 
-def in_order(given: Given, classes: int = 2) -> torch.Tensor:
+def built(given: FinishedRun) -> NetworkProblem:
+    """Build the problem of a finished run, on the CPU."""
+    problem = given.config.build_problem(given.config.setting(given.cohort, "cpu"))
+    assert isinstance(problem, NetworkProblem)
+    return problem
+
+
+def in_order(given: FinishedRun, classes: int = 2) -> torch.Tensor:
     """Return all parameters in the order of the network's own."""
     module = build("mlp", (FEATURES,), 1 if classes == 2 else classes, hidden=8)
     module.load_state_dict(given.state, strict=True)
@@ -105,7 +107,7 @@ def test_only_the_head_is_trained_and_it_helps(
     assert file.relative_to(state) == Path("models") / f"{folder.name}-new.safetensors"
 
     given, data = at_home(folder, data_dir)
-    problem_here = build_problem(task(given, "cpu"))
+    problem_here = built(given)
     own, head = load_file(file), problem_here.head
     start = problem_here.initial()
     body = in_order(given, classes)[:head]
@@ -113,7 +115,7 @@ def test_only_the_head_is_trained_and_it_helps(
     assert torch.equal(own["x"][:head], body), "the body is as it was given"
     moved = own["x"][head:] != start["x"][head:]
     assert moved.float().mean() > 0.5, "units that are always off aside"
-    assert moved[moved.numel() - problem_here.extra :].all(), "a and b belong to the head"  # type: ignore[attr-defined]
+    assert moved[moved.numel() - len(problem_here.scalars) :].all(), "a and b belong to the head"  # type: ignore[attr-defined]
     assert sorted(own) == sorted(start)
 
     shift, scale = (torch.tensor(given.facts[key]) for key in ("shift", "scale"))
@@ -125,7 +127,7 @@ def test_only_the_head_is_trained_and_it_helps(
     better = "accuracy" if classes > 2 else "auroc"
     if classes == 2:  # labels of three classes are dealt in turn: there is nothing to learn
         assert reported[better][1] > max(0.8, reported[better][0])
-    facts = metadata(file.read_bytes())
+    facts = facts_in(file.read_bytes())
     assert (facts["algorithm"], facts["problem"]) == ("fedrep", problem)
     assert facts["d"] == len(own["x"])
     assert facts["shift"] == given.facts["shift"]
@@ -143,7 +145,7 @@ def test_the_numbers_are_those_of_plain_pytorch(tmp_path: Path) -> None:
     optimiser = torch.optim.SGD(module.head.parameters(), lr=0.07)  # type: ignore[union-attr]
     shift, scale = (torch.tensor(given.facts[key]) for key in ("shift", "scale"))
     train, held_out = (samples.standardised(shift, scale) for samples in (data.train, data.held_out))
-    dealer = SiteOracle.open(given.config, build_problem(task(given, "cpu")), train, stream(given.config.seed, 0, 0, 0))
+    dealer = SiteOracle.open(given.config, built(given), train, stream(given.config.seed, 0, 0, 0))
 
     def evaluated() -> tuple[float, dict[str, float]]:
         inputs, labels = held_out.batch(torch.arange(len(held_out)))
@@ -213,13 +215,11 @@ def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_statistics_of_batch_norm_are_the_new_sites_own(tmp_path: Path) -> None:
-    from tests.strategies.test_alone import images
-
     keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
     config = site_job(tmp_path, algorithm="fedrep", problem="bce", standardise=False, bn="local", **keys)
     with SiteGrid(config, [images(tmp_path, k, 100) for k in range(2)]) as grid:
         folder = coordinate(config, grid, Progress(quiet=True)).folder
-    given = Given.read(folder)
+    given = FinishedRun.read(folder)
     statistics = []
     for brightness in (60, 200):
         data = load_site(given.config.data(str(images(tmp_path, 7, brightness)["data-dir"])), 0, 1)
@@ -238,7 +238,7 @@ def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Pat
     assert outcome.head > 0
     better = "auroc" if problem == "auc" else "accuracy"
     assert outcome.after[better] >= max(0.75, outcome.before[better])  # type: ignore[type-var, operator]
-    assert not torch.equal(outcome.model["x"][outcome.head :], build_problem(task(given, "cpu")).fresh()["head"])
+    assert not torch.equal(outcome.model["x"][outcome.head :], built(given).fresh()["head"])
 
 
 def test_from_a_shell(tmp_path: Path) -> None:
@@ -371,7 +371,6 @@ def test_each_mistake_is_one_message_that_says_what_to_do(
 @pytest.fixture(scope="module")
 def given_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run that all mistakes are made with."""
-    torch.set_num_threads(1)
     return finished(tmp_path_factory.mktemp("given"), algorithm="codasca", problem="auc")
 
 

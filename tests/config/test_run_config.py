@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 from config import ConfigError, RunConfig, flatten, parse_run_config
-from config.run import SHARED, Value
+from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS
+from keys import Value
 from models import MODELS
 from problems import PROBLEMS
-from strategies import ALGORITHMS, can_solve, own_fields
+from strategies import ALGORITHMS, can_solve
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -24,12 +30,16 @@ def declared() -> dict[str, Value]:
     return flatten(tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"])
 
 
-def known() -> dict[str, Value]:
-    """Keys and defaults that the code has."""
-    run = {f.alias or name: f.default for name, f in RunConfig.model_fields.items() if name != "hyper"}
-    shared = {key: f.default for key, f in SHARED.items()}
-    tables = {f"{name}.{key}": v for name, a in ALGORITHMS.items() for key, v in own_fields(a).items()}
-    return run | shared | tables
+IN_TABLES: dict[str, Field[Any]] = {f"{name}.{key}": f for name, keys in tables().items() for key, f in keys.items()}
+"""The options of all algorithms and problems, by their full key."""
+
+KNOWN: dict[str, Value] = {key: f.default for key, f in (RunConfig.keys() | SHARED | IN_TABLES).items()}
+"""Keys and defaults that the code has."""
+
+
+def options_of(config: RunConfig) -> dict[str, Value]:
+    """All options of the run's problem, given or not."""
+    return {key: config.options.get(key, f.default) for key, f in own_options(PROBLEMS[config.problem]).items()}
 
 
 def problems_of(values: dict[str, Value]) -> list[str]:
@@ -43,12 +53,11 @@ def problems_of(values: dict[str, Value]) -> list[str]:
 
 def test_pyproject_declares_exactly_the_keys_of_the_code() -> None:
     # Flower refuses an override of a key that is not here, so a missing key could not be set at all.
-    assert sorted(declared()) == sorted(known())
+    assert sorted(declared()) == sorted(KNOWN)
 
 
 def test_pyproject_and_code_have_equal_defaults() -> None:
-    code = known()
-    different = {k: (v, code[k]) for k, v in declared().items() if (v, type(v)) != (code[k], type(code[k]))}
+    different = {k: (v, KNOWN[k]) for k, v in declared().items() if (v, type(v)) != (KNOWN[k], type(KNOWN[k]))}
     assert different == {}
 
 
@@ -80,7 +89,8 @@ def test_the_defaults_are_a_run() -> None:
     config = RunConfig.parse(declared())
     assert (config.algorithm, config.problem, config.dataset) == ("codasca", "auc", "breast-cancer")
     assert config.strategy() == RunConfig.parse({}).strategy()
-    assert config.model_copy(update={"hyper": {}}) == RunConfig.parse({})
+    assert options_of(config) == options_of(RunConfig.parse({}))
+    assert config.model_copy(update={"hyper": {}, "options": {}}) == RunConfig.parse({})
 
 
 # ---------------------------------------------------------------------- one thing wrong
@@ -111,16 +121,65 @@ def test_an_unknown_name_gets_a_suggestion_and_the_list(key: str, wrong: str, me
         ("local-step", "local-steps"),
         ("codasca.lrr", "codasca.lr"),
         ("codaska.gamma", "codasca.gamma"),
+        ("auc.scor", "auc.score"),
+        ("maml.way", "maml.ways"),
+        ("gamma", "codasca.gamma"),
+        ("criterion", "robust.criterion"),  # of a problem that this run does not have
     ],
 )
 def test_an_unknown_key_gets_a_suggestion(wrong: str, meant: str) -> None:
     [problem] = problems_of({wrong: 1})
-    assert f"unknown key '{wrong}'" in problem
-    assert f"Did you mean '{meant}'?" in problem
+    assert problem.startswith(f"unknown key '{wrong}'. Did you mean '{meant}'? ")
 
 
-def test_hyper_is_no_key() -> None:
-    assert "unknown key 'hyper'" in problems_of({"hyper": 1})[0]
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_step_size_without_its_table_is_taken_for_the_chosen_algorithms(algorithm: str) -> None:
+    problem = next(name for name in PROBLEMS if can_solve(ALGORITHMS[algorithm], PROBLEMS[name]))
+    chosen: dict[str, Value] = {"algorithm": algorithm, "problem": problem}
+    keys = {"lr", "lr-dual"} & own_options(ALGORITHMS[algorithm]).keys()
+    assert keys
+    for key in sorted(keys):
+        [text] = problems_of({**chosen, key: 0.1})
+        assert text.startswith(f"unknown key {key!r}. Did you mean '{algorithm}.{key}'? ")
+
+
+EARLIER = ["prior", "score", "margin", "radius", "robust-loss", "ways", "shots", "queries", "inner-lr", "inner-steps",
+           "test-inner-steps", "test-tasks", "inner-samples", "sigma-ratio", "dimension", "heterogeneity",
+           "saddle-file"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", sorted({*EARLIER, *MOVED}))
+def test_a_key_of_an_earlier_release_is_told_its_new_name(key: str) -> None:
+    assert key not in KNOWN
+    [problem] = problems_of({key: 1})
+    assert problem == f"unknown key {key!r}: it is now {' or '.join(map(repr, MOVED[key]))}"
+    assert MOVED[key]
+    for new in MOVED[key]:
+        assert new in IN_TABLES
+        RunConfig.parse({new: IN_TABLES[new].default})
+
+
+@pytest.mark.parametrize("key", ["data-dir", "site", "partition-id", "num-partitions"])
+def test_a_key_of_a_sites_operator_is_sent_to_its_place(key: str) -> None:
+    [problem] = problems_of({key: 1})
+    assert problem == f"unknown key {key!r}: it is for a site's operator to set, in --node-config"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=20) | st.sampled_from(sorted(KNOWN)).map(lambda key: key[1:] + key[0]))
+def test_a_key_that_does_not_exist_is_answered_in_a_line_not_with_a_list(key: str) -> None:
+    if key in KNOWN:
+        return
+    [problem] = problems_of({key: 1})
+    assert problem.startswith(f"unknown key {key!r}")
+    assert len(problem.splitlines()) == 1
+    named = set(re.findall(r"'([^']*)'", problem.removeprefix(f"unknown key {key!r}"))) & KNOWN.keys()
+    assert len(named) <= len(MOVED.get(key, "1"))
+
+
+@pytest.mark.parametrize("field", ["hyper", "options"])
+def test_what_is_collected_from_the_tables_is_no_key(field: str) -> None:
+    assert f"unknown key '{field}'" in problems_of({field: 1})[0]
 
 
 def test_a_name_like_nothing_gets_the_list_and_no_suggestion() -> None:
@@ -160,31 +219,9 @@ def test_a_name_like_nothing_gets_the_list_and_no_suggestion() -> None:
         ("on-bad-update", "ignore"),
         ("bn", "global"),
         ("amp", "fp16"),
-        ("score", "softmax"),
-        ("margin", 0.0),
-        ("prior", 1.0),
         ("data-root", 3),
         ("device", "gpu"),
         ("device", "cuda:x"),
-        ("seed", -1),
-        ("seed", 1.5),
-        ("local-steps", 0),
-        ("local-steps", 2.0),
-        ("fraction", 0.0),
-        ("fraction", 1.01),
-        ("weighting", "samples"),
-        ("output", "best"),
-        ("stage-decay", 0.5),
-        ("stage-iterations", -1),
-        ("codasca.lr", 0.0),
-        ("codasca.lr", -0.1),
-        ("codasca.lr", float("nan")),
-        ("codasca.lr", float("inf")),
-        ("codasca.lr", "0.1"),
-        ("codasca.lr", True),
-        ("codasca.gamma", -1.0),
-        ("fedavg.lr", 0),  # also of an algorithm that this run does not use
-        ("local-sgda.lr-dual", -1),
     ],
 )
 def test_a_wrong_type_or_range_names_key_and_value(key: str, value: Value) -> None:
@@ -192,18 +229,34 @@ def test_a_wrong_type_or_range_names_key_and_value(key: str, value: Value) -> No
     assert problem.startswith(f"{key} = {value!r}: ")
 
 
-def test_every_hyper_parameter_refuses_text_and_its_own_lower_bound() -> None:
-    for name, algorithm in ALGORITHMS.items():
-        own = own_fields(algorithm)
-        for f in fields(algorithm):
-            if not f.init or "options" in f.metadata:
-                continue
-            key = f.name.replace("_", "-")
-            full = f"{name}.{key}" if key in own else key
-            assert full in problems_of({full: "text"})[0]
-            below = min(f.metadata["low"], f.metadata["above"]) - 1
-            if below > float("-inf"):
-                assert full in problems_of({full: type(f.default)(below)})[0]
+def out_of_range(f: Field[Any]) -> Iterator[Value]:
+    """Values that an option must refuse: of another type, and right beyond each end of its range."""
+    if "options" in f.metadata or "suffixes" in f.metadata:
+        yield from ("text", 1)
+        return
+    yield from ("text", True, math.nan, math.inf)
+    whole = type(f.default) is int
+    if whole:
+        yield f.default + 0.5
+    for end, outwards in (("low", -1), ("high", 1)):
+        if math.isfinite(bound := f.metadata[end]):
+            yield int(bound) + outwards if whole else math.nextafter(bound, outwards * math.inf)
+    for end in ("above", "below"):
+        if math.isfinite(bound := f.metadata[end]):
+            yield type(f.default)(bound)
+
+
+@pytest.mark.parametrize("table", ["", *(name for name, options in tables().items() if options)])
+def test_every_option_is_refused_out_of_its_range_and_named_in_full(table: str) -> None:
+    """Whichever algorithm and problem the run has."""
+    for key, f in (SHARED if not table else tables()[table]).items():
+        full = f"{table}.{key}" if table else key
+        for value in out_of_range(f):
+            [problem] = problems_of({full: value})
+            assert problem.startswith(f"{full} = {value!r}: ")
+        for end in ("low", "high"):
+            if math.isfinite(bound := f.metadata.get(end, math.inf)):
+                RunConfig.parse({full: type(f.default)(bound)})
 
 
 def test_an_integer_is_a_number() -> None:
@@ -215,21 +268,19 @@ def test_an_integer_is_a_number() -> None:
 # ---------------------------------------------------------------------- things that do not go together
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-@pytest.mark.parametrize("problem", sorted(PROBLEMS))
-def test_an_algorithm_takes_exactly_the_kinds_of_problems_that_it_solves(algorithm: str, problem: str) -> None:
-    if can_solve(ALGORITHMS[algorithm], PROBLEMS[problem]):
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_takes_exactly_the_problems_that_it_can_solve(algorithm: str) -> None:
+    solved = {name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)}
+    for problem in solved:
         RunConfig.parse({"algorithm": algorithm, "problem": problem})
-        return
-    [message] = problems_of({"algorithm": algorithm, "problem": problem})
-    assert f"algorithm = '{algorithm}' cannot solve problem = '{problem}'" in message
-    # Both ways out: an algorithm for this problem, or a problem for this algorithm.
-    ways = message.partition(": take ")[2]
-    algorithms, _, problems = ways.partition(", or problem ")
-    assert set(algorithms.removeprefix("algorithm ").split(" or ")) == {
-        name for name, a in ALGORITHMS.items() if can_solve(a, PROBLEMS[problem])
-    }
-    assert set(problems.split(" or ")) == {name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)}
+    for problem in PROBLEMS.keys() - solved:
+        [message] = problems_of({"algorithm": algorithm, "problem": problem})
+        assert f"algorithm = '{algorithm}' cannot solve problem = '{problem}'" in message
+        # Both ways out: an algorithm for this problem, or a problem for this algorithm.
+        algorithms, _, problems = message.partition(": take ")[2].partition(", or problem ")
+        able = {name for name, a in ALGORITHMS.items() if can_solve(a, PROBLEMS[problem])}
+        assert set(algorithms.removeprefix("algorithm ").split(" or ")) == able
+        assert set(problems.split(" or ")) == solved
 
 
 @pytest.mark.parametrize(
@@ -297,6 +348,9 @@ ODD: list[dict[str, Value]] = [
     {"run-name": 'a "quoted" \\ name\twith\nlines', "data-root": "/tmp/Spital Zürich/🏥", "positive-classes": "1-3"},
     {"run-name": "\x7f\x00\u2028"},
     {"codasca.lr": 1, "fedavg.lr": 0.5},  # a table of another algorithm has no effect, and is not kept
+    {"auc.score": "identity", "auc.prior": 0.1 + 0.2, "maml.ways": 3},  # nor has one of another problem
+    {"algorithm": "fcsg", "problem": "maml", "maml.ways": 3, "maml.inner-lr": 1, "maml.test-tasks": 10**9},
+    {"algorithm": "local-sgda", "problem": "saddle", "saddle.file": 'a "quoted" \\ Zürich.npz', "saddle.dimension": 3},
 ]
 
 
@@ -305,7 +359,11 @@ def test_to_toml_is_the_same_run(values: dict[str, Value]) -> None:
     config = RunConfig.parse(values)
     again = RunConfig.parse(flatten(tomllib.loads(config.to_toml())))
     assert again.strategy() == config.strategy()
-    assert again.model_copy(update={"hyper": {}}) == config.model_copy(update={"hyper": {}})
+    assert options_of(again) == options_of(config)
+    assert options_of(config).items() >= {key.partition(".")[2]: value for key, value in values.items()
+                                          if key.startswith(f"{config.problem}.")}.items()  # fmt: skip
+    nothing: dict[str, Any] = {"hyper": {}, "options": {}}
+    assert again.model_copy(update=nothing) == config.model_copy(update=nothing)
     assert again.seed == config.seed
     assert again.to_toml() == config.to_toml()  # nothing is lost on a second way either
 
@@ -317,12 +375,12 @@ def test_flat_is_the_same_run(values: dict[str, Value]) -> None:
     assert parse_run_config(config.flat()) == config
 
 
-def test_to_toml_names_every_key_that_matters() -> None:
-    for name in ALGORITHMS:
-        problem = next(p for p in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[p]))
-        written = flatten(tomllib.loads(RunConfig.parse({"algorithm": name, "problem": problem}).to_toml()))
-        other_tables = {key for key in known() if "." in key and not key.startswith(f"{name}.")}
-        assert sorted(written) == sorted(set(known()) - other_tables)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_to_toml_names_every_key_that_matters(algorithm: str) -> None:
+    for problem in (name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)):
+        written = flatten(tomllib.loads(RunConfig.parse({"algorithm": algorithm, "problem": problem}).to_toml()))
+        other_tables = {key for key in IN_TABLES if not key.startswith((f"{algorithm}.", f"{problem}."))}
+        assert sorted(written) == sorted(KNOWN.keys() - other_tables)
 
 
 def test_flatten_keeps_dotted_keys() -> None:

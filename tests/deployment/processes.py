@@ -27,9 +27,9 @@ from bin.run import (
     started,
     submit,
     superlink,
-    to_toml,
-    toml_value,
 )
+from keys import to_toml
+from keys.overrides import toml_value
 
 RUN_TIMEOUT = 240.0
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows

@@ -1,32 +1,94 @@
-"""Small networks, batches and samples that the tests of the problems share."""
+"""Small problems, networks, batches and samples that tests share."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from datasets import Samples
-from problems import PROBLEMS, Task, build_problem
+from datasets import Cohort, Samples
+from models import Architecture, FlatNetwork
+from problems import PROBLEMS, Problem, Setting
 from problems.network import NetworkProblem
+from problems.saddle import Saddle
 
 FEATURES = 4
 
 WITH_DATA: list[dict[str, Any]] = [
-    {"problem": "auc", "score": "sigmoid", "prior": 0.2},
-    {"problem": "auc", "score": "identity", "prior": 0.7},
-    {"problem": "auc-margin", "score": "sigmoid", "prior": 0.2, "margin": 1.0},
-    {"problem": "auc-margin", "score": "identity", "prior": 0.05, "margin": 0.4},
-    {"problem": "auc-margin", "score": "sigmoid", "prior": 0.5, "margin": 3.0},
-    {"problem": "bce", "prior": 0.2},
-    {"problem": "cross-entropy", "classes": 3},
-    {"problem": "robust", "classes": 3, "radius": 1.0},
-    {"problem": "robust", "classes": 2, "radius": 0.5, "robust_loss": "squared"},
-    {"problem": "fair", "classes": 3, "shares": (0.5, 0.3, 0.2)},
+    {"name": "auc", "score": "sigmoid", "prior": 0.2},
+    {"name": "auc", "score": "identity", "prior": 0.7},
+    {"name": "auc-margin", "score": "sigmoid", "prior": 0.2, "margin": 1.0},
+    {"name": "auc-margin", "score": "identity", "prior": 0.05, "margin": 0.4},
+    {"name": "auc-margin", "score": "sigmoid", "prior": 0.5, "margin": 3.0},
+    {"name": "bce", "prior": 0.2},
+    {"name": "cross-entropy", "classes": 3},
+    {"name": "robust", "classes": 3, "radius": 1.0},
+    {"name": "robust", "classes": 2, "radius": 0.5, "criterion": "squared"},
+    {"name": "fair", "classes": 3, "shares": (0.5, 0.3, 0.2)},
 ]
-"""Every problem with data, in every variant; `test_gradients` checks that none is forgotten."""
+"""Every problem that is a sum over samples, in every variant; `test_gradients` checks that none is forgotten."""
+
+
+def make(
+    name: str,
+    *,
+    model: str | nn.Module = "linear",
+    hidden: int = 3,
+    head: str = "",
+    amp: str = "",
+    shape: tuple[int, ...] = (FEATURES,),
+    classes: int = 2,
+    prior: float = 0.5,
+    shares: tuple[float, ...] = (),
+    site: int = -1,
+    sites: int = 1,
+    seed: int = 1,
+    dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> Any:
+    """Build a problem over a small network, or over the given module; ``options`` are the problem's own.
+
+    ``prior`` and the other facts of a `Cohort` are what the sites agreed on.
+    """
+    cohort = Cohort(shape=shape, classes=classes, prior=prior, shares=shares)
+    named = isinstance(model, str)
+    own = {"model": model, "hidden": hidden} if named else {"module": model}
+    architecture = (Architecture if named else Given)(head=head, amp=amp, **own)
+    setting = Setting(cohort=cohort, architecture=architecture, site=site, sites=sites, seed=seed, dtype=dtype)
+    return PROBLEMS[name](setting, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given(Architecture):
+    """A module of one's own, in place of a model by name."""
+
+    module: nn.Module
+
+    def network(self, shape: tuple[int, ...], outputs: int, **setting: Any) -> FlatNetwork:
+        """Return the module as it is, whatever the seed."""
+        return FlatNetwork(self.module.to(setting["dtype"]), self.head)
+
+
+@dataclass(eq=False, kw_only=True)
+class GivenSaddle(Saddle):
+    """The saddle problem with coefficients of one's own."""
+
+    t: Any
+    b: Any
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return them."""
+        return self.t, self.b
+
+
+def given_saddle(
+    t: np.ndarray, b: np.ndarray, site: int = -1, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Saddle:
+    """Build the saddle problem of given t (K,) and b (K, d), as one site or the coordinator has it."""
+    return GivenSaddle(Setting(site=site, sites=len(t), seed=seed, dtype=dtype), dimension=b.shape[1], t=t, b=b)
 
 
 def name_of(variant: dict[str, Any]) -> str:
@@ -35,13 +97,12 @@ def name_of(variant: dict[str, Any]) -> str:
 
 
 def build(variant: dict[str, Any], model: str = "linear", dtype: torch.dtype = torch.float64) -> NetworkProblem:
-    """Build a problem over a small network."""
-    problem = build_problem(Task(**variant, model=model, hidden=3, shape=(FEATURES,), dtype=dtype, seed=1))
-    assert isinstance(problem, NetworkProblem)
+    """Build one of `WITH_DATA`."""
+    problem: NetworkProblem = make(**variant, model=model, dtype=dtype)
     return problem
 
 
-def point(problem: NetworkProblem, seed: int) -> tuple[Tensor, Tensor | None]:
+def point(problem: Problem, seed: int) -> tuple[Tensor, Tensor | None]:
     """Return a random point; a dual is taken from the feasible set."""
     random = np.random.default_rng(seed)
     start = problem.initial()
@@ -62,6 +123,3 @@ def batch(seed: int, positives: int, negatives: int, dtype: torch.dtype = torch.
 def samples(inputs: Tensor, labels: Tensor) -> Samples:
     """Make a batch a set of samples."""
     return Samples(inputs.float(), labels, torch.arange(len(labels)))
-
-
-__all__ = ["FEATURES", "PROBLEMS", "WITH_DATA", "batch", "build", "name_of", "point", "samples"]

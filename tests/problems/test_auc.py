@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.problems.example import FEATURES, batch, build, point, samples
+from tests.problems.example import FEATURES, batch, make, point, samples
 
 POSITIVES, NEGATIVES = 7, 23
 P = POSITIVES / (POSITIVES + NEGATIVES)
@@ -20,7 +20,7 @@ def loss(problem, x, y, data) -> float:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_optimum_for_fixed_scores(score: str, model: str) -> None:
     """a = E[h|+], b = E[h|-], α = E[h|-] - E[h|+]; the value is p(1-p) E[(1 - h⁺ + h⁻)²] - p(1-p)."""
-    problem = build({"problem": "auc", "score": score, "prior": P}, model)
+    problem = make("auc", score=score, prior=P, model=model)
     x, _ = point(problem, 0)
     inputs, labels = batch(1, POSITIVES, NEGATIVES)
     logits = problem.logits(x, samples(inputs, labels)).numpy()
@@ -47,8 +47,8 @@ def test_optimum_for_fixed_scores(score: str, model: str) -> None:
 
 @pytest.mark.parametrize("score", ["identity", "sigmoid"])
 def test_margin_one_with_alpha_shifted_is_auc_up_to_a_constant(score: str) -> None:
-    auc = build({"problem": "auc", "score": score, "prior": 0.3}, "mlp")
-    margin = build({"problem": "auc-margin", "score": score, "prior": 0.3, "margin": 1.0}, "mlp")
+    auc = make("auc", score=score, prior=0.3, model="mlp")
+    margin = make("auc-margin", score=score, prior=0.3, margin=1.0, model="mlp")
     differences = []
     for seed in range(5):
         x, y = point(auc, seed)
@@ -63,7 +63,7 @@ def test_margin_one_with_alpha_shifted_is_auc_up_to_a_constant(score: str) -> No
 
 
 def test_a_larger_margin_pushes_the_dual_up_and_nothing_else() -> None:
-    near, far = (build({"problem": "auc-margin", "score": "sigmoid", "prior": 0.3, "margin": m}) for m in (0.5, 2.0))
+    near, far = (make("auc-margin", score="sigmoid", prior=0.3, margin=m) for m in (0.5, 2.0))
     x, y = point(near, 1)
     data = batch(2, 3, 5)
     (gx, gy), (other_gx, other_gy) = near.gradient(x, y, data), far.gradient(x, y, data)
@@ -75,7 +75,7 @@ def test_a_larger_margin_pushes_the_dual_up_and_nothing_else() -> None:
 
 def test_projection() -> None:
     y = torch.tensor([-2.0, 0.0, 3.0])
-    margin, auc = (build({"problem": name, "prior": 0.3}) for name in ("auc-margin", "auc"))
+    margin, auc = (make(name, prior=0.3) for name in ("auc-margin", "auc"))
     assert margin.project(y).tolist() == [0, 0, 3]
     assert torch.equal(margin.project(margin.project(y)), margin.project(y))
     assert torch.equal(auc.project(y), y)
@@ -85,7 +85,7 @@ def test_projection() -> None:
 @pytest.mark.parametrize("prior", [0.01, 0.5, 0.99])
 def test_the_prior_weighs_the_classes(prior: float) -> None:
     """(1-p) goes with positives and p with negatives: rarer positives weigh more."""
-    problem = build({"problem": "auc", "score": "identity", "prior": prior})
+    problem = make("auc", score="identity", prior=prior)
     x = torch.zeros(FEATURES + 3, dtype=torch.float64)
     x[FEATURES + 1 :] = 1.0
     y = torch.tensor([-1.0], dtype=torch.float64)  # silences the term with 2(1+α)

@@ -14,20 +14,17 @@ from torch import Tensor
 from config import ConfigError, RunConfig
 from config.run import Value
 from datasets import SAMPLERS
-from problems import Task, build_problem
+from federation import RunError
 from problems import auprc as module
 from problems.auprc import Auprc
 from server_app import simulate
-from strategies import RunError
-from tests.problems.example import FEATURES, batch, point, samples
+from tests.problems.example import FEATURES, batch, make, point, samples
 from tests.reference import losses
 from tests.server_app.sites import hospitals, run_at, site_job, table, write_table
 
 
 def build(margin: float = 1.0, model: str = "linear", dtype: torch.dtype = torch.float64) -> Auprc:
-    task = Task(problem="auprc", margin=margin, model=model, hidden=3, shape=(FEATURES,), dtype=dtype, seed=1)
-    problem = build_problem(task)
-    assert isinstance(problem, Auprc)
+    problem: Auprc = make("auprc", margin=margin, model=model, dtype=dtype)
     return problem
 
 
@@ -181,9 +178,7 @@ def test_gradients_belong_to_the_caller() -> None:
 
 
 def test_bfloat16_changes_little_and_something() -> None:
-    whole, short = (
-        build_problem(Task(problem="auprc", model="mlp", hidden=8, shape=(FEATURES,), amp=amp)) for amp in ("", "bf16")
-    )
+    whole, short = (make("auprc", model="mlp", hidden=8, amp=amp, dtype=torch.float32) for amp in ("", "bf16"))
     x, drawn = whole.initial()["x"], batch(6, 8, 24, torch.float32)
     exact, rough = (problem.gradient(x, None, drawn)[0] for problem in (whole, short))
     assert rough.dtype == torch.float32
@@ -254,7 +249,11 @@ def test_a_hospital_without_positives_is_told_what_to_do_about_its_own_table(tmp
             {"batch-size": 4},
             "positives-per-batch = 4: must be below batch-size = 4, so lower the one or raise the other",
         ),
-        ({"margin": 0.0}, "margin = 0.0: input should be greater than 0"),
+        (
+            {"auprc.margin": 0.0},
+            "auprc.margin = 0.0: must be a finite number > 0 (s: how far a positive should rank above others, in units "
+            "of h)",
+        ),
     ],
 )
 def test_outer_and_inner_samples_are_at_least_one(wrong: dict[str, Value], said: str) -> None:

@@ -13,13 +13,14 @@ from torch import Tensor
 from client_app.oracle import SiteOracle, stream
 from config import RunConfig
 from datasets import Samples
-from problems import PROBLEMS, Problem, ProblemError, Task, build_problem
+from problems import PROBLEMS, Problem
+from problems.capabilities import ClosedFormDual
 from problems.network import EVALUATION_BATCH
-from problems.saddle import Saddle, saddle_coefficients
-from tests.problems.example import WITH_DATA, batch, build, name_of, point
+from problems.saddle import saddle_coefficients
+from tests.problems.example import WITH_DATA, batch, given_saddle, make, name_of, point
 from tests.reference.losses import value
 
-VARIANTS = [variant for variant in WITH_DATA if "closed-form-dual" in PROBLEMS[variant["problem"]].offers]
+VARIANTS = [variant for variant in WITH_DATA if ClosedFormDual in PROBLEMS[variant["name"]].__mro__]
 # (positives, negatives) of each site: of different sizes and mixes, one without positives and one without negatives.
 SITES = [(3, 8), (0, 6), (5, 0), (2, 21)]
 PRIOR = 10 / 45
@@ -47,14 +48,14 @@ def highest(function: Callable[[float], float], low: float, high: float) -> floa
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_no_other_dual_gives_a_higher_loss_over_all_samples_of_all_sites(variant: dict[str, Any], seed: int) -> None:
     variant = variant | {"prior": PRIOR}
-    problem = build(variant)
+    problem = make(**variant)
     x, _ = point(problem, seed)
     batches = [batch(10 * seed + k, *counts) for k, counts in enumerate(SITES)]
     y = problem.project(pooled([problem.dual_terms(x, data) for data in batches]))
 
     inputs, labels = (np.concatenate([data[i].numpy() for data in batches]) for i in (0, 1))
     assert labels.mean() == pytest.approx(PRIOR)
-    low = 0.0 if variant["problem"] == "auc-margin" else -50.0
+    low = 0.0 if variant["name"] == "auc-margin" else -50.0
     best = highest(lambda alpha: value(variant, x.numpy(), np.array([alpha]), inputs, labels), low, 50.0)
     assert y.shape == (1,)
     assert y.item() == pytest.approx(best, abs=1e-6)  # as flat as a maximum is, a search finds no more digits
@@ -64,8 +65,8 @@ def test_the_clip_of_the_margin_is_seen() -> None:
     """Among the points above there is one where the best α without a constraint is negative, and one where not."""
     duals = []
     for variant in VARIANTS:
-        if variant["problem"] == "auc-margin":
-            problem = build(variant | {"prior": PRIOR})
+        if variant["name"] == "auc-margin":
+            problem = make(**variant | {"prior": PRIOR})
             for seed in SEEDS:
                 terms = [problem.dual_terms(point(problem, seed)[0], batch(10 * seed + k, *SITES[k])) for k in range(4)]
                 duals.append(pooled(terms).item())
@@ -78,7 +79,7 @@ def test_the_clip_of_the_margin_is_seen() -> None:
 def test_a_batch_of_one_class_adds_nothing_to_the_other(
     variant: dict[str, Any], counts: tuple[int, int], zero: int
 ) -> None:
-    problem = build(variant)
+    problem = make(**variant)
     numerators, denominators = problem.dual_terms(point(problem, 0)[0], batch(3, *counts))
     assert numerators.shape == (2, 1)
     assert denominators.tolist() == [counts[1], counts[0]]
@@ -90,7 +91,7 @@ def test_the_best_dual_of_the_saddle_problem() -> None:
     """At any x the mean of b_k - t_k x, where the sites' mean gradient by y is zero."""
     slopes, offsets = saddle_coefficients(5, 6, 3.0, 0)
     slopes, offsets = 20 * slopes, offsets + 1.0  # the mean of b_k is not zero
-    sites = [Saddle(slopes, offsets, k, dtype=torch.float64) for k in range(5)]
+    sites = [given_saddle(slopes, offsets, k) for k in range(5)]
     for seed in range(3):
         x = torch.from_numpy(np.random.default_rng(seed).normal(size=6))
         y = pooled([site.dual_terms(x, None) for site in sites])
@@ -102,16 +103,6 @@ def test_the_best_dual_of_the_saddle_problem() -> None:
     torch.testing.assert_close(best, sites[0].y_star, rtol=0, atol=1e-12)
 
 
-def test_a_problem_without_it_says_so() -> None:
-    without = [cls for cls in PROBLEMS.values() if "closed-form-dual" not in cls.offers]
-    assert without
-    for cls in without:
-        assert cls.dual_terms is Problem.dual_terms, "what is implemented is offered"
-    problem = build({"problem": "bce", "prior": 0.2})
-    with pytest.raises(ProblemError, match="'bce'"):
-        problem.dual_terms(point(problem, 0)[0], batch(0, 1, 1))
-
-
 # ---------------------------------------------------------------------- through the oracle
 
 
@@ -121,7 +112,7 @@ def site(problem: Problem, inputs: Tensor, labels: Tensor, **keys: Any) -> SiteO
 
 
 def test_the_oracle_sums_over_a_batch_of_any_size_and_counts_no_gradient() -> None:
-    problem = build(VARIANTS[0])
+    problem = make(**VARIANTS[0])
     x, _ = point(problem, 0)
     inputs, labels = batch(0, 500, 2 * EVALUATION_BATCH)
     oracle = site(problem, inputs.float(), labels)
@@ -134,7 +125,7 @@ def test_the_oracle_sums_over_a_batch_of_any_size_and_counts_no_gradient() -> No
 
 @pytest.mark.parametrize("sampler", ["uniform", "fixed-positives"])
 def test_a_draw_of_more_than_there_is_gives_every_sample_once(sampler: str) -> None:
-    problem = build(VARIANTS[0], dtype=torch.float32)
+    problem = make(**VARIANTS[0], dtype=torch.float32)
     oracle = site(problem, *batch(0, 7, 23, torch.float32), sampler=sampler)
     drawn = oracle.draw(2**62)
     assert drawn is not None
@@ -144,7 +135,7 @@ def test_a_draw_of_more_than_there_is_gives_every_sample_once(sampler: str) -> N
 
 def test_a_network_with_batch_norm_is_asked_as_for_a_prediction() -> None:
     """In training mode a sample's score would depend on its batch, and the statistics would move."""
-    problem = build_problem(Task(problem="auc", model="resnet18", shape=(3, 32, 32), prior=0.5))
+    problem = make("auc", model="resnet18", shape=(3, 32, 32), dtype=torch.float32)
     random = torch.Generator().manual_seed(0)
     inputs, labels = torch.randn(6, 3, 32, 32, generator=random), torch.tensor([0, 1, 0, 1, 1, 0])
     x, before = problem.initial()["x"], problem.buffers().clone()

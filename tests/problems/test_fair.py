@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from config import RunConfig
 from problems.fair import Fair, onto_simplex
-from tests.problems.example import FEATURES, build, point, samples
+from tests.problems.example import FEATURES, make, point, samples
 from tests.server_app.sites import run_at, write_table
 
 SHARES = (0.5, 0.3, 0.2)
@@ -22,8 +22,7 @@ vectors = st.integers(1, 6).flatmap(lambda n: st.lists(st.floats(-1e3, 1e3), min
 
 
 def problem(shares: tuple[float, ...] = SHARES) -> Fair:
-    built = build({"problem": "fair", "classes": len(shares), "shares": shares})
-    assert isinstance(built, Fair)
+    built: Fair = make("fair", classes=len(shares), shares=shares)
     return built
 
 
@@ -99,7 +98,7 @@ def test_the_projection_of_a_thousand_classes_in_float32_sums_to_one() -> None:
 
 
 def test_on_data_of_the_given_shares_it_is_the_weighted_sum_of_the_classes_mean_losses() -> None:
-    fair, plain = problem(), build({"problem": "cross-entropy", "classes": 3})
+    fair, plain = problem(), make("cross-entropy", classes=3)
     x, y = point(fair, 2)
     assert y is not None
     inputs, labels = drawn(0, (10, 6, 4))
@@ -126,7 +125,7 @@ def test_batches_estimate_it_without_bias() -> None:
 
 
 def test_at_uniform_weights_with_equal_shares_it_is_cross_entropy() -> None:
-    fair, plain = problem((0.25,) * 4), build({"problem": "cross-entropy", "classes": 4})
+    fair, plain = problem((0.25,) * 4), make("cross-entropy", classes=4)
     x, _ = point(plain, 1)
     start = fair.initial()["y"]
     torch.testing.assert_close(start, torch.full((4,), 0.25, dtype=torch.float64))
@@ -160,7 +159,7 @@ def overlapping(counts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
 def test_at_the_saddle_point_the_classes_that_count_are_equally_bad_and_no_other_is_worse() -> None:
     """Simultaneous descent and ascent on all data; and the worst class is better off than with cross-entropy."""
     counts = (120, 20, 60)
-    fair, plain = problem(tuple(count / 200 for count in counts)), build({"problem": "cross-entropy", "classes": 3})
+    fair, plain = problem(tuple(count / 200 for count in counts)), make("cross-entropy", classes=3)
     data = overlapping(counts)
 
     def losses(x: torch.Tensor) -> torch.Tensor:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems import Problem
-from problems.saddle import Saddle, saddle_coefficients
-from tests.problems.example import FEATURES, PROBLEMS, WITH_DATA, batch, build, name_of, point, samples
+from problems import PROBLEMS, Problem
+from problems.saddle import saddle_coefficients
+from tests.problems.example import FEATURES, WITH_DATA, batch, given_saddle, make, name_of, point, samples
 from tests.reference import losses
 
 BATCHES = [(3, 5), (1, 9), (0, 4), (4, 0), (1, 0)]
@@ -25,7 +25,7 @@ def numpy(tensor: Tensor | None) -> np.ndarray:
 
 def test_no_problem_is_forgotten() -> None:
     elsewhere = {"auprc", "invariant-logistic", "maml"}  # no sums over samples: files of their own
-    assert {v["problem"] for v in WITH_DATA} | {"saddle"} | elsewhere == set(PROBLEMS)
+    assert {v["name"] for v in WITH_DATA} | {"saddle"} | elsewhere == set(PROBLEMS)
 
 
 @variants
@@ -35,7 +35,7 @@ def test_of_a_linear_network_are_those_of_the_formula(
     variant: dict[str, Any], positives: int, negatives: int, seed: int
 ) -> None:
     """Value and gradients against the loss written out sample by sample."""
-    problem = build(variant)
+    problem = make(**variant)
     x, y = point(problem, seed)
     inputs, labels = batch(seed + 10, positives, negatives)
     gx, gy = problem.gradient(x, y, (inputs, labels))
@@ -57,7 +57,7 @@ def test_of_a_linear_network_are_those_of_the_formula(
 @pytest.mark.parametrize(("positives", "negatives"), BATCHES[:3])
 def test_of_a_deeper_network_are_those_of_its_loss(variant: dict[str, Any], positives: int, negatives: int) -> None:
     """Along random directions, and in each scalar of the problem; the loss is the one that an evaluation reports."""
-    problem = build(variant, "mlp")
+    problem = make(**variant, model="mlp")
     x, y = point(problem, 3)
     inputs, labels = batch(7, positives, negatives)
     held_out = samples(inputs, labels)
@@ -82,7 +82,7 @@ def test_of_a_deeper_network_are_those_of_its_loss(variant: dict[str, Any], posi
 def test_of_the_saddle_problem() -> None:
     t, b = saddle_coefficients(3, 6, 2.0, 0)
     for site in range(3):
-        problem = Saddle(t, b, site, dtype=torch.float64)
+        problem = given_saddle(t, b, site)
         random = np.random.default_rng(site)
         x, y = random.normal(size=(2, 6))
 
@@ -99,7 +99,7 @@ def test_of_the_saddle_problem() -> None:
 @variants
 def test_saturated_scores_and_one_class_give_finite_gradients(variant: dict[str, Any]) -> None:
     """Logits of ±1e4, in float32: sigmoids are exactly 0 and 1, their logarithms and slopes must not be NaN."""
-    problem = build(variant, dtype=torch.float32)
+    problem = make(**variant, dtype=torch.float32)
     x, y = point(problem, 0)
     x[:FEATURES] = torch.tensor([1e4, 0, 0, 0])
     for labels in ([0, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]):
@@ -114,7 +114,7 @@ def test_saturated_scores_and_one_class_give_finite_gradients(variant: dict[str,
 
 def test_cross_entropy_of_a_score_that_is_surely_wrong_keeps_its_slope() -> None:
     """By a logit of ±1e4 with the other label it is ±1: taken through a sigmoid it would be 0, and never corrected."""
-    problem = build({"problem": "bce", "prior": 0.5}, dtype=torch.float32)
+    problem = make("bce", prior=0.5, dtype=torch.float32)
     x = torch.zeros(FEATURES + 1)
     for logit, label in ((1e4, 0), (-1e4, 1)):
         x[FEATURES] = logit
@@ -125,7 +125,7 @@ def test_cross_entropy_of_a_score_that_is_surely_wrong_keeps_its_slope() -> None
 @variants
 def test_a_batch_of_one_class_is_its_part_of_the_whole(variant: dict[str, Any]) -> None:
     """The gradient of a mixed batch is the mean of those of its positives and of its negatives: nothing else."""
-    problem = build(variant)
+    problem = make(**variant)
     x, y = point(problem, 4)
     inputs, labels = batch(5, 3, 9)
     whole, _ = problem.gradient(x, y, (inputs, labels))
@@ -136,8 +136,8 @@ def test_a_batch_of_one_class_is_its_part_of_the_whole(variant: dict[str, Any]) 
 def every_problem() -> list[tuple[Problem, Any]]:
     t, b = saddle_coefficients(2, 5, 1.0, 0)
     t = t * np.array([0.0, 1.0])  # a coupling of zero must not hand out y itself
-    saddles: list[tuple[Problem, Any]] = [(Saddle(t, b, site, dtype=torch.float64), None) for site in (0, 1)]
-    return saddles + [(build(v, model), batch(1, 3, 5)) for v in WITH_DATA for model in ("linear", "mlp")]
+    saddles: list[tuple[Problem, Any]] = [(given_saddle(t, b, site), None) for site in (0, 1)]
+    return saddles + [(make(**v, model=model), batch(1, 3, 5)) for v in WITH_DATA for model in ("linear", "mlp")]
 
 
 @pytest.mark.parametrize("number", range(2 + 2 * len(WITH_DATA)))
@@ -164,12 +164,12 @@ def test_gradients_belong_to_the_caller(number: int) -> None:
 @variants
 def test_asking_twice_on_one_batch_at_two_points(variant: dict[str, Any]) -> None:
     """As variance reduction does: the answer depends on the point and the batch, not on what was asked before."""
-    problem = build(variant, "mlp")
+    problem = make(**variant, model="mlp")
     (x, y), (other_x, other_y) = point(problem, 1), point(problem, 2)
     data = batch(3, 2, 6)
     here, there = problem.gradient(x, y, data)[0], problem.gradient(other_x, other_y, data)[0]
     assert torch.equal(problem.gradient(x, y, data)[0], here)
-    assert torch.equal(build(variant, "mlp").gradient(other_x, other_y, data)[0], there)
+    assert torch.equal(make(**variant, model="mlp").gradient(other_x, other_y, data)[0], there)
     moved = x.clone()
     assert torch.equal(problem.gradient(moved, y, data)[0], here)
     moved.add_(0.1)  # in place, as local steps do
@@ -180,13 +180,13 @@ def test_asking_twice_on_one_batch_at_two_points(variant: dict[str, Any]) -> Non
 @variants
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_the_start_is_a_pure_function_of_the_seed(variant: dict[str, Any], model: str) -> None:
-    problem = build(variant, model)
+    problem = make(**variant, model=model)
     state = torch.get_rng_state()
     first = problem.initial()
     kept = {name: vector.clone() for name, vector in first.items()}
     torch.manual_seed(77)
     torch.rand(3)
-    again = build(variant, model).initial()
+    again = make(**variant, model=model).initial()
     assert all(torch.equal(again[name], kept[name]) for name in kept)
     # It is the caller's, and training changes nothing about it.
     first["x"].fill_(5.0)
@@ -195,24 +195,24 @@ def test_the_start_is_a_pure_function_of_the_seed(variant: dict[str, Any], model
     assert again["x"].abs().max() < 5
     scalars = problem.network.size
     assert not again["x"][scalars:].any()
-    assert all(entry == (1 / 3 if variant["problem"] == "fair" else 0) for entry in again.get("y", torch.zeros(1)))
+    assert all(entry == (1 / 3 if variant["name"] == "fair" else 0) for entry in again.get("y", torch.zeros(1)))
 
 
 def test_the_start_of_the_saddle_problem_is_the_same_at_all_sites_and_another_for_another_seed() -> None:
     t, b = saddle_coefficients(3, 6, 1.0, 0)
-    starts = [Saddle(t, b, site, seed=4).initial() for site in (-1, 0, 2)]
+    starts = [given_saddle(t, b, site, seed=4).initial() for site in (-1, 0, 2)]
     assert all(torch.equal(start[name], starts[0][name]) for start in starts for name in ("x", "y"))
-    problem = Saddle(t, b, 0, seed=4)
+    problem = given_saddle(t, b, 0, seed=4)
     problem.initial()["x"].zero_()
     assert torch.equal(problem.initial()["x"], starts[0]["x"])
-    assert not torch.equal(Saddle(t, b, 0, seed=5).initial()["x"], starts[0]["x"])
+    assert not torch.equal(given_saddle(t, b, 0, seed=5).initial()["x"], starts[0]["x"])
     assert not torch.equal(starts[0]["x"], starts[0]["y"])
 
 
 @pytest.mark.parametrize("variant", WITH_DATA, ids=name_of)
 def test_bfloat16_changes_little_and_something(variant: dict[str, Any]) -> None:
-    whole = build(variant, "mlp", torch.float32)
-    short = build(variant | {"amp": "bf16"}, "mlp", torch.float32)
+    whole = make(**variant, model="mlp", dtype=torch.float32)
+    short = make(**variant, model="mlp", dtype=torch.float32, amp="bf16")
     x, y = point(whole, 5)
     drawn = batch(6, 8, 24, torch.float32)
     for exact, rough in zip(whole.gradient(x, y, drawn), short.gradient(x, y, drawn), strict=True):

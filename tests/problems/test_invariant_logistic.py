@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from client_app.oracle import SiteOracle, stream
-from problems import Batch, Task, build_problem
+from config import RunConfig
+from datasets import Cohort
+from problems import Batch, Setting
 from problems.invariant_logistic import InvariantLogistic
 from tests.reference import losses
 
@@ -21,8 +23,15 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def problem_of(inner: int = 5, dimension: int = 4, ratio: float = 1.0, seed: int = 0) -> InvariantLogistic:
-    return InvariantLogistic(inner, dimension, ratio, seed, dtype=torch.float64)
+def problem_of(
+    inner: int = 5,
+    dimension: int = 4,
+    ratio: float = 1.0,
+    seed: int = 0,
+    kind: type[InvariantLogistic] = InvariantLogistic,
+) -> InvariantLogistic:
+    options = {"inner_samples": inner, "dimension": dimension, "sigma_ratio": ratio}
+    return kind(Setting(seed=seed, dtype=torch.float64), **options)  # type: ignore[arg-type]
 
 
 def regularised(x: np.ndarray) -> float:
@@ -62,7 +71,7 @@ class Outside(InvariantLogistic):
 
     def draw(self, samples: None, sampler: None, generator: torch.Generator, size: int) -> Batch:
         eta, b = self.views(generator, size)
-        return (b[:, None, None] * eta).flatten(0, 1), b.repeat_interleave(self.m)
+        return (b[:, None, None] * eta).flatten(0, 1), b.repeat_interleave(self.inner_samples)
 
 
 def expectation(inner: float) -> float:
@@ -81,7 +90,7 @@ def expectation(inner: float) -> float:
 @cache
 def mean_gradient(kind: type[InvariantLogistic], inner: int) -> float:
     """Return the mean of many estimates, along x = x*/‖x*‖, without regularisation."""
-    problem = kind(inner, 2, 1.0, dtype=torch.float64)
+    problem = problem_of(inner, 2, kind=kind)
     x = problem.x_star / problem.x_star.norm()
     generator, blocks = seeded(inner), 10
     total = torch.zeros(2, dtype=torch.float64)
@@ -140,7 +149,7 @@ def test_the_oracle_draws_ahead_and_no_batch_comes_twice() -> None:
             return super().draw(samples, sampler, generator, size)
 
     def oracle(site: int = 0) -> SiteOracle:
-        return SiteOracle(Counting(5, 4, dtype=torch.float64), None, None, stream(0, site, 1, 0), 2)
+        return SiteOracle(problem_of(kind=Counting), None, None, stream(0, site, 1, 0), 2)
 
     one, again, other = oracle(), oracle(), oracle(1)
     x = torch.ones(4, dtype=torch.float64)
@@ -155,7 +164,7 @@ def test_the_oracle_draws_ahead_and_no_batch_comes_twice() -> None:
     assert (batch[0].shape, batch[1].shape) == ((64, 4), (64,))
     assert all(len(part) == 2 for part in one.draw() or ())
     # What is drawn ahead is bounded, however large the samples are: here one is more than the bound.
-    large = SiteOracle(InvariantLogistic(1000, 100), None, None, stream(0, 0, 1, 0), 2)
+    large = SiteOracle(problem_of(1000, 100), None, None, stream(0, 0, 1, 0), 2)
     assert large.problem.draws_ahead == 0
     assert all(len(part) == 2 for part in large.draw() or ())
 
@@ -200,9 +209,11 @@ def test_the_loss_of_an_evaluation_is_the_objective() -> None:
     assert problem.metrics(x, None, None)["loss"] == pytest.approx(expected, abs=0.01)
 
 
-def test_the_task_says_what_is_built() -> None:
-    task = Task(problem="invariant-logistic", inner_samples=3, sigma_ratio=0.5, dimension=7, seed=2)
-    problem = build_problem(task)
+def test_the_run_config_says_what_is_built() -> None:
+    own = {"inner-samples": 3, "sigma-ratio": 0.5, "dimension": 7}
+    keys = {"problem": "invariant-logistic", "algorithm": "fcsg", "seed": 2}
+    config = RunConfig.parse(keys | {f"invariant-logistic.{key}": value for key, value in own.items()})
+    problem = config.build_problem(config.setting(Cohort(), "cpu"))
     assert isinstance(problem, InvariantLogistic)
-    assert (problem.m, problem.sigma_ratio, problem.d) == (3, 0.5, 7)
+    assert (problem.inner_samples, problem.sigma_ratio, problem.dimension, problem.setting.seed) == (3, 0.5, 7, 2)
     assert problem.initial()["x"].tolist() == [0.0] * 7

@@ -15,32 +15,21 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from config import ConfigError, RunConfig
-from datasets import PARTITIONS, Samples
-from models import FlatNetwork, ModelError
-from problems import Task, build_problem
+from datasets import PARTITIONS, Cohort, Samples
+from federation import RunError
+from models import ModelError
+from problems import ProblemError
 from problems.maml import Maml, draw_tasks
 from server_app import simulate
-from strategies import RunError
 from tests.datasets.helpers import write_zips
+from tests.problems import example
 
 SHAPE = (1, 17, 17)
-TASK = Task(
-    problem="maml",
-    model="conv4",
-    hidden=3,
-    shape=SHAPE,
-    ways=3,
-    shots=2,
-    queries=4,
-    test_tasks=12,
-    dtype=torch.float64,
-    seed=1,
-)
+SMALL: dict[str, Any] = {"model": "conv4", "shape": SHAPE, "ways": 3, "shots": 2, "queries": 4, "test_tasks": 12}
 
 
 def make(**changes: Any) -> Maml:
-    problem = build_problem(replace(TASK, **changes))
-    assert isinstance(problem, Maml)
+    problem: Maml = example.make("maml", **(SMALL | changes))
     return problem
 
 
@@ -310,24 +299,26 @@ def test_what_a_site_lacks_is_said(counts: list[int]) -> None:
 
 def test_a_network_that_shares_statistics_is_refused() -> None:
     with pytest.raises(ModelError, match="conv4"):
-        build_problem(replace(TASK, model="resnet18"))
+        make(model="resnet18")
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(450, 3))
     with pytest.raises(ModelError, match="BatchNorm2d"):
-        Maml(FlatNetwork(module), SHAPE)
+        make(model=module)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({key: value} for key in ("shots", "queries", "batch-size", "inner-steps", "test-tasks") for value in (0, -1)),
+        *({key: value} for key in ("shots", "queries", "inner-steps", "test-tasks") for value in (0, -1)),
         *({key: 0} for key in ("test-inner-steps", "inner-lr")),
         {"ways": 1},
     ],
 )
 def test_numbers_below_their_least_are_refused(wrong: dict[str, Any]) -> None:
     [(key, value)] = wrong.items()
-    with pytest.raises(ConfigError, match=rf"{key} = {value}"):
-        RunConfig.parse({"algorithm": "fcsg", "problem": "maml"} | wrong)
+    with pytest.raises(ConfigError, match=rf"^1 problem .*\n.* maml\.{key} = {value}: must be "):
+        RunConfig.parse({"algorithm": "fcsg", "problem": "maml", f"maml.{key}": value})
+    with pytest.raises(ProblemError, match=rf"^maml\.{key} = {value}: must be "):
+        make(**{key.replace("-", "_"): value})
 
 
 # ---------------------------------------------------------------------- whole runs
@@ -337,7 +328,8 @@ def job(folder: Path, **keys: Any) -> dict[str, Any]:
     write_zips(folder / "data" / "omniglot", characters=12, drawings=6)
     base = {"problem": "maml", "algorithm": "fcsg", "model": "conv4", "hidden": 4, "dataset": "omniglot"}
     base |= {"data-root": str(folder / "data"), "partition": "by-group", "sites": 3, "rounds": 2, "local-steps": 2}
-    base |= {"batch-size": 2, "ways": 3, "shots": 1, "queries": 3, "test-tasks": 5, "holdout-share": 0.4}
+    base |= {"batch-size": 2, "holdout-share": 0.4, "maml.ways": 3, "maml.shots": 1, "maml.queries": 3}
+    base |= {"maml.test-tasks": 5}
     base |= {"workers": 1, "device": "cpu", "runs-dir": str(folder / "runs"), "seed": 3}
     return base | {key.replace("_", "-"): value for key, value in keys.items()}
 
@@ -363,7 +355,7 @@ def test_a_run_over_characters(tmp_path: Path, algorithm: str) -> None:
 
 def test_sites_that_cannot_make_a_task_are_named_before_training(tmp_path: Path) -> None:
     with pytest.raises(RunError) as refusal:
-        simulate(job(tmp_path, queries=9))
+        simulate(job(tmp_path, **{"maml.queries": 9}))
     lines = str(refusal.value).splitlines()
     assert [line[:15] for line in lines] == [f"site 'site-{k}' h" for k in range(3)]
     assert all("0 classes with at least 10 samples" in line and "queries = 9" in line for line in lines)
@@ -372,13 +364,13 @@ def test_sites_that_cannot_make_a_task_are_named_before_training(tmp_path: Path)
 def test_sites_with_too_few_characters_are_named_before_training(tmp_path: Path) -> None:
     """Three of twelve are for testing; each site has three, holds one out, and trains on two in four turns."""
     with pytest.raises(RunError) as refusal:
-        simulate(job(tmp_path, ways=9))
+        simulate(job(tmp_path, **{"maml.ways": 9}))
     assert str(refusal.value).splitlines() == [
-        f"site 'site-{k}' has, to train on, 8 classes with at least 4 samples (shots = 1, queries = 3), and a task "
-        "needs ways = 9: lower these keys, or give each site more of the data (fewer sites)"
+        f"site 'site-{k}' has, to train on, 8 classes with at least 4 samples (maml.shots = 1, maml.queries = 3), and "
+        "a task needs maml.ways = 9: lower these keys, or give each site more of the data (fewer sites)"
         for k in range(3)
     ]
-    assert simulate(job(tmp_path, ways=8, rounds=1)).metrics, "the advice works"
+    assert simulate(job(tmp_path, **{"maml.ways": 8}, rounds=1)).metrics, "the advice works"
 
 
 @pytest.mark.parametrize("partition", [name for name in PARTITIONS if name not in ("by-group", "sites")])
@@ -399,12 +391,12 @@ def test_a_network_that_cannot_adapt_is_named(tmp_path: Path) -> None:
 
 def test_training_adapts_by_one_step_and_testing_by_three() -> None:
     config = RunConfig.parse({"algorithm": "fcsg", "problem": "maml"})
-    problem = build_problem(config.task("cpu", (6,), 9, 0.5, -1, 2))
+    problem = config.build_problem(config.setting(Cohort(shape=(6,), classes=9), "cpu"))
     assert isinstance(problem, Maml)
     assert (problem.inner_steps, problem.test_inner_steps) == (1, 3)
 
 
 def test_a_site_that_cannot_be_evaluated_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = simulate(job(tmp_path, ways=5, holdout_share=0.2, rounds=1))
+    result = simulate(job(tmp_path, **{"maml.ways": 5}, holdout_share=0.2, rounds=1))
     assert all("loss" not in site for site in result.metrics[0].get("sites", {}).values())
     assert "central" in result.metrics[0]

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import nn
 
-from models import FlatNetwork
 from problems.bce import Bce
 from problems.metrics import BINS, LIMIT, histogram, pool, ranking
-from tests.problems.example import WITH_DATA, batch, build, name_of, point, samples
+from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
 Site = tuple[np.ndarray, np.ndarray]
 
@@ -175,7 +174,7 @@ def test_a_site_with_one_class_still_counts() -> None:
 
 @pytest.mark.parametrize("variant", [v for v in WITH_DATA if "classes" not in v], ids=name_of)
 def test_a_problem_of_two_classes_reports_what_pooling_needs(variant: dict[str, Any]) -> None:
-    problem = build(variant, "mlp")
+    problem = make(**variant, model="mlp")
     x, y = point(problem, 1)
     data = samples(*batch(2, 30, 50))
     logits, labels = problem.logits(x, data).numpy(), data.targets().numpy()
@@ -190,7 +189,7 @@ def test_a_problem_of_two_classes_reports_what_pooling_needs(variant: dict[str, 
 
 
 def test_evaluation_in_several_batches_is_that_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = build(WITH_DATA[0], "mlp")
+    problem = make(**WITH_DATA[0], model="mlp")
     x, y = point(problem, 1)
     data = samples(*batch(2, 30, 50))
     whole = problem.metrics(x, y, data)
@@ -202,7 +201,7 @@ def test_evaluation_in_several_batches_is_that_in_one(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("variant", WITH_DATA, ids=name_of)
 def test_evaluation_of_no_samples_and_of_one_class(variant: dict[str, Any]) -> None:
-    problem = build(variant)
+    problem = make(**variant)
     x, y = point(problem, 1)
     nothing = problem.metrics(x, y, samples(*batch(0, 0, 0)))
     assert nothing["n"] == 0
@@ -215,7 +214,8 @@ def test_evaluation_of_no_samples_and_of_one_class(variant: dict[str, Any]) -> N
 def with_batch_norm() -> Bce:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return Bce(FlatNetwork(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()), 0.3)
+        problem: Bce = make("bce", model=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
+        return problem
 
 
 def test_batch_norm_statistics_change_in_training_and_not_in_evaluation() -> None:
@@ -248,4 +248,4 @@ def test_an_evaluation_between_two_gradients_changes_neither() -> None:
 
 
 def test_problems_without_batch_norm_have_no_statistics() -> None:
-    assert build(WITH_DATA[0]).buffers().numel() == 0
+    assert make(**WITH_DATA[0]).buffers().numel() == 0

@@ -14,15 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
+from client_app import site
 from config import ConfigError, RunConfig
 from config.run import Value
 from datasets import Samples, load_site, load_test
+from federation import RunError
+from problems import Problem, Setting
 from problems.metrics import correct_by_class, pool
 from server_app import Result, simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
-from strategies import RunError
-from tests.problems.example import batch, build, point, samples
+from tests.problems.example import batch, make, point, samples
 from tests.server_app.sites import SiteGrid, run_at, write_table
 
 
@@ -46,7 +48,7 @@ def job(folder: Path, **keys: Value) -> dict[str, Value]:
 
 def test_with_two_classes_it_is_that_of_one_logit() -> None:
     """softmax of (0, h) is the sigmoid of h."""
-    two, one = build({"problem": "cross-entropy", "classes": 2}), build({"problem": "bce"})
+    two, one = make("cross-entropy", classes=2), make("bce")
     x, _ = point(one, 0)
     inputs, labels = batch(1, 5, 7)
     weights, bias = x[:-1], x[-1:]
@@ -223,11 +225,14 @@ def test_the_shares_of_the_classes_are_those_of_all_training_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They reach the sites' problems: `fair` weighs with them."""
-    from client_app import site
-
     seen: list[tuple[float, ...]] = []
     build_at_site = site.cached_problem
-    monkeypatch.setattr(site, "cached_problem", lambda task: (seen.append(task.shares), build_at_site(task))[1])
+
+    def noting(name: str, setting: Setting, options: Any) -> Problem:
+        seen.append(setting.cohort.shares)
+        return build_at_site(name, setting, options)
+
+    monkeypatch.setattr(site, "cached_problem", noting)
     keys = job(tmp_path, problem="fair", algorithm="local-sgda", rounds=1, concentration=0.1)
     result: Result = simulate(keys)
     parts = [load_site(RunConfig.parse(keys).data(), k, 3).train.targets() for k in range(3)]

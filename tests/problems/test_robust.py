@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import ConfigError, RunConfig
-from problems import Task, build_problem
+from datasets import Cohort, load_site, load_test, moments, standardisation
 from problems.robust import Robust
 from server_app import simulate
-from tests.problems.example import FEATURES, batch, build, point, samples
+from tests.problems.example import FEATURES, batch, make, point, samples
 
 IMAGE = (1, 12, 12)
 
 
 def linear(seed: int = 0, **variant: Any) -> tuple[Robust, torch.Tensor]:
-    problem = build({"problem": "robust", "classes": 3, **variant})
-    assert isinstance(problem, Robust)
+    problem: Robust = make("robust", **{"classes": 3, **variant})
     return problem, point(problem, seed)[0]
 
 
@@ -31,7 +30,7 @@ def test_the_gradient_of_the_perturbation_in_closed_form() -> None:
     truth = torch.nn.functional.one_hot(labels, 3).double()
     nu = torch.tensor([0.3, -0.2, 0.1, 0.5], dtype=torch.float64)
     for loss in ("cross-entropy", "squared"):
-        problem, x = linear(robust_loss=loss)
+        problem, x = linear(criterion=loss)
         weights, biases = x[: 3 * FEATURES].view(3, FEATURES), x[3 * FEATURES :]
         logits = (inputs + nu) @ weights.T + biases
         errors = logits.softmax(1) - truth if loss == "cross-entropy" else 2 * (logits - truth)
@@ -41,7 +40,7 @@ def test_the_gradient_of_the_perturbation_in_closed_form() -> None:
 
 def test_without_a_perturbation_it_is_cross_entropy_but_its_gradient_is_there() -> None:
     problem, x = linear()
-    plain = build({"problem": "cross-entropy", "classes": 3})
+    plain = make("cross-entropy", classes=3)
     drawn = batch(0, 5, 5)
     gx, gy = problem.gradient(x, problem.initial()["y"], drawn)
     assert torch.equal(gx, plain.gradient(x, None, drawn)[0])
@@ -50,7 +49,7 @@ def test_without_a_perturbation_it_is_cross_entropy_but_its_gradient_is_there() 
 
 
 def test_the_perturbation_of_images_has_their_shape_and_is_added_pixel_by_pixel() -> None:
-    problem = build_problem(Task(problem="robust", model="linear", shape=IMAGE, classes=10, dtype=torch.float64))
+    problem = make("robust", shape=IMAGE, classes=10)
     start = problem.initial()
     assert start["y"].shape == (144,)
     assert not start["y"].any()
@@ -60,7 +59,7 @@ def test_the_perturbation_of_images_has_their_shape_and_is_added_pixel_by_pixel(
     labels = torch.arange(5)
     nu = torch.rand(144, generator=random, dtype=torch.float64)
     gx, _ = problem.gradient(x, nu, (images, labels))
-    plain = build_problem(Task(problem="cross-entropy", model="linear", shape=IMAGE, classes=10, dtype=torch.float64))
+    plain = make("cross-entropy", shape=IMAGE, classes=10)
     torch.testing.assert_close(gx, plain.gradient(x, None, (images + nu.view(IMAGE), labels))[0])
 
 
@@ -103,7 +102,7 @@ def test_metrics_under_the_perturbation_and_without_it() -> None:
     held_out = samples(inputs, labels)
     nu = torch.full((FEATURES,), 1.5, dtype=torch.float64)
     metrics = problem.metrics(x, nu, held_out)
-    plain = build({"problem": "cross-entropy", "classes": 3})
+    plain = make("cross-entropy", classes=3)
     clean, moved = (plain.metrics(x, None, samples(z, labels)) for z in (inputs, (inputs.float() + nu.float())))
     assert metrics["clean-loss"] == pytest.approx(clean["loss"])
     assert metrics["loss"] == pytest.approx(moved["loss"], rel=1e-6)
@@ -127,7 +126,7 @@ def test_robust_training_withstands_what_plain_training_does_not(tmp_path: Any) 
         "runs-dir": str(tmp_path),
         "problem": "robust",
         "algorithm": "local-sgda",
-        "radius": 4.0,
+        "robust.radius": 4.0,
         "local-sgda.lr-dual": 2.0,
     }
     result = simulate(base)
@@ -138,9 +137,7 @@ def test_robust_training_withstands_what_plain_training_does_not(tmp_path: Any) 
     # The same ν against a model that was trained without one.
     plain = simulate(base | {"problem": "cross-entropy", "algorithm": "fedavg"})
     config = RunConfig.parse(base)
-    problem = build_problem(config.task("cpu", (1, 8, 8), 10, 0.5, -1, 3))
-    from datasets import load_site, load_test, moments, standardisation
-
+    problem = config.build_problem(config.setting(Cohort(shape=(1, 8, 8), classes=10), "cpu"))
     parts = [moments(load_site(config.data(), site, 3).train) for site in range(3)]
     test = load_test(config.data())
     assert test is not None
@@ -155,7 +152,7 @@ def test_robust_training_withstands_what_plain_training_does_not(tmp_path: Any) 
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"), [("radius", 0.0, "greater than 0"), ("robust-loss", "hinge", "'cross-entropy'")]
+    ("key", "value", "says"), [("robust.radius", 0.0, "> 0"), ("robust.criterion", "hinge", "'cross-entropy'")]
 )
 def test_bad_keys(key: str, value: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=key) as caught:

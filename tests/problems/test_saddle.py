@@ -5,13 +5,15 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from problems import ProblemError, Task, build_problem
-from problems.saddle import Saddle, saddle_coefficients
+from problems import ProblemError
+from problems.saddle import saddle_coefficients
+from tests.problems.example import make
 
 K, D = 3, 5
 
@@ -42,8 +44,8 @@ def test_metrics_are_distances_to_the_stationary_point_of_the_mean_objective(sou
     else:  # couplings and offsets that the draw never has: mean(b) is not zero
         random = np.random.default_rng(0)
         file = write(tmp_path / "game.npz", t=random.normal(0, 3, K), b=random.normal(2, 5, (K, D)))
-    task = Task(problem="saddle", sites=K, dimension=D, heterogeneity=4.0, saddle_file=file, dtype=torch.float64)
-    problems = [build_problem(Task(**(vars(task) | {"site": site}))) for site in range(K)]
+    common: dict[str, Any] = {"sites": K, "dimension": D, "heterogeneity": 4.0, "file": file, "seed": 0}
+    problems = [make("saddle", site=site, **common) for site in range(K)]
 
     def mean_gradient(z: np.ndarray) -> np.ndarray:
         x, y = torch.from_numpy(z[:D]), torch.from_numpy(z[D:])
@@ -53,7 +55,7 @@ def test_metrics_are_distances_to_the_stationary_point_of_the_mean_objective(sou
     origin = mean_gradient(np.zeros(2 * D))
     matrix = np.column_stack([mean_gradient(column) - origin for column in np.eye(2 * D)])
     solution = np.linalg.solve(matrix, -origin)
-    coordinator = build_problem(task)
+    coordinator = make("saddle", **common)
     for problem in (coordinator, *problems):
         at = problem.metrics(torch.from_numpy(solution[:D]), torch.from_numpy(solution[D:]), None)
         assert set(at) == {"distance-x", "distance-y"}
@@ -69,9 +71,8 @@ def test_a_file_gives_each_site_its_own_coefficients(tmp_path: Path) -> None:
     t, b = np.array([1.0, 2.0, 3.0]), np.arange(15.0).reshape(3, 5)
     file = write(tmp_path / "game.npz", t=t, b=b)
     for site in range(K):
-        problem = build_problem(Task(problem="saddle", site=site, sites=K, saddle_file=file, dtype=torch.float64))
-        assert isinstance(problem, Saddle)
-        assert problem.d == 5, "the file's, not the key's"
+        problem = make("saddle", site=site, sites=K, file=file)
+        assert len(problem.b) == 5, "the file's, not the key's"
         x, y = torch.ones(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
         gx, gy = problem.gradient(x, y, None)
         torch.testing.assert_close(gx, 10 * x)
@@ -135,11 +136,11 @@ HOLES: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_file_that_cannot_be_used_is_one_clear_error(hole: str, tmp_path: Path) -> None:
     path = tmp_path / "my-game.npz"
-    make, message = HOLES[hole]
-    make(path)
+    damage, message = HOLES[hole]
+    damage(path)
     with pytest.raises(ProblemError, match=message) as error:
-        build_problem(Task(problem="saddle", sites=K, saddle_file=str(path)))
+        make("saddle", sites=K, file=str(path))
     text = str(error.value)
-    assert text.startswith(f"saddle-file {str(path)!r} ")
+    assert text.startswith(f"saddle.file = {str(path)!r} ")
     assert len(text.splitlines()) == 1
     assert error.value.__context__ is None or error.value.__suppress_context__, "the reader needs one error, not two"

@@ -17,7 +17,7 @@ def value(variant: dict[str, Any], x: Vector, y: Vector, inputs: Vector, labels:
     """Return f(x, y; batch)."""
     if "classes" in variant:
         return of_several_classes(variant, x, y, inputs, labels)
-    name, p = variant["problem"], variant["prior"]
+    name, p = variant["name"], variant["prior"]
     features = inputs.shape[1]
     total = 0.0
     for row, label in zip(inputs, labels, strict=True):
@@ -45,13 +45,13 @@ def of_several_classes(variant: dict[str, Any], x: Vector, y: Vector, inputs: Ve
     biases = x[classes * features :]
     total = 0.0
     for row, label in zip(inputs, labels, strict=True):
-        seen = row + y if variant["problem"] == "robust" else row
+        seen = row + y if variant["name"] == "robust" else row
         logits = [float(weights[c] @ seen + biases[c]) for c in range(classes)]
-        if variant.get("robust_loss") == "squared":
+        if variant.get("criterion") == "squared":
             total += sum((logits[c] - (c == label)) ** 2 for c in range(classes))
             continue
         surprise = -math.log(math.exp(logits[label]) / sum(map(math.exp, logits)))
-        total += surprise * y[label] / variant["shares"][label] if variant["problem"] == "fair" else surprise
+        total += surprise * y[label] / variant["shares"][label] if variant["name"] == "fair" else surprise
     return float(total / len(labels))
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from client_app.fingerprint import fingerprint
 from flwr.app import ConfigRecord, Message, RecordDict
-from strategies.hyper import choice, hyper
+from PIL import Image
 
 from config import RunConfig
-from config.run import Value
+from federation import Oracle, Site, Turn
+from federation.fingerprint import fingerprint
+from keys import Value, choice, hyper
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
-from strategies import Oracle, Site, Turn
 from strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class SiteGrid(LocalGrid):
 
 def run_at(config: RunConfig, node_configs: Sequence[Mapping[str, Value]], quiet: bool = True) -> Result:
     """Run a job at hospitals with their own node-configs."""
-    torch.set_num_threads(1)
     with SiteGrid(config, node_configs) as grid:
         return coordinate(config, grid, Progress(quiet))
 
@@ -80,6 +79,19 @@ def write_table(folder: Path, features: np.ndarray, labels: Iterable[object], na
     lines += [",".join([*map(str, row), str(label)]) for row, label in zip(features.tolist(), labels, strict=True)]
     (folder / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+def images(folder: Path, site: int, brightness: int) -> dict[str, Value]:
+    """Write a few grey images and their labels; return the site's node-config."""
+    place = folder / f"images-{site}-{brightness}"
+    place.mkdir()
+    rng = np.random.default_rng(site)
+    for number in range(10):
+        pixels = np.clip(rng.normal(brightness + 30 * (number % 2), 20, (16, 16)), 0, 255)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+    lines = ["path,label", *(f"{number}.png,{number % 2}" for number in range(10))]
+    (place / "labels.csv").write_text("\n".join(lines), encoding="utf-8")
+    return {"site": f"s{site}", "data-dir": str(place), "partition-id": site}
 
 
 def hospitals(folder: Path, rows: Sequence[int] = (60, 40, 80)) -> list[dict[str, Value]]:
@@ -112,7 +124,7 @@ def saddle_job(folder: Path, **keys: Value) -> dict[str, Value]:
     job: dict[str, Value] = {
         "problem": "saddle",
         "algorithm": "local-sgda",
-        "dimension": 5,
+        "saddle.dimension": 5,
         "sites": 4,
         "rounds": 4,
         "local-steps": 2,

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from config import ConfigError
-from config.run import Value
+from federation import RunError
+from keys import Value
 from server_app import simulate
-from strategies import ALGORITHMS, RunError
+from strategies import ALGORITHMS
 from strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import job, saddle_job
 
 if TYPE_CHECKING:
+    from federation import Turn
     from problems import Arrays
-    from strategies import Turn
 
 # A step of x multiplies the distance by |1 - 10 lr| = 9, so its square grows by 9^4 = 6561 in a round of two steps.
 TOO_LARGE: dict[str, Value] = {"local-sgda.lr": 1.0, "rounds": 50}
@@ -59,8 +60,8 @@ def test_a_final_model_beyond_the_bound_is_no_result(tmp_path: Path) -> None:
 )
 def test_a_network_that_diverges_names_its_loss(tmp_path: Path, where_evaluated: dict[str, Value], where: str) -> None:
     """Whoever evaluates it; server-lr throws the model far out in one step, where gradients are still finite."""
-    keys: dict[str, Value] = {"problem": "auc", "score": "identity", "algorithm": "codasca", "codasca.server-lr": 30.0}
-    keys |= {"loss-bound": 10.0} | where_evaluated
+    keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 10.0}
+    keys |= {"algorithm": "codasca", "codasca.server-lr": 30.0} | where_evaluated
     advice = r"Lower codasca\.lr = 0\.1 or codasca\.server-lr = 30"
     with pytest.raises(RunError, match=rf"round \d of 30: the run diverges: {where} .*{advice}"):
         simulate(job(tmp_path, rounds=30) | keys)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from config.run import Value
+from keys import Value
 from server_app import simulate
 from tests.deployment import processes
 from tests.server_app.sites import saddle_job
@@ -134,7 +134,7 @@ def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_saddle_problem_as_numpy_has_it(tmp_path: Path, saddle_file: Path, workers: int) -> None:
-    keys: dict[str, Value] = {"sites": SITES, "saddle_file": str(saddle_file), "rounds": 30, "workers": workers}
+    keys: dict[str, Value] = {"sites": SITES, "saddle.file": str(saddle_file), "rounds": 30, "workers": workers}
     result = simulate(saddle_job(tmp_path, **keys))
     with np.load(saddle_file) as loaded:
         t, b = loaded["t"], loaded["b"]
@@ -163,7 +163,7 @@ def test_answers_that_come_in_another_order_give_the_same_bits(
     from server_app.local import LocalGrid
 
     def job(name: str) -> dict[str, Value]:
-        return saddle_job(tmp_path, sites=SITES, saddle_file=str(saddle_file), rounds=10, run_name=name)
+        return saddle_job(tmp_path, sites=SITES, rounds=10, run_name=name, **{"saddle.file": str(saddle_file)})
 
     expected = simulate(job("in-order"))
     pull = LocalGrid.pull_messages

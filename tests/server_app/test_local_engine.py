@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import load_file
 
 from config import RunConfig
-from config.run import Value
+from keys import Value
 from models import FlatNetwork, build
 from server_app import simulate
 from server_app.console import Progress

@@ -10,10 +10,10 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from config.run import Value
-from problems.metrics import across
+from keys import Value
+from problems.metrics import METRICS, across
 from server_app import Result, simulate
-from server_app.report import draw
+from server_app.curves import draw
 from tests.server_app.sites import job, saddle_job
 
 SITES = 12
@@ -29,7 +29,7 @@ def personal(folder: Path, **keys: Value) -> Result:
 @pytest.mark.parametrize(("sites", "tenth"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (30, 3), (31, 4)])
 def test_the_worst_decile_is_the_mean_over_the_worst_tenth(sites: int, tenth: int) -> None:
     values = np.random.default_rng(sites).permutation(sites) / sites
-    found = across([{"accuracy": v, "loss": v} for v in values], ["loss", "accuracy", "auroc"])
+    found = across([{"accuracy": v, "loss": v} for v in values])
     assert sorted(found) == ["accuracy", "loss"]
     by_hand = sorted(values.tolist())
     assert found["accuracy"]["worst-decile"] == pytest.approx(sum(by_hand[:tenth]) / tenth)
@@ -41,15 +41,13 @@ def test_the_worst_decile_is_the_mean_over_the_worst_tenth(sites: int, tenth: in
 
 
 def test_a_site_where_a_metric_is_not_defined_has_no_part_in_it() -> None:
-    found = across(
-        [{"auroc": 0.5, "loss": 1.0}, {"auroc": math.nan, "loss": 3.0}, {"auroc": 0.7, "loss": 2.0}], ["auroc", "loss"]
-    )
+    found = across([{"auroc": 0.5, "loss": 1.0}, {"auroc": math.nan, "loss": 3.0}, {"auroc": 0.7, "loss": 2.0}])
     assert found["auroc"]["mean"] == pytest.approx(0.6)
     assert found["auroc"]["worst-decile"] == pytest.approx(0.5)
     assert found["loss"]["mean"] == pytest.approx(2.0)
-    nowhere = across([{"auroc": math.nan}], ["auroc"])["auroc"]
+    nowhere = across([{"auroc": math.nan}])["auroc"]
     assert all(math.isnan(value) for value in nowhere.values())
-    assert across([], ["auroc"]) == {}
+    assert across([]) == {}
 
 
 # ---------------------------------------------------------------------- where they are told
@@ -99,6 +97,33 @@ def test_the_console_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             [last[name][key] for name in ("distance-x", "distance-y")], rel=1e-2, abs=1e-4
         )
     assert len([label for label in rows if label.startswith("site-")]) == SITES
+
+
+@pytest.mark.parametrize(
+    ("keys", "red"),
+    [
+        ({}, "common test set"),
+        ({"problem": "saddle", "algorithm": "local-sgda"}, "at the coordinator"),  # there are no samples
+        ({"central-test": False}, "all sites pooled"),
+        ({"algorithm": "ditto"}, "mean over sites, ± one standard deviation, dashed: worst decile"),
+    ],
+)
+def test_the_caption_says_what_the_red_line_is(
+    tmp_path: Path, keys: dict[str, Value], red: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = simulate(job(tmp_path, rounds=2, problem="auc") | keys).metrics
+    figures: list[matplotlib.figure.Figure] = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    draw(records, tmp_path / "curves.png", personalised=keys.get("algorithm") == "ditto")
+    assert figures[0].get_suptitle() == f"red: {red}; blue: each site"
+    panels = {axes.get_title(): axes for axes in figures[0].axes}
+    for name in {"loss", "auroc", "auprc", "distance-x", "distance-y"} & records[0].keys():  # and it is what is drawn
+        axes = panels.pop(METRICS[name].label)
+        [line] = [line for line in axes.lines if line.get_color() == "tab:red" and line.get_linestyle() == "-"]
+        source = {"common": "central", "at": "central", "all": "pooled"}.get(red.split()[0])
+        values = [r[source][name] if source else r["over-sites"][name]["mean"] for r in records]
+        assert line.get_ydata() == pytest.approx(values)
+    assert not panels
 
 
 def test_the_curves_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

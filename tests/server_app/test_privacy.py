@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,32 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from config.run import Value
+from datasets import Facts
+from keys import Value, key_of
 from problems.metrics import BINS
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from tests.server_app.sites import FEATURES, SiteGrid, site_job, table, write_table
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "run-at-a-hospital.md"
+TOLD = {  # what is told once at the start of a run: what the hospital's page calls it, and the keys in the message
+    "name": ["name"],
+    "`partition-id`": ["partition-id"],
+    "training samples": ["examples"],
+    "held-out samples": ["held-out"],
+    "missing values": ["missing"],
+    "labels": ["classes"],
+    "training samples are positive": ["positives"],
+    "of each class, to train on and held out": ["class-counts", "held-out-counts"],
+    "the shape of one input": ["shape"],
+    "a hash of the column names": ["columns"],
+    "how many values": ["count"],
+    "their sum": ["total"],
+    "the sum of their squares": ["squares"],
+}
+
 ALLOWED = {
-    "query": {
-        "facts": {
-            *("name", "partition-id", "examples", "positives", "held-out", "missing", "shape", "columns"),
-            *("count", "total", "squares", "classes"),
-        }
-    },
+    "query": {"facts": {key for keys in TOLD.values() for key in keys}},
     "train": {
         "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean", "body", "mask", "values"},
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
@@ -57,6 +71,15 @@ def form(message: Message) -> dict[str, dict[str, Any]]:
     return shape
 
 
+def test_what_a_site_tells_of_itself_is_what_its_page_lists() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    told = text[text.index("Once at the start of a run:") : text.index("In every round:")]
+    assert [words for words in TOLD if words not in told] == []
+    assert sorted(key for keys in TOLD.values() for key in keys) == sorted(key_of(f.name) for f in fields(Facts))
+    for item in told.split(" - ")[1:]:
+        assert any(words in item for words in TOLD), item
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -75,6 +98,8 @@ def form(message: Message) -> dict[str, dict[str, Any]]:
 def test_answers_hold_what_is_allowed_and_do_not_grow_with_the_patients(tmp_path: Path, keys: dict[str, Value]) -> None:
     few, many = answers(tmp_path, (40, 60, 20), **keys), answers(tmp_path, (240, 120, 360), **keys)
     assert {message.metadata.message_type for message in few} == set(ALLOWED)
+    told = {key for message in few if message.metadata.message_type == "query" for key in message.content["facts"]}
+    assert told == ALLOWED["query"]["facts"]
     for message in few:
         allowed = ALLOWED[message.metadata.message_type]
         assert message.content.keys() <= allowed.keys()

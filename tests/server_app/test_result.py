@@ -13,21 +13,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from config import RunConfig, flatten, read_overrides
-from config.run import Value
 from datasets import load_test
+from federation import RunError
+from keys import Value
 from models import build
 from problems.metrics import ranking
 from server_app import Result, simulate
 from server_app.__main__ import main
 from server_app.report import Report
-from strategies import RunError
 from tests.server_app.sites import job, sabotage, saddle_job
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One run that several tests look at."""
-    torch.set_num_threads(1)
     return simulate(job(tmp_path_factory.mktemp("result")))
 
 
@@ -187,7 +186,6 @@ def test_the_model_file_is_a_state_dict_that_gives_the_reported_auroc(
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """The model files after 1, 2, 3 and 4 rounds; nothing after none."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("models")
     runs = [simulate(saddle_job(folder, rounds=rounds)).folder for rounds in range(1, 5)]
     files = [b"", *((run / "model.safetensors").read_bytes() for run in runs)]

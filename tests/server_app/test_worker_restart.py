@@ -20,6 +20,7 @@ from tests.server_app.sites import job, saddle_job
 from tests.strategies.test_memory_loss import REMEMBERING
 
 ROUNDS = 4
+FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 4}
 
 
 class Killing(LocalGrid):
@@ -56,7 +57,7 @@ def untimed(result: Result) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_new_workers_go_on_where_those_before_them_were(name: str, tmp_path: Path) -> None:
     fit = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
-    keys = saddle_job(tmp_path) if "saddle" in fit else job(tmp_path, problem=fit[0], ways=2, queries=2, test_tasks=4)
+    keys = saddle_job(tmp_path) if "saddle" in fit else job(tmp_path, problem=fit[0], **FEW_SHOTS)
     keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
     keys |= {"algorithm": name, "workers": 2, "rounds": ROUNDS, "state-dir": str(tmp_path / "state")}
     quiet, _ = run(keys)

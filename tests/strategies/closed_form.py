@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from problems.saddle import Saddle, saddle_coefficients
-from strategies import ALGORITHMS, FederatedStrategy
+from federation import FederatedStrategy
+from problems.saddle import saddle_coefficients
+from strategies import ALGORITHMS
+from tests.problems.example import given_saddle
 from tests.strategies.halves import Arrays, OpenOracle, parted, saddle_oracles
 
 STEPS = 0.01  # all step sizes
@@ -43,7 +45,7 @@ class Bowl:
 def objective(algorithm: type[FederatedStrategy], sites: int, dimension: int = 5) -> tuple[Arrays, OpenOracle, Arrays]:
     """Return a start, oracles and the optimum, float64: the saddle problem for minimax algorithms, else a bowl."""
     slopes, offsets = saddle_coefficients(sites, dimension, 3.0, 0)
-    problem = Saddle(slopes, offsets, dtype=torch.float64)
+    problem = given_saddle(slopes, offsets)
     start = problem.initial()
     layers = ((slice(0, 4), (2, 2)), (slice(4, dimension), (dimension - 4,)))
     if "minimax" in algorithm.solves:

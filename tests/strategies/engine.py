@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from client_app.fingerprint import fingerprint
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from config import RunConfig, flatten
-from problems import build_problem
+from config import RunConfig
+from datasets import Cohort
+from federation import Exchange, Site, pack, unpack
+from keys import flatten, to_record
 from server_app.local import LocalGrid, unused_run_id
-from strategies import Exchange, Site, pack, unpack
 
 Model = dict[str, np.ndarray]
 
@@ -48,8 +48,8 @@ def run_saddle(keys: dict[str, Any], weights: list[float] | None = None) -> tupl
             rounds.append(read(arrays))
         return None
 
-    facts = ConfigRecord({"app": fingerprint(), "shape": [], "classes": 2, "prior": 0.5, "shift": [], "scale": []})
-    start = build_problem(config.task("cpu", (), 2, 0.5, -1, config.sites)).initial()
+    facts = ConfigRecord(to_record(Cohort()))
+    start = config.build_problem(config.setting(Cohort(), "cpu")).initial()
     grid = Watched(config, unused_run_id())
     with grid:
         sites = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(config.sites)]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from client_app.oracle import SiteOracle
-from problems.saddle import Saddle
-from strategies import FederatedStrategy, Oracle, Reply, Site, pack, unpack
+from federation import FederatedStrategy, Oracle, Reply, Site, SkipsPhases, pack, unpack
+from tests.problems.example import given_saddle
 from tests.reference.games import RegressionGame
 
 Arrays = dict[str, Tensor]
@@ -89,7 +89,7 @@ def parted(oracles: OpenOracle, start: Arrays, head: int, layers: Layers = ()) -
 
 def saddle_oracles(slopes: np.ndarray, offsets: np.ndarray) -> OpenOracle:
     """Return the product's own oracles of the saddle problem, in float64."""
-    problems = [Saddle(slopes, offsets, site, dtype=torch.float64) for site in range(len(slopes))]
+    problems = [given_saddle(slopes, offsets, site) for site in range(len(slopes))]
     return lambda site, server_round: SiteOracle(problems[site], None, None, torch.Generator())
 
 
@@ -131,12 +131,12 @@ def drive(
     kept: dict[int, Arrays] = {k: {} for k in range(sites)}
     total = sum(site.weight for site in everybody)
     through = (lambda arrays: unpack(pack(arrays))) if wire else dict
-    body = {"body": start["x"][: oracles(0, 1).head]} if "head" in strategy.needs else {}
+    body = {"body": start["x"][: oracles(0, 1).head]} if strategy.shares_body else {}
     state = strategy.initial_state(start | body)
     history: dict[int, Arrays] = {}
     turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
     for turn in turns:  # what a client knows; the server also knows the weights
-        if turn.phase != strategy.phases[0] and not strategy.plays(turn):
+        if turn.phase != strategy.phases[0] and isinstance(strategy, SkipsPhases) and not strategy.plays(turn):
             continue
         r, server_turn = turn.round, replace(turn, total_weight=total)
         asked = range(sites) if participants is None else sorted(participants[r - 1])

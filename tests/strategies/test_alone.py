@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
-from PIL import Image
 
 from client_app.memory import Memory
 from config import ConfigError, RunConfig
 from config.run import Value
-from problems import build_problem
+from datasets import Cohort, load_site, moments, standardisation
+from federation import RunError, Turn, unpack
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
-from strategies import RunError, Turn, unpack
 from strategies.alone import Alone
 from strategies.local_sgda import LocalSGDA
 from tests.reference.games import RegressionGame
-from tests.server_app.sites import SiteGrid, job, run_at, saddle_job, site_job, table, write_table
+from tests.server_app.sites import SiteGrid, images, job, run_at, saddle_job, site_job, table, write_table
 from tests.strategies.halves import drive, regression_oracles
 
 K, ROUNDS, LR, LR_DUAL = 4, 5, 0.04, 0.06
@@ -154,19 +153,6 @@ def test_sites_never_influence_each_other(tmp_path: Path, model: str) -> None:
         assert one["south"] != other["south"]
 
 
-def images(folder: Path, site: int, brightness: int) -> dict[str, Value]:
-    """Write a few grey images and their labels; return the site's node-config."""
-    place = folder / f"images-{site}-{brightness}"
-    place.mkdir()
-    rng = np.random.default_rng(site)
-    for number in range(10):
-        pixels = np.clip(rng.normal(brightness + 30 * (number % 2), 20, (16, 16)), 0, 255)
-        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
-    lines = ["path,label", *(f"{number}.png,{number % 2}" for number in range(10))]
-    (place / "labels.csv").write_text("\n".join(lines), encoding="utf-8")
-    return {"site": f"s{site}", "data-dir": str(place), "partition-id": site}
-
-
 def test_batch_norm_statistics_stay_at_the_site(tmp_path: Path) -> None:
     """With bn = "average", which is the default, they would be what sites tell each other."""
     resnet: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 2, "local_steps": 1, "batch_size": 4}
@@ -190,9 +176,7 @@ def test_sites_evaluate_their_own_models_to_the_end(tmp_path: Path) -> None:
     records, grid = run(tmp_path, problem="bce", rounds=3)
     config = grid.config
     shift, scale = standardised(config)
-    problem = build_problem(config.task("cpu", (30,), 2, 0.5, -1, 3))
-    from datasets import load_site
-
+    problem = config.build_problem(config.setting(Cohort(shape=(30,)), "cpu"))
     for site, model in enumerate(grid.models):
         held_out = load_site(config.data(), site, 3).held_out.standardised(shift, scale)
         metrics = problem.metrics(model["x"], None, held_out)
@@ -204,8 +188,6 @@ def test_sites_evaluate_their_own_models_to_the_end(tmp_path: Path) -> None:
 
 def standardised(config: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what the sites of a run standardise with."""
-    from datasets import load_site, moments, standardisation
-
     parts = [moments(load_site(config.data(), site, config.sites).train) for site in range(config.sites)]
     return standardisation(*([sum(c) for c in zip(*m, strict=True)] for m in zip(*parts, strict=True)))
 
@@ -239,17 +221,9 @@ def test_nothing_misleading_is_reported(tmp_path: Path) -> None:
 
 def test_alone_each_site_reaches_the_optimum_of_its_own_function(tmp_path: Path) -> None:
     """Not that of their mean: the distances to the common saddle point stay, and grow with how the sites differ."""
-    near, far = (
-        simulate(
-            {
-                key: value
-                for key, value in saddle_job(tmp_path, algorithm="alone", rounds=60, heterogeneity=s).items()
-                if "sgda" not in key
-            }
-            | {"alone.lr": 0.05, "alone.lr-dual": 0.2, "local-steps": 10}
-        ).metrics[-1]
-        for s in (0.5, 5.0)
-    )
+    keys = saddle_job(tmp_path, algorithm="alone", rounds=60, local_steps=10)
+    keys |= {"alone.lr": 0.05, "alone.lr-dual": 0.2}
+    near, far = (simulate(keys | {"saddle.heterogeneity": s}).metrics[-1] for s in (0.5, 5.0))
     assert far["distance-y"] > 50 * near["distance-y"] > 0
     assert near["distance-y"] > 1e-3
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from strategies import Reply, Site, average
+from federation import Reply, Site, average
 
 DTYPES = [torch.float32, torch.float64]
 

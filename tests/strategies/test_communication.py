@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from config import ConfigError, RunConfig
+from federation import FederatedStrategy, FirstCome, Oracle, Site, Turn
 from problems import PROBLEMS
+from problems.capabilities import Layers
 from server_app import simulate
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, Site, Turn, can_solve
+from strategies import ALGORITHMS, can_solve
 from tests.strategies.closed_form import build, objective
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Arrays, OpenOracle, drive
@@ -82,7 +84,7 @@ def test_bytes_down_and_up_are_those_of_the_paper(name: str, tmp_path: Path) -> 
     keys: dict[str, Any] = {"algorithm": name, "problem": "auc", "model": "linear", "sites": sites, "rounds": 6}
     keys |= {"local-steps": q, "stage-iterations": 3 * q, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     x, y = 30 + 1 + 2, 1  # weights, bias, a and b; α
-    if "head" in ALGORITHMS[name].needs:
+    if Layers in ALGORITHMS[name].needs:
         keys |= {"model": "mlp", "hidden": 3}
         x = 30 * 3 + 3 + 3 * 3 + 3 + HEAD
     result = simulate(keys)
@@ -94,13 +96,13 @@ def test_bytes_down_and_up_are_those_of_the_paper(name: str, tmp_path: Path) -> 
 
 
 def test_with_fresh_gradients_only_cdma_does_not_send_the_previous_point(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"algorithm": "cdma", "problem": "saddle", "dimension": 7, "sites": 3, "rounds": 2}
+    keys: dict[str, Any] = {"algorithm": "cdma", "problem": "saddle", "saddle.dimension": 7, "sites": 3, "rounds": 2}
     keys |= {"cdma.alpha": 1.0, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     assert [record["bytes-down"] for record in simulate(keys).metrics] == [3 * 4 * 7 * (2 + 4)] * 2
 
 
 def test_fednest_pays_for_each_inner_round(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"algorithm": "fednest", "problem": "saddle", "dimension": 7, "sites": 3, "rounds": 1}
+    keys: dict[str, Any] = {"algorithm": "fednest", "problem": "saddle", "saddle.dimension": 7, "sites": 3, "rounds": 1}
     keys |= {"workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     up = [simulate(keys | {"fednest.inner-rounds": t}).metrics[0]["bytes-up"] for t in (1, 3)]
     assert up == [3 * 4 * 7 * 2 * (t + 1) for t in (1, 3)]
@@ -115,11 +117,13 @@ MINIMAX = sorted(name for name in ROWS if can_solve(ALGORITHMS[name], PROBLEMS["
 def small(name: str) -> dict[str, Any]:
     """Return a short run of an algorithm on a problem that it solves, the cheapest."""
     solved = [p for p in ("saddle", "invariant-logistic", "bce", *PROBLEMS) if can_solve(ALGORITHMS[name], PROBLEMS[p])]
-    keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "dimension": 5, "model": "linear", "sites": SITES}
+    keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "linear", "sites": SITES}
+    keys |= {f"{closed}.dimension": 5 for closed in ("saddle", "invariant-logistic")}
     keys |= {"local-steps": 1 if name == "npa" else 2, "rounds": 4, "workers": 1, "device": "cpu"}
-    keys |= {"model": "mlp", "hidden": 3} if "head" in ALGORITHMS[name].needs else {}
+    keys |= {"model": "mlp", "hidden": 3} if Layers in ALGORITHMS[name].needs else {}
     if solved[0] == "maml":
-        keys |= {"dataset": "digits", "partition": "iid", "ways": 2, "queries": 2, "test-tasks": 2, "batch-size": 2}
+        keys |= {"dataset": "digits", "partition": "iid", "batch-size": 2}
+        keys |= {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 2}
     own = build(name)
     return keys | {
         f"{name}.{f.replace('_', '-')}": getattr(own, f) for f in ("lr", "lr_dual", "rho") if hasattr(own, f)
@@ -137,7 +141,8 @@ def test_who_needs_all_sites_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MINIMAX if ALGORITHMS[name].partial])
 def test_half_of_the_sites_do_the_work_of_a_round(name: str) -> None:
-    _, path, asked = run_saddle(small(name) | {"fraction": 0.5, "rounds": 25, "heterogeneity": 0.1, "local-steps": 1})
+    keys = small(name) | {"fraction": 0.5, "rounds": 25, "saddle.heterogeneity": 0.1, "local-steps": 1}
+    _, path, asked = run_saddle(keys)
     assert all(len(sites) == SITES / 2 for sites in asked)
     assert set().union(*asked) == set(range(SITES))
     if not ALGORITHMS[name].personalised:
@@ -204,7 +209,7 @@ def test_with_min_replies_a_run_goes_on_without_a_site_that_fails(
     result = simulate(small(name) | {"min-replies": SITES - 1, "seed": 2, "runs-dir": str(tmp_path)})
     assert len(result.metrics) == 4
     assert set(result.metrics[1]["site-gradients"]) == {"site-0", "site-2", "site-3"}
-    waits = not ALGORITHMS[name].first_come
+    waits = not issubclass(ALGORITHMS[name], FirstCome)
     assert all(len(result.metrics[r]["site-gradients"]) == SITES for r in (0, 2, 3)) or not waits
     assert all(np.isfinite(vector).all() for vector in result.arrays.values())
     if waits:

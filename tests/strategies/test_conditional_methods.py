@@ -15,14 +15,13 @@ from torch import Tensor
 
 from client_app.oracle import SiteOracle
 from config import ConfigError, RunConfig
-from problems import Batch
+from federation import FederatedStrategy, StrategyError
+from problems import Batch, Setting
 from problems.invariant_logistic import InvariantLogistic
 from server_app import simulate
 from server_app.__main__ import main
 from strategies import (
     ALGORITHMS,
-    FederatedStrategy,
-    StrategyError,
     acc_fcsg_m,
     adafgda,
     fcsg,
@@ -275,7 +274,7 @@ def test_one_momentum_and_one_recursive_momentum_serve_all_methods() -> None:
     assert all(user.momentum is momentum.momentum for user in (fcsg, local_scgd, momentum_sgda))  # type: ignore[attr-defined]
     for user in (acc_fcsg_m, fmgda, fgda, adafgda):
         assert user.corrected is recursive_momentum.corrected  # type: ignore[attr-defined]
-        assert user.first is recursive_momentum.first  # type: ignore[attr-defined]
+        assert user.initial_estimate is recursive_momentum.initial_estimate  # type: ignore[attr-defined]
 
 
 def test_momentum_and_correction_matter_where_beta_is_below_one() -> None:
@@ -290,10 +289,7 @@ class SameOuter(InvariantLogistic):
     """Draws the same outer samples whatever m is: each batch has a stream of its own, and they come first in it."""
 
     batches = 0
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.draws_ahead = 0
+    draws_ahead = 0
 
     def draw(self, samples: None, sampler: None, generator: torch.Generator, size: int) -> Batch | None:
         self.batches += 1
@@ -303,7 +299,7 @@ class SameOuter(InvariantLogistic):
 @pytest.mark.parametrize("name", ["fcsg", "fcsg-m", "acc-fcsg-m"])
 def test_with_ever_more_inner_samples_the_path_is_that_of_the_exact_inner_expectation(name: str) -> None:
     def end(inner: int, ratio: float) -> Tensor:
-        problem = SameOuter(inner, 4, ratio, dtype=torch.float64)
+        problem = SameOuter(Setting(dtype=torch.float64), inner_samples=inner, dimension=4, sigma_ratio=ratio)
         strategy = ALGORITHMS[name](local_steps=STEPS, lr=0.5)  # type: ignore[call-arg]
         oracle = SiteOracle(problem, None, None, torch.Generator(), 4)
         return drive(strategy, problem.initial(), lambda site, r: oracle, ROUNDS, 2)[-1]["x"]
@@ -345,7 +341,8 @@ def test_the_inner_state_travels_only_where_it_is_averaged(
     algorithm: str, down: tuple[int, int], up: tuple[int, int], tmp_path: Path
 ) -> None:
     """Of maml it is as long as x. A gradient and the inner value that it is taken at count once; samples are tasks."""
-    keys = {"problem": "maml", "dataset": "digits", "partition": "iid", "model": "linear", "ways": 3, "queries": 4}
+    keys = {"problem": "maml", "dataset": "digits", "partition": "iid", "model": "linear"}
+    keys |= {"maml.ways": 3, "maml.queries": 4}
     keys |= {"algorithm": algorithm, "batch-size": 2, "evaluate-every": 0, "runs-dir": str(tmp_path)}
     result = simulate(JOB | keys)
     vector = 4 * len(result.arrays["x"])
@@ -382,14 +379,16 @@ def test_scgd_refuses_a_problem_without_a_fixed_inner_function(algorithm: str, p
     assert text.endswith(", or problem maml")
 
 
-@pytest.mark.parametrize("key", ["inner-samples", "batch-size"])
-@pytest.mark.parametrize(("value", "allowed"), [(0, "greater than or equal to 1"), (-1, "1"), (1.5, "a valid integer")])
-def test_m_and_b_are_at_least_one(key: str, value: float, allowed: str) -> None:
-    text = refused({key: value})
-    assert text.startswith(f"{key} = {value}: input should be ")
-    assert text.endswith(allowed)
+@pytest.mark.parametrize("value", [0, -1, 1.5])
+def test_m_and_b_are_at_least_one(value: float) -> None:
+    text = refused({"batch-size": value})
+    assert text.startswith(f"batch-size = {value}: input should be ")
+    text = refused({"invariant-logistic.inner-samples": value})
+    assert text.startswith(f"invariant-logistic.inner-samples = {value}: must be an integer >= 1")
 
 
+LOGISTIC = 'problem="invariant-logistic" algorithm="fcsg"'
+LOGISTIC = 'problem="invariant-logistic" algorithm="fcsg"'
 MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
 
 
@@ -397,13 +396,13 @@ MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
     ("job", "code", "said"),
     [
         ('problem="auprc" algorithm="fcsg"', 1, ["problem = 'auprc'", "site-4", 'such as "iid"']),
-        (f"{MAML} ways=11 queries=5", 1, ["10 classes with at least 6 samples", "ways = 11: lower"]),
-        (f"{MAML} queries=500", 1, ["0 classes with at least 501", "queries = 500", "ways = 5: lower"]),
-        (f"{MAML} shots=0", 2, ["shots = 0: ", "equal to 1"]),
+        (f"{MAML} maml.ways=11 maml.queries=5", 1, ["10 classes with at least 6 samples", "ways = 11: lower"]),
+        (f"{MAML} maml.queries=500", 1, ["0 classes with at least 501", "queries = 500", "ways = 5: lower"]),
+        (f"{MAML} maml.shots=0", 2, ["shots = 0: ", ">= 1"]),
         ('problem="auprc" algorithm="local-scgd"', 2, ["algorithm = 'local-scgd'", "problem maml"]),
         ('problem="invariant-logistic" algorithm="local-scgdm"', 2, ["algorithm = 'local-scgdm'", "problem maml"]),
-        ('problem="invariant-logistic" algorithm="fcsg" inner-samples=0', 2, ["inner-samples = 0: ", "equal to 1"]),
-        ('problem="invariant-logistic" algorithm="fcsg" batch-size=0', 2, ["batch-size = 0: ", "equal to 1"]),
+        (f"{LOGISTIC} invariant-logistic.inner-samples=0", 2, ["inner-samples = 0: ", ">= 1"]),
+        (f"{LOGISTIC} batch-size=0", 2, ["batch-size = 0: ", "equal to 1"]),
     ],
 )
 def test_a_user_reads_one_message_and_no_traceback(
@@ -418,7 +417,7 @@ def test_a_user_reads_one_message_and_no_traceback(
 
 
 @pytest.mark.parametrize(
-    "key", ["acc-fcsg-m.initial-batch", "acc-fcsg-m.beta", "fcsg-m.beta", "fcsg.lr", "sigma-ratio"]
+    "key", ["acc-fcsg-m.initial-batch", "acc-fcsg-m.beta", "fcsg-m.beta", "fcsg.lr", "invariant-logistic.sigma-ratio"]
 )
 def test_a_number_out_of_range_is_named(key: str) -> None:
     assert key in refused({"algorithm": "acc-fcsg-m", key: -1})

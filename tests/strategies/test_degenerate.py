@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from strategies import FederatedStrategy
+from federation import FederatedStrategy
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg

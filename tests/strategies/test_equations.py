@@ -78,9 +78,9 @@ def test_the_plan_has_three_stages_of_several_rounds_each() -> None:
     assert [(stage.rounds, stage.steps) for stage in PLAN] == [([1, 2, 3], 3), ([4, 5, 6], 6), ([7, 8], 12)]
     for stage in PLAN:
         for r in stage.rounds:
-            turn = FedAvg(**STAGES).stages.turn(r, ROUNDS)
+            turn = FedAvg(**STAGES).turn(r, ROUNDS, "train", K)
             assert (turn.rate, turn.local_steps) == (stage.shrink, stage.steps)
-            assert (turn.first, turn.last) == (r == stage.rounds[0], r == stage.rounds[-1])
+            assert (turn.starts_stage, turn.ends_stage) == (r == stage.rounds[0], r == stage.rounds[-1])
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])

@@ -7,9 +7,11 @@ from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Any
 
 import pytest
-from strategies.hyper import check_fields, choice, hyper
 
-from strategies import ALGORITHMS, FederatedStrategy, StrategyError, own_fields
+from config.tables import SHARED, own_options
+from federation import FederatedStrategy, StrategyError
+from keys import check_fields, choice, hyper
+from strategies import ALGORITHMS
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg
@@ -82,18 +84,18 @@ def test_every_hyper_parameter_is_checked_and_documented(algorithm: type[Federat
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=lambda a: a.name)
 def test_own_fields_are_what_only_this_algorithm_has(algorithm: type[FederatedStrategy]) -> None:
-    own, shared = own_fields(algorithm), {f.name.replace("_", "-") for f in fields(FederatedStrategy)}
-    assert own
-    assert not set(own) & shared
+    own = own_options(algorithm)
+    assert set(SHARED) == {f.name.replace("_", "-") for f in fields(FederatedStrategy)}
+    assert not set(own) & set(SHARED)
     assert any(key.startswith("lr") for key in own)
     built = algorithm()
-    assert all(getattr(built, key.replace("-", "_")) == default for key, default in own.items())
+    assert all(getattr(built, f.name) == f.default and key == f.name.replace("_", "-") for key, f in own.items())
 
 
 def test_own_fields_by_algorithm() -> None:
-    assert set(own_fields(LocalSGDA)) == {"lr", "lr-dual"}
-    assert set(own_fields(CodaPlus)) == {"lr", "gamma"}
-    assert set(own_fields(Codasca)) == {"lr", "server-lr", "gamma"}
+    assert set(own_options(LocalSGDA)) == {"lr", "lr-dual"}
+    assert set(own_options(CodaPlus)) == {"lr", "gamma"}
+    assert set(own_options(Codasca)) == {"lr", "server-lr", "gamma"}
 
 
 def test_an_algorithm_is_a_value() -> None:
@@ -104,4 +106,4 @@ def test_an_algorithm_is_a_value() -> None:
 
 def test_a_strategy_that_has_not_started_says_so() -> None:
     with pytest.raises(StrategyError, match="no run in progress"):
-        _ = FedAvg().run
+        FedAvg().configure_train(1, None, None, None)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytest
-import torch
 
-from problems.saddle import Saddle, saddle_coefficients
-from strategies import FederatedStrategy
+from federation import FederatedStrategy
+from problems.saddle import saddle_coefficients
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.local_sgda import LocalSGDA
+from tests.problems.example import given_saddle
 from tests.strategies.halves import Arrays, drive, saddle_oracles
 
 K, D, ROUNDS = 10, 20, 200
@@ -31,7 +31,7 @@ def distances(
 ) -> list[tuple[float, float]]:
     """Return ‖x-x*‖² and ‖y-y*‖² after each round."""
     slopes, offsets = saddle_coefficients(K, D, spread, 0)
-    problem = Saddle(slopes, offsets, dtype=torch.float64)
+    problem = given_saddle(slopes, offsets)
     states = drive(strategy, problem.initial(), saddle_oracles(slopes, offsets), rounds, K, **options)  # type: ignore[arg-type]
 
     def measured(state: Arrays) -> tuple[float, float]:

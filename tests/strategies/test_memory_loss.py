@@ -14,11 +14,12 @@ import torch
 from flwr.app import Message
 
 from config import RunConfig
+from federation import FederatedStrategy, Oracle, Site, Turn
 from problems.saddle import Saddle
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, Site, Turn, can_solve
+from strategies import ALGORITHMS, can_solve
 from strategies.codasca import Codasca
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
@@ -235,7 +236,7 @@ def test_in_the_engine(name: str, tmp_path: Path) -> None:
     strategy = build(name)
     own = {f: getattr(strategy, f) for f in ("lr", "lr_dual", "gamma", "rho") if hasattr(strategy, f)}
     own |= {f: 2 * own[f] for f in ("lr", "lr_dual") if f in own}
-    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "dimension": 4, "sites": 4, "rounds": 60}
+    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "saddle.dimension": 4, "sites": 4, "rounds": 60}
     keys |= {"local-steps": 10, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path), "evaluate-every": 0}
     config = RunConfig.parse(keys | {f"{name}.{field.replace('_', '-')}": value for field, value in own.items()})
     reached = []

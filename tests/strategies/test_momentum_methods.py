@@ -13,15 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems.saddle import Saddle, saddle_coefficients
+from federation import FederatedStrategy, Reply, Site, StrategyError
+from problems.saddle import saddle_coefficients
 from server_app import simulate
-from strategies import FederatedStrategy, Reply, Site, StrategyError
 from strategies.coda import Coda
 from strategies.coda_plus import CodaPlus
 from strategies.local_sgda import LocalSGDA
 from strategies.local_sgda_plus import LocalSGDAPlus
 from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
 from strategies.npa import NPA
+from tests.problems.example import given_saddle
 from tests.reference import algorithms as reference
 from tests.reference import momentum as simulated
 from tests.reference.algorithms import Stage
@@ -63,28 +64,37 @@ class Sized(RegressionOracle):
     ----------
     sizes : list of int or None
         Of the batches that were asked for.
+    summed : list of int
+        How many samples the terms of the best dual were taken over.
     """
 
-    def __init__(self, game: RegressionGame, site: int, server_round: int, sizes: list[int | None]) -> None:
+    def __init__(
+        self, game: RegressionGame, site: int, server_round: int, sizes: list[int | None], summed: list[int]
+    ) -> None:
         super().__init__(game, site, server_round)
-        self.sizes = sizes
+        self.sizes, self.summed = sizes, summed
 
     def draw(self, size: int | None = None) -> Batch:
         self.sizes.append(size)
-        if size is None or size <= self.game.batch:
-            return super().draw()
+        return super().draw() if size is None or size <= self.game.batch else self.first(size)
+
+    def first(self, size: int) -> Batch:
         rows = slice(0, min(size, 30 - 5 * self.site))
         data = np.column_stack([self.game.features[self.site][rows], self.game.couplings[self.site][rows]])
         return torch.from_numpy(data), torch.from_numpy(self.game.targets[self.site][rows])
 
-    def dual_terms(self, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        data, targets = batch
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        data, targets = batch if batch is not None else self.first(30)
+        self.summed.append(len(targets))
         residuals = data[:, : self.game.primal] @ x - targets
         return (residuals @ data[:, self.game.primal :])[None], torch.tensor([float(len(targets))], dtype=x.dtype)
 
 
-def sized_oracles(game: RegressionGame, sizes: list[int | None]) -> OpenOracle:
-    return lambda site, server_round: Sized(game, site, server_round, sizes)
+def sized_oracles(
+    game: RegressionGame, sizes: list[int | None] | None = None, summed: list[int] | None = None
+) -> OpenOracle:
+    sizes, summed = [] if sizes is None else sizes, [] if summed is None else summed
+    return lambda site, server_round: Sized(game, site, server_round, sizes, summed)
 
 
 def dual_setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
@@ -95,7 +105,7 @@ def dual_setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
     if game.clip:
         for couplings in game.couplings:
             couplings[:, 0] *= -1
-    return game, x, y, sized_oracles(game, [])
+    return game, x, y, sized_oracles(game)
 
 
 # ---------------------------------------------------------------------- equations
@@ -221,20 +231,21 @@ def test_codas_dual_costs_one_exchange_at_the_end_of_a_stage() -> None:
     assert exchanged(Coda, 5, **stages, gamma=0.1) == [*stage * 2, (begin, ending), dual]  # a run's end is a stage's
 
 
-@pytest.mark.parametrize(("dual_batch", "wanted"), [(0, 30), (12, 12)])
-def test_codas_dual_takes_the_samples_that_it_is_told_to(dual_batch: int, wanted: int) -> None:
+@pytest.mark.parametrize(("dual_batch", "drawn", "summed"), [(0, [], 30), (12, [12], 12)])
+def test_codas_dual_takes_the_samples_that_it_is_told_to(dual_batch: int, drawn: list[int], summed: int) -> None:
     game = RegressionGame(K)
     sizes: list[int | None] = []
-    drive(Coda(local_steps=2, dual_batch=dual_batch), torched(game.x, game.y), sized_oracles(game, sizes), 2, 1)
-    assert [size for size in sizes if size is not None] == sizes[-1:], "all other batches have the run's size"
-    assert sizes[-1] is not None
-    assert sizes[-1] >= 10**9 if dual_batch == 0 else sizes[-1] == wanted
+    taken: list[int] = []
+    strategy = Coda(local_steps=2, dual_batch=dual_batch)
+    drive(strategy, torched(game.x, game.y), sized_oracles(game, sizes, taken), 2, 1)
+    assert [size for size in sizes if size is not None] == drawn, "all other batches have the run's size"
+    assert taken == [summed]
 
 
 @pytest.mark.parametrize("name", ["npa", "local-sgda-plus", "momentum-local-sgda", "momentum-local-sgda-plus", "coda"])
 def test_gradients_are_counted_per_step(name: str, tmp_path: Path) -> None:
     steps, rounds = (1, 3) if name == "npa" else (4, 3)
-    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "dimension": 3, "sites": 2, "workers": 1}
+    keys: dict[str, Any] = {"algorithm": name, "problem": "saddle", "saddle.dimension": 3, "sites": 2, "workers": 1}
     keys |= {"local-steps": steps, "rounds": rounds, "device": "cpu", "runs-dir": str(tmp_path)}
     per_site = {
         "npa": steps * rounds,
@@ -248,11 +259,11 @@ def test_gradients_are_counted_per_step(name: str, tmp_path: Path) -> None:
 
 def test_coda_in_the_engine_follows_the_reference() -> None:
     """Through messages, two phases, and memories on disk, in float32: 7 rounds, three stages."""
-    keys = {"algorithm": "coda", "sites": 4, "dimension": 5, "heterogeneity": 3.0, "rounds": 7, "seed": 3}
+    keys = {"algorithm": "coda", "sites": 4, "saddle.dimension": 5, "saddle.heterogeneity": 3.0, "rounds": 7, "seed": 3}
     hyper = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "coda.lr": 0.03, "coda.gamma": 0.5}
     _, path, asked = run_saddle(keys | hyper)
     slopes, offsets = saddle_coefficients(4, 5, 3.0, 3)
-    start = Saddle(slopes, offsets, seed=3).initial()
+    start = given_saddle(slopes, offsets, seed=3, dtype=torch.float32).initial()
     stages = reference.plan(7, 3, 9, decay=2)
     x, y = (start[name].double().numpy() for name in ("x", "y"))
     expected = simulated.coda(SaddleGame(slopes, offsets), x, y, stages, 0.03, 0.5)
@@ -331,7 +342,7 @@ def npa_is_sgda_of_one_step() -> tuple[Iterates, Iterates]:
 
 def coda_before_the_end_of_a_stage_is_coda_plus() -> tuple[Iterates, Iterates]:
     game = RegressionGame(K)
-    job = Job(torched(game.x, game.y), sized_oracles(game, []), K)
+    job = Job(torched(game.x, game.y), sized_oracles(game), K)
     common: dict[str, Any] = {"local_steps": 4, "lr": 0.04, "gamma": 0.9}
     return job.run(Coda(**common))[:-1], job.run(CodaPlus(**common))[:-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from client_app.memory import Memory
 from client_app.oracle import SiteOracle
 from config import ConfigError, RunConfig
 from datasets import Samples, make_sampler
-from models import FlatNetwork, ModelError
-from problems import CrossEntropy, Task, build_problem
+from federation import FederatedStrategy, Oracle, Site, StrategyError, unpack
+from models import ModelError
+from problems.cross_entropy import CrossEntropy
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, Site, StrategyError, unpack
+from strategies import ALGORITHMS
 from strategies.alone import Alone
 from strategies.d_psgd import DPSGD
 from strategies.decentralised import Decentralised
@@ -34,6 +36,7 @@ from strategies.fedavg import FedAvg
 from strategies.fedrep import FedRep
 from strategies.fedrod import FedRoD
 from strategies.local_sgda import LocalSGDA
+from tests.problems.example import make
 from tests.reference import algorithms
 from tests.reference import personalised as reference
 from tests.reference.games import RegressionGame, SaddleGame, Vector
@@ -225,8 +228,8 @@ def test_fedrod(some: list[tuple[int, int]] | None, weights: list[float] | None)
     """With the network, its balanced loss and its head; sites lack classes, the last one too."""
     game = reference.SoftmaxGame(K)
     body = torch.nn.Sequential(torch.nn.Linear(game.features, game.hidden), torch.nn.ReLU())
-    network = FlatNetwork(torch.nn.Sequential(body, torch.nn.Linear(game.hidden, game.classes)).double())
-    problem = CrossEntropy(network)
+    module = torch.nn.Sequential(body, torch.nn.Linear(game.hidden, game.classes))
+    problem = make("cross-entropy", model=module, classes=game.classes)
     assert problem.head == game.split
     strategy = FedRoD(**STAGES, lr=0.1, lr_head=0.2, fraction=1.0 if some is None else 0.5)
     expected = reference.fedrod(game, PLAN, 0.1, 0.2, weights or [1.0] * K, some)
@@ -293,7 +296,7 @@ def test_with_batch_norm_too_ditto_without_a_pull_is_alone_wherever_the_common_m
     for strategy in (Ditto(lr=0.3, lam=0.0, local_steps=10), Alone(lr=0.3, local_steps=10)):
         torch.manual_seed(0)
         body = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
-        problem = CrossEntropy(FlatNetwork(torch.nn.Sequential(body, torch.nn.Linear(4, 2))))
+        problem = make("cross-entropy", model=torch.nn.Sequential(body, torch.nn.Linear(4, 2)), dtype=torch.float32)
         inputs = torch.randn(64, 3)
         samples = Samples(inputs, (inputs[:, 0] > 0).long(), torch.arange(64))
         start, memory = problem.initial()["x"].clone(), {}
@@ -332,12 +335,6 @@ DECENTRALISED: list[Decentralised] = [
 ]
 
 
-def varied(strategy: Decentralised, **fields: Any) -> Decentralised:
-    from dataclasses import replace
-
-    return replace(strategy, **fields)
-
-
 @pytest.mark.parametrize("strategy", DECENTRALISED, ids=lambda s: s.name)
 @pytest.mark.parametrize("topology", ["ring", "star", "random"])
 def test_a_worker_is_sent_only_what_its_neighbours_vectors_give(strategy: Decentralised, topology: str) -> None:
@@ -345,7 +342,7 @@ def test_a_worker_is_sent_only_what_its_neighbours_vectors_give(strategy: Decent
     sites = 7
     start, oracles = {"x": torch.randn(PRIMAL, dtype=torch.float64)}, None
     for mixing in ("server", "client"):
-        half = varied(strategy, topology=topology, mean_degree=2.0, mixing=mixing)
+        half = replace(strategy, topology=topology, mean_degree=2.0, mixing=mixing)
         game = RegressionGame(sites, primal=PRIMAL)
         oracles = parted(regression_oracles(game), start, SPLIT, LAYERS)
         [*_, state] = drive(half, start, oracles, 3, sites)
@@ -544,7 +541,7 @@ def test_the_consensus_error_is_that_of_what_workers_begin_with(tmp_path: Path) 
 @pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "fedrep"])
 def test_new_sites_get_the_mean_body_and_the_first_head(algorithm: str, tmp_path: Path) -> None:
     grid, result = run(tmp_path, algorithm)
-    problem = build_problem(Task(problem="auc", model="mlp", hidden=4, shape=(30,)))
+    problem = make("auc", model="mlp", hidden=4, shape=(30,), seed=0, dtype=torch.float32)
     first, split = problem.initial()["x"], problem.head
     answers = [arrays for way, _, arrays in grid.seen if way == "up" and arrays][-4:]
     bodies = [next(iter(arrays.values()))[:split] for arrays in answers]
@@ -560,7 +557,7 @@ def test_a_worker_stands_in_for_a_neighbour_that_has_never_answered(strategy: De
     """W_ii grows by W_ij, so that the weights still sum to 1; who never answered is sent the start."""
     _, _, _, start, oracles = setting("minimisation")
     for mixing in ("server", "client"):
-        half = varied(strategy, mixing=mixing)
+        half = replace(strategy, mixing=mixing)
         [state] = drive(half, start, oracles, 1, K, silent={(1, 1)})
         turn = half.turn(2, 3, "train", K)
         row = half._row(state, K, 0)
@@ -582,7 +579,7 @@ def test_the_last_answer_stands_for_one_that_is_missing(strategy: Decentralised)
 @pytest.mark.parametrize("strategy", DECENTRALISED, ids=lambda s: s.name)
 def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Decentralised) -> None:
     _, _, _, start, oracles = setting("minimisation")
-    half = varied(strategy, mixing="client")
+    half = replace(strategy, mixing="client")
     [*_, state] = drive(half, start, oracles, 2, K)
     sent = half.broadcast(state, half.turn(3, 3, "train", K), Site(0, "", 1))
     vectors = half._vectors
@@ -654,7 +651,7 @@ def test_a_mask_is_packed_into_bits_and_back(size: int) -> None:
 def test_where_the_head_begins() -> None:
     d = 30 * 4 + 4 + 4 * 4 + 4 + 4 + 1
     for head, start in [("", d - 5), ("head", d - 5), ("body.3", d - 5 - 20), ("body.1", 0), ("body", 0)]:
-        problem = build_problem(Task(problem="auc", model="mlp", hidden=4, shape=(30,), head=head))
+        problem = make("auc", model="mlp", hidden=4, shape=(30,), head=head, dtype=torch.float32)
         assert problem.head == start
         fresh = problem.fresh()
         assert torch.equal(fresh["head"], problem.initial()["x"][start:]), "a, b behind the last layer belong to it"
@@ -685,7 +682,7 @@ def test_a_model_without_a_body_has_no_separable_head(algorithm: str, keys: dict
 
 
 def test_problems_without_a_network_are_refused() -> None:
-    for algorithm, need in [("deprl", "head"), ("fedrep", "head"), ("dispfl", "layers")]:
+    for algorithm, need in [("deprl", "layers"), ("fedrep", "layers"), ("dispfl", "layers")]:
         with pytest.raises(ConfigError, match=f"'{algorithm}' cannot solve problem = 'saddle'.*offers no {need}"):
             RunConfig.parse({"algorithm": algorithm, "problem": "saddle"})
 

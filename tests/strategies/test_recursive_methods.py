@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from problems.saddle import Saddle, saddle_coefficients
+from federation import FederatedStrategy, RunError, Stages, StrategyError
+from problems.saddle import saddle_coefficients
 from server_app import simulate
-from strategies import FederatedStrategy, RunError, Stages, StrategyError
 from strategies.adafgda import AdaFgda
 from strategies.fgda import Fgda
 from strategies.fmgda import Fmgda
 from strategies.local_sgda import LocalSGDA
-from strategies.recursive_momentum import corrected, first
+from strategies.recursive_momentum import corrected, initial_estimate
+from tests.problems.example import given_saddle
 from tests.reference import algorithms, recursive
 from tests.reference.games import Game, RegressionGame, SaddleGame, Vector
 from tests.reference.recursive import Rates
@@ -138,7 +139,7 @@ def test_the_estimator_works_without_y_and_leaves_what_it_was_given() -> None:
     game = RegressionGame(1)
     x, x_prev = torch.from_numpy(game.x), torch.from_numpy(game.x + 1)
     oracle = RegressionOracle(game, 0, 1)
-    u, v = first(oracle, (x_prev, None), 64)
+    u, v = initial_estimate(oracle, (x_prev, None), 64)
     assert v is None
     kept = u.clone()
     new, v = corrected(oracle, (x, None), (x_prev, None), (u, None), (0.25, 1.0))
@@ -362,7 +363,7 @@ def distances(
 ) -> list[float]:
     """Return ‖x-x*‖² after each round: K = 10, d = 20, s = 10, float64; the saddle point is x = y = 0."""
     slopes, offsets = saddle_coefficients(SITES, DIMENSION, 10.0, 0)
-    problem = Saddle(slopes, offsets, dtype=torch.float64)
+    problem = given_saddle(slopes, offsets)
     states = drive(strategy, problem.initial(), oracles_of(slopes, offsets), rounds, SITES, lost=lost)
     return [float(str(problem.metrics(state["x"], state["y"], None)["distance-x"])) for state in states]
 
@@ -399,7 +400,7 @@ def test_fgdas_floor_is_below_local_sgdas_and_that_of_its_step_size() -> None:
     assert floors[0] / halved == pytest.approx(4, rel=0.1)
     # The reference says the same: it is the method, and not the code.
     slopes, offsets = saddle_coefficients(SITES, DIMENSION, 10.0, 0)
-    start = Saddle(slopes, offsets, dtype=torch.float64).initial()
+    start = given_saddle(slopes, offsets).initial()
     game, plan, rates = SaddleGame(slopes, offsets), algorithms.plan(80, 10), recursive.constant(0.1, 0.1)
     x, _ = recursive.fgda(game, start["x"].numpy(), start["y"].numpy(), plan, 0.01, 0.01, rates)[-1]
     assert x @ x == pytest.approx(floors[0], rel=0.01)
@@ -443,7 +444,7 @@ def test_steps_over_rho_must_stay_below_the_stability_limit() -> None:
     the steps shorter: above the limit the run does not grow for ever, but it never comes to rest.
     """
     below, above = distances(adafgda(0.15)), distances(adafgda(0.25))
-    start = Saddle(*saddle_coefficients(SITES, DIMENSION, 10.0, 0), dtype=torch.float64).initial()["x"]
+    start = given_saddle(*saddle_coefficients(SITES, DIMENSION, 10.0, 0)).initial()["x"]
     assert above[0] / (start @ start).item() == pytest.approx((1 - 10 * 0.25) ** 20, rel=0.05)
     assert max(below[100:]) < 1e-5
     assert max(above[100:]) > 3e-4
@@ -453,9 +454,9 @@ def test_a_run_beyond_the_limit_stops_and_says_what_to_change(tmp_path: Path) ->
     keys: dict[str, Any] = {
         "algorithm": "adafgda",
         "problem": "saddle",
-        "heterogeneity": 10.0,
+        "saddle.heterogeneity": 10.0,
         "sites": SITES,
-        "dimension": DIMENSION,
+        "saddle.dimension": DIMENSION,
         "rounds": 5,
         "workers": 1,
         "device": "cpu",

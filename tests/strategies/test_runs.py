@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from config import ConfigError, RunConfig
 from problems import PROBLEMS
-from problems.saddle import Saddle, saddle_coefficients
+from problems.saddle import saddle_coefficients
 from server_app import simulate
 from strategies import ALGORITHMS, can_solve
+from tests.problems.example import given_saddle
 from tests.reference import algorithms as reference
 from tests.reference.games import SaddleGame
 from tests.strategies.engine import Model, run_saddle
 
 SITES, ROUNDS = 3, 5
-LOCAL_SGDA = {"algorithm": "local-sgda", "sites": SITES, "dimension": 4, "local-steps": 2}
+LOCAL_SGDA = {"algorithm": "local-sgda", "sites": SITES, "saddle.dimension": 4, "local-steps": 2}
 STAGES = {"stage-iterations": 4, "stage-decay": 2.0}  # of two rounds each: 1-2, 3-4, 5
 CASES: list[dict[str, Any]] = [
     LOCAL_SGDA,
@@ -83,12 +85,13 @@ def test_sites_take_part_at_random_in_equal_numbers_and_the_seed_decides() -> No
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_codasca_in_the_engine_follows_the_reference(fraction: float, weights: list[float] | None) -> None:
     """Through messages, files and memories on disk, in float32: 7 rounds, three stages."""
-    keys = {"algorithm": "codasca", "sites": 4, "dimension": 5, "heterogeneity": 3.0, "rounds": 7, "seed": 3}
+    keys = {"algorithm": "codasca", "sites": 4, "rounds": 7, "seed": 3}
+    keys |= {"saddle.dimension": 5, "saddle.heterogeneity": 3.0}
     hyper = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "fraction": fraction}
     own = {"codasca.lr": 0.03, "codasca.server-lr": 0.8, "codasca.gamma": 0.5}
     _, path, asked = run_saddle({**keys, **hyper, **own}, weights)
     slopes, offsets = saddle_coefficients(4, 5, 3.0, 3)
-    start = Saddle(slopes, offsets, seed=3).initial()
+    start = given_saddle(slopes, offsets, seed=3, dtype=torch.float32).initial()
     expected = reference.codasca(
         SaddleGame(slopes, offsets),
         start["x"].double().numpy(),
@@ -132,7 +135,7 @@ GRADIENTS: dict[str, int] = {  # that a site evaluates in the first round, of th
 
 
 NEEDS: dict[str, dict[str, Any]] = {  # what a problem asks of two classes of patients
-    "maml": {"ways": 2, "queries": 5, "test-tasks": 10, "partition": "iid"},
+    "maml": {"maml.ways": 2, "maml.queries": 5, "maml.test-tasks": 10, "partition": "iid"},
 }
 
 

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from strategies.hyper import choice
 
-from problems.saddle import Saddle, saddle_coefficients
+from federation import FederatedStrategy, Oracle, RunError, Site, Turn
+from keys import choice
+from problems.saddle import saddle_coefficients
 from server_app import simulate
-from strategies import ALGORITHMS, FederatedStrategy, Oracle, RunError, Site, Turn
+from strategies import ALGORITHMS
 from strategies.cdma import Cdma
 from strategies.fednest import FedNest
 from strategies.local_sgda import LocalSGDA
 from strategies.sagda import Sagda
+from tests.problems.example import given_saddle
 from tests.reference import algorithms, variance_reduced
 from tests.reference.games import SaddleGame
 from tests.strategies.engine import run_saddle
@@ -108,7 +110,7 @@ def test_fednest(name: str, some: list[tuple[int, int]] | None, weights: list[fl
 @pytest.mark.parametrize("name", ["sagda", "cdma", "fednest"])
 def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) -> None:
     """Through messages, files and memories on disk, in float32: 7 rounds, three stages."""
-    keys = {"algorithm": name, "sites": 4, "dimension": 5, "heterogeneity": 3.0, "rounds": 7, "seed": 3}
+    keys = {"algorithm": name, "sites": 4, "saddle.dimension": 5, "saddle.heterogeneity": 3.0, "rounds": 7, "seed": 3}
     stages = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "fraction": fraction}
     own: dict[str, dict[str, float]] = {
         "sagda": {"lr": 0.03, "lr-dual": 0.05, "server-lr": 0.8},
@@ -117,7 +119,7 @@ def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) 
     }
     _, path, asked = run_saddle({**keys, **stages, name: own[name]}, weights)
     slopes, offsets = saddle_coefficients(4, 5, 3.0, 3)
-    start = Saddle(slopes, offsets, seed=3).initial()
+    start = given_saddle(slopes, offsets, seed=3, dtype=torch.float32).initial()
     exchanges = 6 if name == "fednest" else 2
     assert len(asked) == 7 * exchanges
     assert all(asked[i] == asked[i // exchanges * exchanges] for i in range(len(asked))), "a round has one set of sites"
@@ -338,8 +340,8 @@ class Uneven(Cdma):
 
 
 def uneven(folder: File, harm: str = "slow", **keys: Any) -> dict[str, Any]:
-    base = {"algorithm": "uneven", "problem": "saddle", "dimension": 5, "sites": 4, "rounds": 4, "local-steps": 3}
-    base |= {"device": "cpu", "runs-dir": str(folder), "evaluate-every": 0}
+    base = {"algorithm": "uneven", "problem": "saddle", "sites": 4, "rounds": 4, "local-steps": 3}
+    base |= {"saddle.dimension": 5, "device": "cpu", "runs-dir": str(folder), "evaluate-every": 0}
     own = {"harm": harm, "lr": 0.02, "lr-dual": 0.03, "alpha": 0.3}
     return (
         base
@@ -356,7 +358,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def expected(participants: Sequence[Collection[int]] | None) -> algorithms.Point:
     slopes, offsets = saddle_coefficients(4, 5, 1.0, 0)
-    start = Saddle(slopes, offsets).initial()
+    start = given_saddle(slopes, offsets, dtype=torch.float32).initial()
     x, y = start["x"].double().numpy(), start["y"].double().numpy()
     plan = algorithms.plan(4, 3)
     return variance_reduced.cdma(SaddleGame(slopes, offsets), x, y, plan, 0.02, 0.03, 0.3, participants=participants)[

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, read_overrides
+from keys import ConfigError, read_overrides
 
 
 def test_pairs_have_toml_types() -> None:
