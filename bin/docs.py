@@ -190,7 +190,14 @@ def options() -> str:
 def papers_list() -> str:
     """All papers."""
     every = [paper for paper in vars(papers).values() if isinstance(paper, papers.Paper)]
-    return "\n".join(f"- {p.authors}. {p.title}. {p.venue}.{f' {p.link}.' if p.link else ''}" for p in every)
+    return "\n".join(f"- {p.authors.removesuffix('.')}. {p.title}. {p.venue}.{_linked(p.link)}" for p in every)
+
+
+def _linked(link: str) -> str:
+    """Return the number of a paper as the end of its line, and as a link where it is one."""
+    kind, _, number = link.partition(":")
+    roots = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
+    return (f" [{link}]({roots[kind]}{number})." if kind in roots else f" {link}.") if link else ""
 
 
 def leaves() -> str:

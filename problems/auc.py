@@ -93,7 +93,7 @@ class AucMargin(Auc):
     """
 
     name = "auc-margin"
-    optimises = "the same with a margin, and α ≥ 0"
+    optimises = "AUROC, by the square surrogate with a margin, and α ≥ 0"
     reports = ("auroc", "auprc")
     papers: ClassVar[tuple[Paper, ...]] = (papers.AUC_MARGIN,)
 

@@ -20,7 +20,7 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
 
     name = "cross-entropy"
     kind = "minimisation"
-    optimises = "its form for more classes"
+    optimises = "cross-entropy over all classes of the data"
     reports = ("accuracy", "worst-class")
     multiclass = True
 

@@ -40,7 +40,7 @@ class Saddle(Problem, ClosedFormDual):
 
     name = "saddle"
     kind = "minimax"
-    optimises = "a quadratic game with a known solution: how far an algorithm gets is visible exactly"
+    optimises = "a quadratic game with a known solution, so that the distance to it can be measured"
     reports = ("distance-x", "distance-y")
     papers = (
         papers.ADAFGDA,

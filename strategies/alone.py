@@ -35,7 +35,7 @@ class Alone(FederatedStrategy):
         down="d + p",
         up="0",
         gradients="q",
-        sends="none; x and y stay",
+        sends="nothing; x and y stay",
         remembers="its x, y",
     )
     solves = frozenset({"minimisation", "minimax"})
