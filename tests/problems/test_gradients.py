@@ -30,14 +30,11 @@ def test_no_problem_is_forgotten() -> None:
 
 @variants
 @batches
-@pytest.mark.parametrize("seed", [0, 1])
-def test_of_a_linear_network_are_those_of_the_formula(
-    variant: dict[str, Any], positives: int, negatives: int, seed: int
-) -> None:
+def test_of_a_linear_network_are_those_of_the_formula(variant: dict[str, Any], positives: int, negatives: int) -> None:
     """Value and gradients against the loss written out sample by sample."""
     problem = make(**variant)
-    x, y = point(problem, seed)
-    inputs, labels = batch(seed + 10, positives, negatives)
+    x, y = point(problem, 0)
+    inputs, labels = batch(10, positives, negatives)
     gx, gy = problem.gradient(x, y, (inputs, labels))
     arguments = (inputs.numpy(), labels.numpy())
     expected = losses.finite_differences(lambda v: losses.value(variant, v, numpy(y), *arguments), x.numpy())

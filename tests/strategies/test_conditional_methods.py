@@ -15,7 +15,7 @@ from torch import Tensor
 
 from client_app.oracle import SiteOracle
 from config import ConfigError, RunConfig
-from federation import FederatedStrategy, StrategyError
+from federation import FederatedStrategy
 from problems import Batch, Setting
 from problems.invariant_logistic import InvariantLogistic
 from server_app import simulate
@@ -421,8 +421,3 @@ def test_a_user_reads_one_message_and_no_traceback(
 )
 def test_a_number_out_of_range_is_named(key: str) -> None:
     assert key in refused({"algorithm": "acc-fcsg-m", key: -1})
-
-
-def test_acc_fcsg_m_wants_all_sites_in_every_round() -> None:
-    with pytest.raises(StrategyError, match=r"fraction = 0.5: acc-fcsg-m needs all sites"):
-        AccFCSGM(fraction=0.5)
