@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems import PROBLEMS, Problem
+from problems import Problem
 from problems.saddle import saddle_coefficients
 from tests.problems.example import FEATURES, WITH_DATA, batch, given_saddle, make, name_of, point, samples
 from tests.reference import losses
@@ -21,11 +21,6 @@ batches = pytest.mark.parametrize(("positives", "negatives"), BATCHES)
 
 def numpy(tensor: Tensor | None) -> np.ndarray:
     return np.zeros(0) if tensor is None else tensor.numpy()
-
-
-def test_no_problem_is_forgotten() -> None:
-    elsewhere = {"auprc", "invariant-logistic", "maml"}  # no sums over samples: files of their own
-    assert {v["name"] for v in WITH_DATA} | {"saddle"} | elsewhere == set(PROBLEMS)
 
 
 @variants
