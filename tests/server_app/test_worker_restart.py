@@ -17,7 +17,7 @@ from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
 from strategies import ALGORITHMS, can_solve
 from tests.server_app.sites import job, saddle_job
-from tests.strategies.test_memory_loss import REMEMBERING
+from tests.strategies.memories import REMEMBERING
 
 ROUNDS = 4
 FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 4}
