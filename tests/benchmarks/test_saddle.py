@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.reproduce import Sweep
 from benchmarks.studies import STUDIES
+from benchmarks.sweep import Sweep
 from config import RunConfig
 from problems.saddle import Saddle, saddle_coefficients
 from strategies import FederatedStrategy

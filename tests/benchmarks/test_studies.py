@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduce import Sweep, combinations
 from benchmarks.studies import REPO, STUDIES, Study
+from benchmarks.sweep import Sweep, combinations
 from config import RunConfig, read_overrides
 
 EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
@@ -65,4 +65,4 @@ def test_labels_are_unique_and_refer_to_each_other(study: Study) -> None:
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_what_is_reduced_is_said(study: Study) -> None:
     changed = {key for key in study.reduced if key != "evaluate-every"}
-    assert not changed or study.note.startswith("Reduced: ")
+    assert not changed or study.size.startswith("Reduced: ")
