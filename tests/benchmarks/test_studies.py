@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from benchmarks.studies import REPO, STUDIES, Study
 from benchmarks.sweep import Sweep, combinations
-from config import RunConfig, read_overrides
+from config import RunConfig, flatten, read_overrides
+from problems import PROBLEMS
+from strategies import ALGORITHMS, own_fields
 
 EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
 
@@ -16,6 +20,19 @@ EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())
 def test_an_experiment_is_a_run_config(path: Path) -> None:
     RunConfig.parse(read_overrides([str(path)]))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())
+def test_an_experiment_sets_the_step_sizes_of_its_algorithm_and_says_where_they_are_from(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    written = flatten(tomllib.loads(text))
+    algorithm, problem = written["algorithm"], PROBLEMS[str(written["problem"])]
+    steps = {key for key in own_fields(ALGORITHMS[str(algorithm)]) if key.startswith("lr")}
+    steps -= set() if problem.kind == "minimax" else {"lr-dual"}  # there is no y
+    assert steps
+    assert {f"{algorithm}.{key}" for key in steps} <= written.keys()
+    comment = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    assert re.search(r"step sizes?\b", comment), "which study or run chose them"
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
