@@ -25,6 +25,7 @@ from benchmarks.pages import insert, write_csv
 from benchmarks.studies import REPO, STUDIES, Study
 from benchmarks.sweep import Job, Sweep, combinations
 from benchmarks.tables import spread
+from keys import Stream
 
 NEWCOMERS = 8
 STEPS = 200
