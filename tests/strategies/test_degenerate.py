@@ -2,103 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from federation import FederatedStrategy
+from strategies.cdma import Cdma
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg
+from strategies.fednest import FedNest
 from strategies.local_sgda import LocalSGDA
+from strategies.local_sgda_plus import LocalSGDAPlus
+from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from strategies.npa import NPA
+from strategies.sagda import Sagda
 from tests.reference.games import RegressionGame
-from tests.strategies.halves import (
-    Arrays,
-    OpenOracle,
-    RegressionOracle,
-    drive,
-    regression_oracles,
-    saddle_oracles,
-)
+from tests.strategies.halves import Arrays, RegressionOracle, drive, regression_oracles
+from tests.strategies.jobs import ROUNDS, Job, Pair, Path, assert_agree, descent_ascent, regression, saddle
+from tests.strategies.settings import K
 
-K, ROUNDS = 4, 6
-Path = list[tuple[np.ndarray, np.ndarray]]
+Both = tuple[Path, Path]
+PAIRS: list[Pair] = []
 
 
-@dataclass(frozen=True)
-class Job:
-    """An objective and its starting point."""
-
-    start: Arrays
-    oracles: OpenOracle
-    sites: int
-
-    def run(self, strategy: FederatedStrategy, weights: Sequence[float] | None = None, rounds: int = ROUNDS) -> Path:
-        states = drive(strategy, self.start, self.oracles, rounds, self.sites, weights=weights)
-        return [(state["x"].numpy(), state["y"].numpy()) for state in states]
+def pair(runs: Pair) -> Pair:
+    """Put two runs that must agree into the table."""
+    PAIRS.append(runs)
+    return runs
 
 
-def regression(sites: int = K) -> Job:
-    game = RegressionGame(K)
-    return Job({"x": torch.from_numpy(game.x), "y": torch.from_numpy(game.y)}, regression_oracles(game), sites)
-
-
-def saddle(slopes: Sequence[float] | None = None, offsets: np.ndarray | None = None, sites: int = K) -> Job:
-    random = np.random.default_rng(3)
-    start = {name: torch.from_numpy(random.normal(size=6)) for name in ("x", "y")}
-    t = random.uniform(0, 2, sites) if slopes is None else np.array(slopes)
-    b = random.normal(0, 3, (sites, 6)) if offsets is None else offsets
-    return Job(start, saddle_oracles(t, b), sites)
-
-
-def descent_ascent(job: Job, lr: float, lr_dual: float, steps: int, rounds: int = ROUNDS) -> Path:
-    """Centralised: each step follows the mean of all sites' gradients; the point after every ``steps`` steps."""
-    x, y = job.start["x"].clone(), job.start["y"].clone()
-    path = []
-    for r in range(1, rounds + 1):
-        opened = [job.oracles(k, r) for k in range(job.sites)]
-        for _ in range(steps):
-            gradients = [oracle.gradient(x, y) for oracle in opened]
-            x = x - lr * sum(gx for gx, _ in gradients) / job.sites
-            y = y + lr_dual * sum(gy for _, gy in gradients) / job.sites
-        path.append((x.numpy(), y.numpy()))
-    return path
-
-
-def one_site_sgda_is_centralised() -> tuple[Path, Path]:
+@pair
+def one_site_sgda_is_centralised() -> Both:
     job = regression(sites=1)
     return job.run(LocalSGDA(local_steps=5, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 5)
 
 
-def one_step_sgda_is_centralised() -> tuple[Path, Path]:
+@pair
+def one_step_sgda_is_centralised() -> Both:
     job = regression()
     return job.run(LocalSGDA(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
 
 
-def one_step_codasca_is_centralised() -> tuple[Path, Path]:
+@pair
+def one_step_codasca_is_centralised() -> Both:
     # Each client is corrected differently, but the corrections sum to zero.
     job = saddle()
     return job.run(Codasca(local_steps=1, lr=0.05, gamma=0.0)), descent_ascent(job, 0.05, 0.05, 1)
 
 
-def one_site_codasca_is_sgda() -> tuple[Path, Path]:
+@pair
+def one_site_codasca_is_sgda() -> Both:
     job = regression(sites=1)
     return job.run(Codasca(local_steps=5, lr=0.04, gamma=0.0)), job.run(LocalSGDA(local_steps=5, lr=0.04, lr_dual=0.04))
 
 
-def one_site_codasca_is_coda_plus() -> tuple[Path, Path]:
+@pair
+def one_site_codasca_is_coda_plus() -> Both:
     # ... until the last round of the stage, where CODA+ averages.
     job = regression(sites=1)
     codasca, coda_plus = Codasca(local_steps=5, lr=0.04, gamma=0.9), CodaPlus(local_steps=5, lr=0.04, gamma=0.9)
     return job.run(codasca)[:-1], job.run(coda_plus)[:-1]
 
 
-def uncorrected_codasca_is_sgda() -> tuple[Path, Path]:
+@pair
+def uncorrected_codasca_is_sgda() -> Both:
     # One round per stage: control variates are zero throughout.
     job = regression()
     stages: dict[str, Any] = {"local_steps": 4, "stage_iterations": 4, "stage_decay": 1.5}
@@ -108,12 +77,14 @@ def uncorrected_codasca_is_sgda() -> tuple[Path, Path]:
     )
 
 
-def identical_sites_need_no_correction() -> tuple[Path, Path]:
+@pair
+def identical_sites_need_no_correction() -> Both:
     job = saddle([0.8] * K, np.tile(np.arange(6.0), (K, 1)))
     return job.run(Codasca(local_steps=7, lr=0.03, gamma=0.0)), job.run(LocalSGDA(local_steps=7, lr=0.03, lr_dual=0.03))
 
 
-def coda_plus_before_the_end_is_sgda() -> tuple[Path, Path]:
+@pair
+def coda_plus_before_the_end_is_sgda() -> Both:
     job = regression()
     return (
         job.run(CodaPlus(local_steps=4, lr=0.04, gamma=0.0))[:-1],
@@ -121,7 +92,8 @@ def coda_plus_before_the_end_is_sgda() -> tuple[Path, Path]:
     )
 
 
-def coda_plus_returns_the_average_of_all_iterates_of_sgda() -> tuple[Path, Path]:
+@pair
+def coda_plus_returns_the_average_of_all_iterates_of_sgda() -> Both:
     job, q = regression(), 4
     asked: list[RegressionOracle] = []
 
@@ -148,19 +120,8 @@ def coda_plus_returns_the_average_of_all_iterates_of_sgda() -> tuple[Path, Path]
     return job.run(CodaPlus(local_steps=q, lr=0.04, gamma=0.0))[-1:], [average]
 
 
-def constant_weights_are_no_weights() -> tuple[Path, Path]:
-    job, strategy = regression(), Codasca(local_steps=3, lr=0.04, gamma=0.1)
-    return job.run(strategy, weights=[7.0] * K), job.run(strategy)
-
-
-def a_weight_of_two_is_two_equal_sites() -> tuple[Path, Path]:
-    twice = regression(sites=5)
-    twins = Job(twice.start, lambda site, r: twice.oracles(site % 4, r), 5)  # site 4 is site 0 again
-    strategy = Codasca(local_steps=3, lr=0.04, gamma=0.1)
-    return regression().run(strategy, weights=[2.0, 1.0, 1.0, 1.0]), twins.run(strategy)
-
-
-def smaller_rate_is_smaller_lr() -> tuple[Path, Path]:
+@pair
+def smaller_rate_is_smaller_lr() -> Both:
     # The second stage of a run is a run from there with divided step sizes.
     job = saddle()
     staged = job.run(LocalSGDA(local_steps=4, lr=0.04, lr_dual=0.06, stage_iterations=12, stage_decay=4.0))
@@ -169,30 +130,160 @@ def smaller_rate_is_smaller_lr() -> tuple[Path, Path]:
     return staged[3:], later
 
 
-PAIRS: list[Callable[[], tuple[Path, Path]]] = [
-    one_site_sgda_is_centralised,
-    one_step_sgda_is_centralised,
-    one_step_codasca_is_centralised,
-    one_site_codasca_is_sgda,
-    one_site_codasca_is_coda_plus,
-    uncorrected_codasca_is_sgda,
-    identical_sites_need_no_correction,
-    coda_plus_before_the_end_is_sgda,
-    coda_plus_returns_the_average_of_all_iterates_of_sgda,
-    constant_weights_are_no_weights,
-    a_weight_of_two_is_two_equal_sites,
-    smaller_rate_is_smaller_lr,
-]
+# ---------------------------------------------------------------------- momentum, snapshots, one step
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
-def test_agree(pair: Callable[[], tuple[Path, Path]]) -> None:
-    left, right = pair()
-    assert len(left) == len(right) > 0
-    for (x, y), (other_x, other_y) in zip(left, right, strict=True):
-        np.testing.assert_allclose(x, other_x, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(y, other_y, rtol=0, atol=1e-10)
-    assert all(np.abs(after[0] - before[0]).max() > 1e-8 for before, after in pairwise(left)), "nothing moved"
+@pair
+def snapshots_of_every_step_are_x_itself() -> Both:
+    job, common = regression(), {"local_steps": 1, "lr": 0.04, "lr_dual": 0.06}
+    return job.run(LocalSGDAPlus(**common, snapshot_steps=1)), job.run(LocalSGDA(**common))  # type: ignore[arg-type]
+
+
+@pair
+def a_snapshot_does_not_matter_where_the_dual_does_not_see_x() -> Both:
+    job, common = saddle(slopes=[0.0] * K), {"local_steps": 4, "lr": 0.04, "lr_dual": 0.06}
+    return job.run(LocalSGDAPlus(**common, snapshot_steps=12)), job.run(LocalSGDA(**common))  # type: ignore[arg-type]
+
+
+@pair
+def nor_with_momentum() -> Both:
+    job, common = saddle(slopes=[0.0] * K), {"local_steps": 4, "lr": 0.04, "lr_dual": 0.06, "beta": 0.3}
+    return job.run(MomentumLocalSGDAPlus(**common)), job.run(MomentumLocalSGDA(**common))  # type: ignore[arg-type]
+
+
+FRESH: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "beta_dual": 2.0}  # βα = 1: a direction is the last gradient
+
+
+@pair
+def one_site_without_inertia_is_sgda() -> Both:
+    job = saddle(sites=1)
+    momentum = MomentumLocalSGDA(local_steps=5, lr=0.08, lr_dual=0.12, **FRESH)
+    return job.run(momentum), job.run(LocalSGDA(local_steps=5, lr=0.04, lr_dual=0.06))
+
+
+@pair
+def one_step_without_inertia_is_sgda() -> Both:
+    # The mean of the gradients at the clients' own points is that at their mean, as all have the same curvature.
+    job = saddle(slopes=[0.8] * K)
+    momentum = MomentumLocalSGDA(local_steps=1, lr=0.08, lr_dual=0.12, **FRESH)
+    return job.run(momentum), job.run(LocalSGDA(local_steps=1, lr=0.04, lr_dual=0.06))
+
+
+@pair
+def only_products_with_alpha_matter() -> Both:
+    job = regression()
+    scaled = MomentumLocalSGDA(local_steps=4, lr=0.08, lr_dual=0.12, alpha=0.5, beta=0.6, beta_dual=1.0)
+    plain = MomentumLocalSGDA(local_steps=4, lr=0.04, lr_dual=0.06, alpha=1.0, beta=0.3, beta_dual=0.5)
+    return job.run(scaled), job.run(plain)
+
+
+@pair
+def npa_is_sgda_of_one_step() -> Both:
+    job = regression()
+    return job.run(NPA(lr=0.04, lr_dual=0.06)), job.run(LocalSGDA(local_steps=1, lr=0.04, lr_dual=0.06))
+
+
+# ---------------------------------------------------------------------- variance reduction
+
+
+def sgda(steps: int, lr: float, lr_dual: float) -> LocalSGDA:
+    return LocalSGDA(local_steps=steps, lr=lr, lr_dual=lr_dual)
+
+
+@pair
+def one_site_sagda_is_sgda() -> Both:
+    job = regression(sites=1)
+    return job.run(Sagda(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(sgda(5, 0.04, 0.06))
+
+
+@pair
+def one_step_sagda_is_centralised() -> Both:
+    job = saddle()
+    return job.run(Sagda(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+@pair
+def sagda_of_identical_sites_is_sgda() -> Both:
+    job = saddle([0.8] * K, np.tile(np.arange(6.0), (K, 1)))
+    return job.run(Sagda(local_steps=7, lr=0.03, lr_dual=0.05)), job.run(sgda(7, 0.03, 0.05))
+
+
+@pair
+def sagda_without_control_variates_is_sgda() -> Both:
+    class Uncontrolled(Sagda):
+        def local_update(self, sent: Arrays, memory: Arrays, *rest: Any) -> tuple[Arrays, Arrays]:
+            zeros = {name: torch.zeros_like(vector) for name, vector in sent.items()}
+            sent = sent | {name: zeros[name] for name in ("vx", "vy") if name in sent}
+            return super().local_update(sent, {}, *rest)
+
+    job = regression()
+    return job.run(Uncontrolled(local_steps=4, lr=0.04, lr_dual=0.06)), job.run(sgda(4, 0.04, 0.06))
+
+
+@pair
+def one_site_cdma_without_noise_is_sgda() -> Both:
+    job = saddle(sites=1)
+    return job.run(Cdma(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(sgda(5, 0.04, 0.06))
+
+
+@pair
+def one_step_cdma_without_noise_is_centralised() -> Both:
+    job = saddle()
+    return job.run(Cdma(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+@pair
+def one_step_cdma_with_fresh_gradients_only_is_centralised() -> Both:
+    job = regression()
+    return job.run(Cdma(local_steps=1, lr=0.04, lr_dual=0.06, alpha=1.0)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+@pair
+def without_noise_alpha_plays_no_part() -> Both:
+    job = saddle()
+    cdma = [Cdma(local_steps=6, lr=0.03, lr_dual=0.05, alpha=alpha) for alpha in (0.1, 1.0)]
+    return job.run(cdma[0]), job.run(cdma[1])
+
+
+@pair
+def without_noise_cdma_is_sagda() -> Both:
+    job = saddle()
+    return job.run(Cdma(local_steps=6, lr=0.03, lr_dual=0.05)), job.run(Sagda(local_steps=6, lr=0.03, lr_dual=0.05))
+
+
+def alternating(job: Job, lr: float, lr_dual: float, descents: int, ascents: int) -> Path:
+    """Centralised and without noise: so many steps on y, then so many on x."""
+    x, y = job.start["x"].clone(), job.start["y"].clone()
+    path = []
+    for r in range(1, 7):
+        for step in range(ascents + descents):
+            gradients = [job.oracles(k, r).gradient(x, y) for k in range(job.sites)]
+            if step < ascents:
+                y = y + lr_dual * sum(gy for _, gy in gradients) / job.sites
+            else:
+                x = x - lr * sum(gx for gx, _ in gradients) / job.sites
+        path.append((x.numpy(), y.numpy()))
+    return path
+
+
+@pair
+def one_step_fednest_alternates() -> Both:
+    job = saddle()
+    return job.run(FedNest(local_steps=1, lr=0.04, lr_dual=0.06, inner_rounds=3)), alternating(job, 0.04, 0.06, 1, 3)
+
+
+@pair
+def one_site_fednest_alternates() -> Both:
+    job = saddle(sites=1)
+    return job.run(FedNest(local_steps=4, lr=0.04, lr_dual=0.06, inner_rounds=2)), alternating(job, 0.04, 0.06, 4, 8)
+
+
+# ---------------------------------------------------------------------- the table, and its counterparts
+
+
+@pytest.mark.parametrize("runs", PAIRS, ids=lambda runs: runs.__name__)
+def test_agree(runs: Pair) -> None:
+    assert_agree(runs)
 
 
 @pytest.mark.parametrize("sites", [1, 4])

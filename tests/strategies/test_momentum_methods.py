@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +28,22 @@ from tests.reference.algorithms import Stage
 from tests.reference.games import Game, RegressionGame, SaddleGame, Vector
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Batch, OpenOracle, RegressionOracle, drive
-from tests.strategies.test_degenerate import Job, regression, saddle
-from tests.strategies.test_degenerate import Path as Iterates
-from tests.strategies.test_equations import (
-    GAMES,
+from tests.strategies.jobs import Job, assert_agree, regression, saddle
+from tests.strategies.optimum import STEPS
+from tests.strategies.settings import (
     PLAN,
     ROUNDS,
-    SOME,
     STAGES,
-    WEIGHTS,
+    Everyone,
     K,
     agree,
     both_ways,
+    by_game,
+    by_turnout,
     setting,
+    share,
     torched,
 )
-from tests.strategies.test_known_optimum import distances
-
-Everyone = list[tuple[int, int]] | None
-
-by_weights = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
-by_participants = pytest.mark.parametrize("some", [None, SOME], ids=["all", "some"])
-by_game = pytest.mark.parametrize("name", GAMES)
 
 # How many rounds a snapshot lasts: S = q refreshes in each, S = 2q in every other, S = q² in the first of each stage
 # of these (they have at most three rounds, and q is 3 or more).
@@ -111,46 +104,39 @@ def dual_setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
 # ---------------------------------------------------------------------- equations
 
 
-@by_weights
-@by_participants
+@by_turnout
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)
 @by_game
 def test_local_sgda_plus(name: str, snapshot: int, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
-    fraction = 1.0 if some is None else 0.5
-    strategy = LocalSGDAPlus(**STAGES, lr=0.03, lr_dual=0.08, snapshot_steps=snapshot, fraction=fraction)
+    strategy = LocalSGDAPlus(**STAGES, lr=0.03, lr_dual=0.08, snapshot_steps=snapshot, fraction=share(some))
     states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
     expected = simulated.sgda_at_snapshots(game, x, y, PLAN, 0.03, 0.08, SNAPSHOTS[snapshot], weights, some)
     agree(states, expected)
 
 
-@by_weights
-@by_participants
+@by_turnout
 @by_game
 def test_momentum_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
-    fraction = 1.0 if some is None else 0.5
     own: dict[str, float] = {"lr": 0.05, "lr_dual": 0.12, "alpha": 0.6, "beta": 0.5, "beta_dual": 1.3}
-    strategy = MomentumLocalSGDA(**STAGES, **own, fraction=fraction)  # type: ignore[arg-type]
+    strategy = MomentumLocalSGDA(**STAGES, **own, fraction=share(some))  # type: ignore[arg-type]
     states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
     agree(states, simulated.momentum_sgda(game, x, y, PLAN, *own.values(), weights, some))
 
 
-@by_weights
-@by_participants
+@by_turnout
 @pytest.mark.parametrize("snapshot", [6, 0])
 @by_game
 def test_momentum_local_sgda_plus(name: str, snapshot: int, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
-    fraction = 1.0 if some is None else 0.5
     own: dict[str, float] = {"lr": 0.05, "lr_dual": 0.12, "alpha": 0.6, "beta": 0.5, "beta_dual": 1.3}
-    strategy = MomentumLocalSGDAPlus(**STAGES, **own, snapshot_steps=snapshot, fraction=fraction)  # type: ignore[arg-type]
+    strategy = MomentumLocalSGDAPlus(**STAGES, **own, snapshot_steps=snapshot, fraction=share(some))  # type: ignore[arg-type]
     states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
     agree(states, simulated.momentum_sgda(game, x, y, PLAN, *own.values(), weights, some, SNAPSHOTS[snapshot]))
 
 
-@by_weights
-@by_participants  # with all asked, some may still fall silent
+@by_turnout  # with all asked, some may still fall silent
 @pytest.mark.parametrize("gamma", [0.0, 0.7])
 @by_game
 def test_coda(name: str, gamma: float, some: Everyone, weights: list[float] | None) -> None:
@@ -173,14 +159,13 @@ def test_coda_starts_the_average_anew_where_a_client_lost_its_memory(lost: set[t
     assert (states[-1]["x"] - undisturbed[-1]["x"]).abs().max() > 1e-6
 
 
-@by_weights
-@by_participants
+@by_turnout
 def test_npa(some: Everyone, weights: list[float] | None) -> None:
     game, x, y, _ = setting("regression")
     assert isinstance(game, RegressionGame)
     sizes: list[int | None] = []
     stages: dict[str, Any] = {"stage_iterations": 3, "stage_decay": 2.0}
-    strategy = NPA(**stages, lr=0.03, lr_dual=0.08, batch=game.batch, fraction=1.0 if some is None else 0.5)
+    strategy = NPA(**stages, lr=0.03, lr_dual=0.08, batch=game.batch, fraction=share(some))
     states = drive(strategy, torched(x, y), sized_oracles(game, sizes), ROUNDS, K, weights=weights, participants=some)
     agree(states, reference.local_sgda(game, x, y, reference.plan(ROUNDS, 1, 3, decay=2), 0.03, 0.08, weights, some))
     assert set(sizes) == {game.batch}
@@ -297,76 +282,14 @@ def test_without_a_class_anywhere_y_stays_as_it_was() -> None:
 # ---------------------------------------------------------------------- where one becomes another
 
 
-def snapshots_of_every_step_are_x_itself() -> tuple[Iterates, Iterates]:
-    job, common = regression(), {"local_steps": 1, "lr": 0.04, "lr_dual": 0.06}
-    return job.run(LocalSGDAPlus(**common, snapshot_steps=1)), job.run(LocalSGDA(**common))  # type: ignore[arg-type]
-
-
-def a_snapshot_does_not_matter_where_the_dual_does_not_see_x() -> tuple[Iterates, Iterates]:
-    job, common = saddle(slopes=[0.0] * K), {"local_steps": 4, "lr": 0.04, "lr_dual": 0.06}
-    return job.run(LocalSGDAPlus(**common, snapshot_steps=12)), job.run(LocalSGDA(**common))  # type: ignore[arg-type]
-
-
-def nor_with_momentum() -> tuple[Iterates, Iterates]:
-    job, common = saddle(slopes=[0.0] * K), {"local_steps": 4, "lr": 0.04, "lr_dual": 0.06, "beta": 0.3}
-    return job.run(MomentumLocalSGDAPlus(**common)), job.run(MomentumLocalSGDA(**common))  # type: ignore[arg-type]
-
-
 FRESH: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "beta_dual": 2.0}  # βα = 1: a direction is the last gradient
 
 
-def one_site_without_inertia_is_sgda() -> tuple[Iterates, Iterates]:
-    job = saddle(sites=1)
-    momentum = MomentumLocalSGDA(local_steps=5, lr=0.08, lr_dual=0.12, **FRESH)
-    return job.run(momentum), job.run(LocalSGDA(local_steps=5, lr=0.04, lr_dual=0.06))
-
-
-def one_step_without_inertia_is_sgda() -> tuple[Iterates, Iterates]:
-    # The mean of the gradients at the clients' own points is that at their mean, as all have the same curvature.
-    job = saddle(slopes=[0.8] * K)
-    momentum = MomentumLocalSGDA(local_steps=1, lr=0.08, lr_dual=0.12, **FRESH)
-    return job.run(momentum), job.run(LocalSGDA(local_steps=1, lr=0.04, lr_dual=0.06))
-
-
-def only_products_with_alpha_matter() -> tuple[Iterates, Iterates]:
-    job = regression()
-    scaled = MomentumLocalSGDA(local_steps=4, lr=0.08, lr_dual=0.12, alpha=0.5, beta=0.6, beta_dual=1.0)
-    plain = MomentumLocalSGDA(local_steps=4, lr=0.04, lr_dual=0.06, alpha=1.0, beta=0.3, beta_dual=0.5)
-    return job.run(scaled), job.run(plain)
-
-
-def npa_is_sgda_of_one_step() -> tuple[Iterates, Iterates]:
-    job = regression()
-    return job.run(NPA(lr=0.04, lr_dual=0.06)), job.run(LocalSGDA(local_steps=1, lr=0.04, lr_dual=0.06))
-
-
-def coda_before_the_end_of_a_stage_is_coda_plus() -> tuple[Iterates, Iterates]:
+def test_coda_before_the_end_of_a_stage_is_coda_plus() -> None:
     game = RegressionGame(K)
     job = Job(torched(game.x, game.y), sized_oracles(game), K)
     common: dict[str, Any] = {"local_steps": 4, "lr": 0.04, "gamma": 0.9}
-    return job.run(Coda(**common))[:-1], job.run(CodaPlus(**common))[:-1]
-
-
-PAIRS: list[Callable[[], tuple[Iterates, Iterates]]] = [
-    snapshots_of_every_step_are_x_itself,
-    a_snapshot_does_not_matter_where_the_dual_does_not_see_x,
-    nor_with_momentum,
-    one_site_without_inertia_is_sgda,
-    one_step_without_inertia_is_sgda,
-    only_products_with_alpha_matter,
-    npa_is_sgda_of_one_step,
-    coda_before_the_end_of_a_stage_is_coda_plus,
-]
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
-def test_agree(pair: Callable[[], tuple[Iterates, Iterates]]) -> None:
-    left, right = pair()
-    assert len(left) == len(right) > 0
-    for (x, y), (other_x, other_y) in zip(left, right, strict=True):
-        np.testing.assert_allclose(x, other_x, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(y, other_y, rtol=0, atol=1e-10)
-    assert all(np.abs(after[0] - before[0]).max() > 1e-8 for before, after in pairwise(left)), "nothing moved"
+    assert_agree(lambda: (job.run(Coda(**common))[:-1], job.run(CodaPlus(**common))[:-1]))
 
 
 def test_with_one_stage_coda_and_coda_plus_end_at_one_x_and_different_y() -> None:
@@ -394,49 +317,14 @@ def test_without_the_degenerate_conditions_the_methods_part() -> None:
     assert np.abs(every_other[1][1] - every_round[1][1]).max() > 1e-4
 
 
-# ---------------------------------------------------------------------- the saddle problem of test_known_optimum
-
-
-COMMON: dict[str, Any] = {"local_steps": 10, "lr": 0.01, "lr_dual": 0.01}
-STALLING: dict[str, tuple[Callable[[], FederatedStrategy], float]] = {  # and ‖x‖² where it stalls, as measured
-    "local-sgda-plus": (lambda: LocalSGDAPlus(**COMMON), 6.58e-6),
-    "local-sgda-plus-every-round": (lambda: LocalSGDAPlus(**COMMON, snapshot_steps=10), 6.58e-6),
-    # The smaller βα, the more of a round follows the mean direction that it began with: the clients drift less.
-    "momentum-without-inertia": (lambda: MomentumLocalSGDA(**COMMON, beta=1.0, beta_dual=1.0), 5.65e-6),
-    "momentum-half": (lambda: MomentumLocalSGDA(**COMMON, beta=0.5, beta_dual=0.5), 3.46e-6),
-    "momentum": (lambda: MomentumLocalSGDA(**COMMON), 4.34e-7),
-    "momentum-plus": (lambda: MomentumLocalSGDAPlus(**COMMON), 4.34e-7),
-}
-
-
-@pytest.mark.parametrize("name", STALLING)
-def test_the_clients_drift_leaves_a_floor_that_grows_with_the_square_of_the_heterogeneity(name: str) -> None:
-    build, floor = STALLING[name]
-    far, mild = distances(build()), distances(build(), spread=1.0)
-    assert far[-1][0] == pytest.approx(floor, rel=0.05)
-    assert far[-1][1] > 1e-10
-    assert far[-1][0] / mild[-1][0] == pytest.approx(100, rel=0.01)
-    assert far[-1][0] == pytest.approx(far[-20][0], rel=0.01), "it is a floor"
-
-
-def test_npa_reaches_the_saddle_point() -> None:
-    assert max(distances(NPA(lr=0.1, lr_dual=0.1))[-1]) < 1e-12
-
-
-@pytest.mark.parametrize("lost", [set(), {(33, 2), (58, 7), (120, 0)}], ids=["kept", "lost"])
-def test_coda_in_stages_comes_near_whether_memories_last_or_not(lost: set[tuple[int, int]]) -> None:
-    """Stages of 20 rounds whose step sizes shrink; a site that lost its memory averages over what is left."""
-    strategy = Coda(local_steps=10, lr=0.05, gamma=0.0, stage_iterations=200, stage_decay=1.5)
-    path = distances(strategy, lost=lost)
-    assert path[0][1] > 1
-    assert max(path[-1]) < 1e-3
+# ---------------------------------------------------------------------- memories
 
 
 def test_nothing_is_lost_with_the_memory_of_those_that_have_none() -> None:
     lost = {(r, k) for r in range(2, 7) for k in range(K)}
     job = regression()
     for build in (LocalSGDAPlus, MomentumLocalSGDA, MomentumLocalSGDAPlus):
-        kept, gone = (drive(build(**COMMON), job.start, job.oracles, 6, K, lost=gone) for gone in ((), lost))
+        kept, gone = (drive(build(**STEPS), job.start, job.oracles, 6, K, lost=gone) for gone in ((), lost))
         assert torch.equal(kept[-1]["x"], gone[-1]["x"])
 
 

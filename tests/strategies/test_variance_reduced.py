@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path as File
 from typing import Any
 
@@ -28,9 +27,21 @@ from tests.reference import algorithms, variance_reduced
 from tests.reference.games import SaddleGame
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Arrays, OpenOracle, drive
-from tests.strategies.test_degenerate import Job, Path, descent_ascent, regression, saddle
-from tests.strategies.test_equations import GAMES, PLAN, ROUNDS, SOME, STAGES, WEIGHTS, K, agree, setting, torched
-from tests.strategies.test_known_optimum import PARTIAL, REACHED, distances
+from tests.strategies.jobs import regression, saddle
+from tests.strategies.settings import (
+    PLAN,
+    ROUNDS,
+    STAGES,
+    Everyone,
+    K,
+    agree,
+    by_game,
+    by_turnout,
+    same_bits,
+    setting,
+    share,
+    torched,
+)
 
 
 def by_exchange(oracles: OpenOracle, exchanges: int) -> OpenOracle:
@@ -50,32 +61,19 @@ def driven(strategy: FederatedStrategy, start: Arrays, oracles: OpenOracle, **op
         drive(strategy, start, by_exchange(oracles, len(strategy.phases)), ROUNDS, K, wire=wire, **options)
         for wire in (False, True)
     )
-    for one, other in zip(direct, packed, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    same_bits(direct, packed)
     return direct
 
 
 # ---------------------------------------------------------------------- equations
 
-everything = [
-    pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"]),
-    pytest.mark.parametrize("some", [None, SOME], ids=["all", "some"]),
-    pytest.mark.parametrize("name", GAMES),
-]
-
-
-def on_everything(test: Any) -> Any:
-    for mark in everything:
-        test = mark(test)
-    return test
-
 
 @pytest.mark.parametrize("server_lr", [1.0, 1.3])
-@on_everything
-def test_sagda(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, server_lr: float) -> None:
+@by_turnout
+@by_game
+def test_sagda(name: str, some: Everyone, weights: list[float] | None, server_lr: float) -> None:
     game, x, y, oracles = setting(name)
-    strategy = Sagda(**STAGES, lr=0.03, lr_dual=0.06, server_lr=server_lr, fraction=1.0 if some is None else 0.5)
+    strategy = Sagda(**STAGES, lr=0.03, lr_dual=0.06, server_lr=server_lr, fraction=share(some))
     states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
     agree(states, variance_reduced.sagda(game, x, y, PLAN, 0.03, 0.06, server_lr, weights, some))
 
@@ -88,19 +86,21 @@ def test_sagda_steps_with_a_control_variate_of_zero_where_a_client_lost_it() -> 
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
-@on_everything
-def test_cdma(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, alpha: float) -> None:
+@by_turnout
+@by_game
+def test_cdma(name: str, some: Everyone, weights: list[float] | None, alpha: float) -> None:
     game, x, y, oracles = setting(name)
-    strategy = Cdma(**STAGES, lr=0.02, lr_dual=0.05, alpha=alpha, fraction=1.0 if some is None else 0.5)
+    strategy = Cdma(**STAGES, lr=0.02, lr_dual=0.05, alpha=alpha, fraction=share(some))
     states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
     agree(states, variance_reduced.cdma(game, x, y, PLAN, 0.02, 0.05, alpha, weights, some))
 
 
 @pytest.mark.parametrize("inner", [1, 3])
-@on_everything
-def test_fednest(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, inner: int) -> None:
+@by_turnout
+@by_game
+def test_fednest(name: str, some: Everyone, weights: list[float] | None, inner: int) -> None:
     game, x, y, oracles = setting(name)
-    strategy = FedNest(**STAGES, lr=0.03, lr_dual=0.04, inner_rounds=inner, fraction=1.0 if some is None else 0.5)
+    strategy = FedNest(**STAGES, lr=0.03, lr_dual=0.04, inner_rounds=inner, fraction=share(some))
     states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
     agree(states, variance_reduced.fednest(game, x, y, PLAN, 0.03, 0.04, inner, weights, some))
 
@@ -141,112 +141,6 @@ def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) 
 # ---------------------------------------------------------------------- degenerate cases
 
 
-def sgda(steps: int, lr: float, lr_dual: float) -> LocalSGDA:
-    return LocalSGDA(local_steps=steps, lr=lr, lr_dual=lr_dual)
-
-
-def one_site_sagda_is_sgda() -> tuple[Path, Path]:
-    job = regression(sites=1)
-    return job.run(Sagda(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(sgda(5, 0.04, 0.06))
-
-
-def one_step_sagda_is_centralised() -> tuple[Path, Path]:
-    job = saddle()
-    return job.run(Sagda(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
-
-
-def sagda_of_identical_sites_is_sgda() -> tuple[Path, Path]:
-    job = saddle([0.8] * K, np.tile(np.arange(6.0), (K, 1)))
-    return job.run(Sagda(local_steps=7, lr=0.03, lr_dual=0.05)), job.run(sgda(7, 0.03, 0.05))
-
-
-def sagda_without_control_variates_is_sgda() -> tuple[Path, Path]:
-    class Uncontrolled(Sagda):
-        def local_update(self, sent: Arrays, memory: Arrays, *rest: Any) -> tuple[Arrays, Arrays]:
-            zeros = {name: torch.zeros_like(vector) for name, vector in sent.items()}
-            sent = sent | {name: zeros[name] for name in ("vx", "vy") if name in sent}
-            return super().local_update(sent, {}, *rest)
-
-    job = regression()
-    return job.run(Uncontrolled(local_steps=4, lr=0.04, lr_dual=0.06)), job.run(sgda(4, 0.04, 0.06))
-
-
-def one_site_cdma_without_noise_is_sgda() -> tuple[Path, Path]:
-    job = saddle(sites=1)
-    return job.run(Cdma(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(sgda(5, 0.04, 0.06))
-
-
-def one_step_cdma_without_noise_is_centralised() -> tuple[Path, Path]:
-    job = saddle()
-    return job.run(Cdma(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
-
-
-def one_step_cdma_with_fresh_gradients_only_is_centralised() -> tuple[Path, Path]:
-    job = regression()
-    return job.run(Cdma(local_steps=1, lr=0.04, lr_dual=0.06, alpha=1.0)), descent_ascent(job, 0.04, 0.06, 1)
-
-
-def without_noise_alpha_plays_no_part() -> tuple[Path, Path]:
-    job = saddle()
-    cdma = [Cdma(local_steps=6, lr=0.03, lr_dual=0.05, alpha=alpha) for alpha in (0.1, 1.0)]
-    return job.run(cdma[0]), job.run(cdma[1])
-
-
-def without_noise_cdma_is_sagda() -> tuple[Path, Path]:
-    job = saddle()
-    return job.run(Cdma(local_steps=6, lr=0.03, lr_dual=0.05)), job.run(Sagda(local_steps=6, lr=0.03, lr_dual=0.05))
-
-
-def alternating(job: Job, lr: float, lr_dual: float, descents: int, ascents: int) -> Path:
-    """Centralised and without noise: so many steps on y, then so many on x."""
-    x, y = job.start["x"].clone(), job.start["y"].clone()
-    path = []
-    for r in range(1, 7):
-        for step in range(ascents + descents):
-            gradients = [job.oracles(k, r).gradient(x, y) for k in range(job.sites)]
-            if step < ascents:
-                y = y + lr_dual * sum(gy for _, gy in gradients) / job.sites
-            else:
-                x = x - lr * sum(gx for gx, _ in gradients) / job.sites
-        path.append((x.numpy(), y.numpy()))
-    return path
-
-
-def one_step_fednest_alternates() -> tuple[Path, Path]:
-    job = saddle()
-    return job.run(FedNest(local_steps=1, lr=0.04, lr_dual=0.06, inner_rounds=3)), alternating(job, 0.04, 0.06, 1, 3)
-
-
-def one_site_fednest_alternates() -> tuple[Path, Path]:
-    job = saddle(sites=1)
-    return job.run(FedNest(local_steps=4, lr=0.04, lr_dual=0.06, inner_rounds=2)), alternating(job, 0.04, 0.06, 4, 8)
-
-
-PAIRS: list[Callable[[], tuple[Path, Path]]] = [
-    one_site_sagda_is_sgda,
-    one_step_sagda_is_centralised,
-    sagda_of_identical_sites_is_sgda,
-    sagda_without_control_variates_is_sgda,
-    one_site_cdma_without_noise_is_sgda,
-    one_step_cdma_without_noise_is_centralised,
-    one_step_cdma_with_fresh_gradients_only_is_centralised,
-    without_noise_alpha_plays_no_part,
-    without_noise_cdma_is_sagda,
-    one_step_fednest_alternates,
-    one_site_fednest_alternates,
-]
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
-def test_where_one_algorithm_becomes_another(pair: Callable[[], tuple[Path, Path]]) -> None:
-    left, right = pair()
-    assert len(left) == len(right) > 0
-    for (x, y), (other_x, other_y) in zip(left, right, strict=True):
-        np.testing.assert_allclose(x, other_x, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(y, other_y, rtol=0, atol=1e-10)
-    assert all(np.abs(after[0] - before[0]).max() > 1e-8 for before, after in pairwise(left)), "nothing moved"
-
-
 def test_elsewhere_the_three_differ_from_each_other_and_from_local_sgda() -> None:
     job, ends = saddle(), []
     for algorithm in (LocalSGDA, Sagda, FedNest):
@@ -276,41 +170,6 @@ def test_the_gradient_at_the_global_point_may_have_a_batch_of_its_own(field: str
     drive(strategy, job.start, noting, 1, K)
     assert set(drawn) <= {None, 200}
     assert drawn.count(200) == K * (1 if field == "control_batch" else 2)
-
-
-# ---------------------------------------------------------------------- the known optimum
-
-STEPS: dict[str, Any] = {"local_steps": 10, "lr": 0.01, "lr_dual": 0.01}
-EXACT: list[FederatedStrategy] = [
-    Sagda(**STEPS),
-    Cdma(**STEPS),
-    Cdma(**STEPS, alpha=1.0),
-    FedNest(**STEPS),
-    FedNest(**STEPS, inner_rounds=3),
-]
-
-
-@pytest.mark.parametrize("strategy", EXACT, ids=lambda s: f"{s.name}-{getattr(s, 'inner_rounds', '')}")
-def test_the_saddle_point_is_reached_however_much_the_sites_differ(strategy: FederatedStrategy) -> None:
-    path = distances(strategy)
-    assert max(path[-1]) < REACHED
-    assert path[0][1] > 1, "the start is far away"
-
-
-@pytest.mark.parametrize("server_lr", [0.7, 1.3])
-def test_sagdas_server_step_changes_the_way_and_not_the_goal(server_lr: float) -> None:
-    path = distances(Sagda(**STEPS, server_lr=server_lr), rounds=round(200 / min(1, server_lr)))
-    assert max(path[-1]) < REACHED
-
-
-@pytest.mark.parametrize("algorithm", [Sagda, Cdma, FedNest])
-def test_with_half_of_the_sites_the_draw_of_sites_leaves_a_floor(algorithm: type[FederatedStrategy]) -> None:
-    """The gradient at the global point is that of the sites drawn: unbiased, but noisy."""
-    random = np.random.default_rng(0)
-    chosen = [sorted(int(k) for k in random.choice(10, 5, replace=False)) for _ in range(PARTIAL)]
-    path = distances(algorithm(**STEPS, fraction=0.5), rounds=PARTIAL, participants=chosen)
-    end = np.median([max(point) for point in path[-50:]])
-    assert REACHED < end < 100  # of what is drawn, half of the sites' own optimum has ‖y‖² = Σ mean(b)² ≈ 220
 
 
 # ---------------------------------------------------------------------- first come, first served
