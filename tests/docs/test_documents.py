@@ -216,6 +216,7 @@ def test_the_hospital_page_has_every_fact_that_leaves_before_a_run() -> None:
 
 # ---------------------------------------------------------------------- what the page about extensions says to do
 
+
 def edit(root: Path, diff: str) -> None:
     """Do what a diff without line numbers says: each hunk's old lines are in their file exactly once."""
     for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
