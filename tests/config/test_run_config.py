@@ -234,7 +234,7 @@ def out_of_range(f: Field[Any]) -> Iterator[Value]:
     if "options" in f.metadata or "suffixes" in f.metadata:
         yield from ("text", 1)
         return
-    yield from ("text", True, math.nan, math.inf)
+    yield from ("text", True, math.nan, math.inf, 10**400)
     whole = type(f.default) is int
     if whole:
         yield f.default + 0.5
