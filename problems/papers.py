@@ -58,6 +58,8 @@ FEDNEST = Paper("D. A. Tarzanagh, M. Li, C. Thrampoulidis, S. Oymak", "FedNest: 
                 "Compositional Optimization", "ICML 2022", "arXiv:2205.02215")  # fmt: skip
 SAGDA = Paper("H. Yang, Z. Liu, X. Zhang, J. Liu", "SAGDA: Achieving O(ε⁻²) Communication Complexity in Federated "
               "Min-Max Learning", "NeurIPS 2022", "arXiv:2210.00611")  # fmt: skip
+FEDGDA_GT = Paper("J. Sun, E. Wei", "A Communication-Efficient Algorithm with Linear Convergence for Federated Minimax "
+                  "Learning", "NeurIPS 2022", "arXiv:2206.01132")  # fmt: skip
 FMGDA = Paper("Anonymous", "On the Convergence of Federated Deep AUC Maximization", "submitted to ICLR 2023")
 CDMA = Paper("J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian", "CDMA: A Practical Cross-Device Federated Learning "
              "Algorithm for General Minimax Problems", "AAAI 2023", "arXiv:2105.14216")  # fmt: skip

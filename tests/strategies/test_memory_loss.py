@@ -27,7 +27,7 @@ from tests.strategies.test_known_optimum import PARTIAL, REACHED, codasca, dista
 
 K, Q, ROUNDS = 6, 10, 300
 LOST = {(40, 1), (40, 4), (77, 2), (78, 2), (90, 0)}  # (round, site)
-EXACT = {"codasca", "sagda", "cdma", "fednest"}  # reach the saddle point, with all sites in every round
+EXACT = {"codasca", "sagda", "fedgda-gt", "cdma", "fednest"}  # reach the saddle point, with all sites in every round
 
 
 def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> tuple[list[Arrays], set[str]]:

@@ -1,4 +1,4 @@
-"""SAGDA, CDMA and FEDNEST: equations, degenerate cases, the known optimum; and who comes first with CDMA."""
+"""SAGDA, FedGDA-GT, CDMA and FEDNEST: equations, degenerate cases, the known optimum; and who comes first with CDMA."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from federation import FederatedStrategy, Oracle, RunError, Site, Turn
 from keys import choice
@@ -20,6 +21,7 @@ from problems.saddle import saddle_coefficients
 from server_app import simulate
 from strategies import ALGORITHMS
 from strategies.cdma import Cdma
+from strategies.fedgda_gt import FedGdaGt
 from strategies.fednest import FedNest
 from strategies.local_sgda import LocalSGDA
 from strategies.sagda import Sagda
@@ -87,6 +89,38 @@ def test_sagda_steps_with_a_control_variate_of_zero_where_a_client_lost_it() -> 
     agree(states, variance_reduced.sagda(game, x, y, PLAN, 0.02, 0.06, 1.0, lost=lost))
 
 
+@on_everything
+def test_fedgda_gt(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None) -> None:
+    game, x, y, oracles = setting(name)
+    strategy = FedGdaGt(**STAGES, lr=0.03, lr_dual=0.06, fraction=1.0 if some is None else 0.5)
+    states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
+    agree(states, variance_reduced.fedgda_gt(game, x, y, PLAN, 0.03, 0.06, weights, some))
+
+
+def test_fedgda_gt_averages_without_a_client_that_lost_the_common_point() -> None:
+    game, x, y, oracles = setting("regression")
+    lost = {(2, 1), (3, 0), (8, 2), (8, 3)}
+    states = driven(FedGdaGt(**STAGES, lr=0.02, lr_dual=0.06), torched(x, y), oracles, weights=WEIGHTS, lost=lost)
+    agree(states, variance_reduced.fedgda_gt(game, x, y, PLAN, 0.02, 0.06, WEIGHTS, lost=lost))
+
+
+def test_fedgda_gt_stays_where_it_is_in_a_round_in_which_everybody_lost_the_common_point() -> None:
+    _, x, y, oracles = setting("saddle")
+    states = driven(FedGdaGt(lr=0.02, lr_dual=0.06), torched(x, y), oracles, lost={(3, k) for k in range(K)})
+    assert all(torch.equal(states[2][name], states[1][name]) for name in ("x", "y"))
+    assert not torch.equal(states[3]["x"], states[2]["x"])
+
+
+def test_fedgda_gt_does_not_step_from_the_common_point_of_an_earlier_round() -> None:
+    """A site may hear the first phase of a round, and next the second phase of another."""
+    strategy, (_, x, y, oracles) = FedGdaGt(lr=0.02, lr_dual=0.06), setting("saddle")
+    first = strategy.turn(1, ROUNDS, "anchor", K)
+    gradients, memory = strategy.local_update(torched(x, y), {}, oracles(0, 1), first)
+    for r, answers in ((1, True), (2, False)):
+        reply, _ = strategy.local_update(gradients, memory, oracles(0, r), strategy.turn(r, ROUNDS, "train", K))
+        assert bool(reply) == answers
+
+
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 @on_everything
 def test_cdma(name: str, some: list[tuple[int, int]] | None, weights: list[float] | None, alpha: float) -> None:
@@ -107,13 +141,14 @@ def test_fednest(name: str, some: list[tuple[int, int]] | None, weights: list[fl
 
 @pytest.mark.parametrize("weights", [None, [1.0, 4.0, 2.0, 0.5]], ids=["uniform", "weighted"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-@pytest.mark.parametrize("name", ["sagda", "cdma", "fednest"])
+@pytest.mark.parametrize("name", ["sagda", "fedgda-gt", "cdma", "fednest"])
 def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) -> None:
     """Through messages, files and memories on disk, in float32: 7 rounds, three stages."""
     keys = {"algorithm": name, "sites": 4, "saddle.dimension": 5, "saddle.heterogeneity": 3.0, "rounds": 7, "seed": 3}
     stages = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "fraction": fraction}
     own: dict[str, dict[str, float]] = {
         "sagda": {"lr": 0.03, "lr-dual": 0.05, "server-lr": 0.8},
+        "fedgda-gt": {"lr": 0.03, "lr-dual": 0.05},
         "cdma": {"lr": 0.03, "lr-dual": 0.05, "alpha": 0.3},
         "fednest": {"lr": 0.03, "lr-dual": 0.05, "inner-rounds": 2},
     }
@@ -123,7 +158,7 @@ def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) 
     exchanges = 6 if name == "fednest" else 2
     assert len(asked) == 7 * exchanges
     assert all(asked[i] == asked[i // exchanges * exchanges] for i in range(len(asked))), "a round has one set of sites"
-    reference: Callable[..., list[algorithms.Point]] = getattr(variance_reduced, name)
+    reference: Callable[..., list[algorithms.Point]] = getattr(variance_reduced, name.replace("-", "_"))
     expected = reference(
         SaddleGame(slopes, offsets),
         start["x"].double().numpy(),
@@ -169,6 +204,25 @@ def sagda_without_control_variates_is_sgda() -> tuple[Path, Path]:
 
     job = regression()
     return job.run(Uncontrolled(local_steps=4, lr=0.04, lr_dual=0.06)), job.run(sgda(4, 0.04, 0.06))
+
+
+def one_step_fedgda_gt_is_centralised() -> tuple[Path, Path]:
+    job = saddle()
+    return job.run(FedGdaGt(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+def one_site_fedgda_gt_is_sgda_with_full_gradients() -> tuple[Path, Path]:
+    class Full(LocalSGDA):
+        def gradients(self, x: Tensor, y: Tensor, sent: Arrays, oracle: Oracle) -> tuple[Tensor, Tensor]:
+            return oracle.full_gradient(x, y)
+
+    job = regression(sites=1)
+    return job.run(FedGdaGt(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(Full(local_steps=5, lr=0.04, lr_dual=0.06))
+
+
+def fedgda_gt_without_noise_is_sagda() -> tuple[Path, Path]:
+    job = saddle()
+    return job.run(FedGdaGt(local_steps=6, lr=0.03, lr_dual=0.05)), job.run(Sagda(local_steps=6, lr=0.03, lr_dual=0.05))
 
 
 def one_site_cdma_without_noise_is_sgda() -> tuple[Path, Path]:
@@ -227,6 +281,9 @@ PAIRS: list[Callable[[], tuple[Path, Path]]] = [
     one_step_sagda_is_centralised,
     sagda_of_identical_sites_is_sgda,
     sagda_without_control_variates_is_sgda,
+    one_step_fedgda_gt_is_centralised,
+    one_site_fedgda_gt_is_sgda_with_full_gradients,
+    fedgda_gt_without_noise_is_sagda,
     one_site_cdma_without_noise_is_sgda,
     one_step_cdma_without_noise_is_centralised,
     one_step_cdma_with_fresh_gradients_only_is_centralised,
@@ -247,12 +304,13 @@ def test_where_one_algorithm_becomes_another(pair: Callable[[], tuple[Path, Path
     assert all(np.abs(after[0] - before[0]).max() > 1e-8 for before, after in pairwise(left)), "nothing moved"
 
 
-def test_elsewhere_the_three_differ_from_each_other_and_from_local_sgda() -> None:
+def test_elsewhere_they_differ_from_each_other_and_from_local_sgda() -> None:
     job, ends = saddle(), []
     for algorithm in (LocalSGDA, Sagda, FedNest):
         ends.append(job.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0])
     noisy = regression()
-    ends += [noisy.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0] for algorithm in (LocalSGDA, Sagda)]
+    for algorithm in (LocalSGDA, Sagda, FedGdaGt):
+        ends.append(noisy.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0])
     ends += [noisy.run(Cdma(local_steps=7, lr=0.03, lr_dual=0.05, alpha=alpha))[-1][0] for alpha in (0.1, 1.0)]
     for i, one in enumerate(ends):
         assert all(one.shape != other.shape or np.abs(one - other).max() > 1e-6 for other in ends[:i])
@@ -283,6 +341,7 @@ def test_the_gradient_at_the_global_point_may_have_a_batch_of_its_own(field: str
 STEPS: dict[str, Any] = {"local_steps": 10, "lr": 0.01, "lr_dual": 0.01}
 EXACT: list[FederatedStrategy] = [
     Sagda(**STEPS),
+    FedGdaGt(**STEPS),
     Cdma(**STEPS),
     Cdma(**STEPS, alpha=1.0),
     FedNest(**STEPS),
@@ -303,7 +362,7 @@ def test_sagdas_server_step_changes_the_way_and_not_the_goal(server_lr: float) -
     assert max(path[-1]) < REACHED
 
 
-@pytest.mark.parametrize("algorithm", [Sagda, Cdma, FedNest])
+@pytest.mark.parametrize("algorithm", [Sagda, FedGdaGt, Cdma, FedNest])
 def test_with_half_of_the_sites_the_draw_of_sites_leaves_a_floor(algorithm: type[FederatedStrategy]) -> None:
     """The gradient at the global point is that of the sites drawn: unbiased, but noisy."""
     random = np.random.default_rng(0)
