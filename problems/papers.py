@@ -80,3 +80,5 @@ AUC_MARGIN = Paper("Z. Yuan, Y. Yan, M. Sonka, T. Yang", "Large-scale Robust Dee
                    "arXiv:2012.03173")  # fmt: skip
 SOAP = Paper("Q. Qi, Y. Luo, Z. Xu, S. Ji, T. Yang", "Stochastic Optimization of Areas Under Precision-Recall Curves "
              "with Provable Convergence", "NeurIPS 2021", "arXiv:2104.08736")  # fmt: skip
+SOPA = Paper("D. Zhu, G. Li, B. Wang, X. Wu, T. Yang", "When AUC meets DRO: Optimizing Partial AUC for Deep Learning "
+             "with Non-Convex Convergence Guarantee", "ICML 2022", "arXiv:2203.00176")  # fmt: skip
