@@ -24,7 +24,7 @@ def numpy(tensor: Tensor | None) -> np.ndarray:
 
 
 def test_no_problem_is_forgotten() -> None:
-    elsewhere = {"auprc", "invariant-logistic", "maml"}  # no sums over samples: files of their own
+    elsewhere = {"auprc", "partial-auc", "invariant-logistic", "maml"}  # no sums over samples: files of their own
     assert {v["name"] for v in WITH_DATA} | {"saddle"} | elsewhere == set(PROBLEMS)
 
 
