@@ -42,8 +42,10 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
-PATHS = ("runs-dir", "state-dir", "data-root", "saddle-file")
 STOP_TIMEOUT = 5.0  # seconds to end in peace
+WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
+
+STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
 
 Scalar = bool | int | float | str
 
@@ -59,8 +61,8 @@ def main() -> int:
             overrides |= read_overrides(text)
     except (OSError, tomllib.TOMLDecodeError) as error:
         return complain(f"--run-config {text!r}: {error}")
-    for key in PATHS:  # the app runs elsewhere
-        if overrides.get(key):
+    for key in overrides:  # the app runs elsewhere
+        if is_path(key) and overrides[key]:
             overrides[key] = str(Path(str(overrides[key])).expanduser().absolute())
     if unknown := overrides.keys() - defaults.keys():
         return complain(*(did_you_mean(key, defaults) for key in sorted(unknown)))
@@ -69,7 +71,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="edelweiss-") as folder:
         home = Path(folder)
         environment = flower_environment(home)
-        with superlink(home, environment, "--simulation"):
+        with superlink(home, environment, "--simulation") as stop:
             federation = f"num-supernodes={supernodes} client-resources-num-cpus=1 {args.federation_config}"
             outcome = submit(
                 home,
@@ -77,8 +79,18 @@ def main() -> int:
                 overrides,
                 federation_config=federation,
                 show=lambda line: print(line, end="", flush=True),
+                stop=stop,
             )
-    return 0 if outcome.ok else complain(f"the run did not complete: {outcome.status}, {outcome.details}")
+    if outcome.ok:
+        return 0
+    reason = outcome.details.partition("exception: ")[2] or outcome.details
+    shown = reason in outcome.log  # a mistake in the run-config, say: once is enough
+    return complain("the run failed, see above" if shown else f"the run failed: {outcome.status}, {outcome.details}")
+
+
+def is_path(key: str) -> bool:
+    """Whether a run-config key names a file or a folder: that is what its last word is for, whoever declares it."""
+    return key.endswith(("-dir", "-root", "-file"))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -122,24 +134,33 @@ def submit(
     *,
     federation_config: str = "",
     show: Callable[[str], None] = lambda line: None,
+    stop: Callable[[], None] | None = None,
     timeout: float | None = None,
 ) -> Outcome:
-    """Run the app on the SuperLink of `home` to its end."""
+    """Run the app on the SuperLink of `home` to its end; when interrupted, `stop` it and show what it says to that."""
     settings = home / "run.toml"
     settings.write_text(to_toml(run_config), encoding="utf-8")
     command = ["flwr", "run", str(stage(home / "app")), "--stream", "--run-config", str(settings)]
     command += ["--federation-config", federation_config] if federation_config else []
     lines: list[str] = []
+
+    def follow(timeout: float | None) -> None:
+        with ends_after(timeout, flwr):
+            for line in flwr.stdout or ():
+                lines.append(line)
+                show(line)
+
     with started(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as flwr:
-        watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [flwr])
-        watchdog.daemon = True
-        watchdog.start()
-        for line in flwr.stdout or ():
-            lines.append(line)
-            show(line)
-        watchdog.cancel()
+        try:
+            follow(timeout)
+        except (KeyboardInterrupt, SystemExit):
+            if stop and STARTED.search("".join(lines)):
+                complain("stopping the run, it writes what it reached; once more, and it ends at once")
+                stop()
+                follow(WRITE_TIMEOUT)
+            raise
     log = "".join(lines)
-    if not (found := re.search(r"Successfully started run (\d+)", log)):
+    if not (found := STARTED.search(log)):
         return Outcome("refused", "Flower did not start it, see above", log)
     # `flwr run --stream` returns 0 for a failed run too, so ask.
     listing = ["flwr", "list", "--run-id", found[1], "--format", "json"]
@@ -149,10 +170,11 @@ def submit(
 
 
 @contextmanager
-def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[None]:
+def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[Callable[[], None]]:
     """Start a SuperLink, and the SuperExec that launches its ServerApps; end both with the block.
 
-    `home`, the FLWR_HOME of `environment`, then names it as the connection that `flwr` uses.
+    `home`, the FLWR_HOME of `environment`, then names it as the connection that `flwr` uses. Yields a function that
+    asks the ServerApps to end.
     """
     address = f"127.0.0.1:{free_port()}"
     # With `--isolation subprocess` the SuperLink would start the SuperExec, one after the other and in a
@@ -165,7 +187,7 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
     with (
         log_path.open("w") as log,
         started(server_command, environment, stdout=log, stderr=log) as server,
-        started(launcher_command, environment, stdout=log, stderr=log),
+        started(launcher_command, environment, stdout=log, stderr=log) as launcher,
     ):
         deadline = time.monotonic() + START_TIMEOUT
         while not healthy(f"http://{address}/health"):
@@ -175,7 +197,7 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "{address}"\ninsecure = true\n'
         )
-        yield
+        yield lambda: os.killpg(launcher.pid, signal.SIGINT)  # as Ctrl-C does; Ray's own processes block it
         server.terminate()  # so that both end at the same time
 
 
@@ -195,6 +217,18 @@ def started(command: list[str], environment: Mapping[str, str], **options: Any) 
         yield process
     finally:
         end_group(process)
+
+
+@contextmanager
+def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process if the block takes longer than so many seconds."""
+    watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

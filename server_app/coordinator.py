@@ -110,11 +110,11 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         )
         if strategy.personalised and strategy.exchanges:
             report.model = given_to_new_sites(problem, unpack(result.arrays)["x"], start)
-    except Exception:
+    except BaseException:  # Ctrl-C, too
+        report.close()
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
-    finally:
-        report.close()
+    report.close()
     sizes = {site.name: facts[site.node_id] for site in exchange.sites}
     progress.sites(report.records, sizes, personalised=strategy.personalised)
     if strategy.personalised:
