@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from config.errors import ConfigError, explain, unknown
+from config.errors import ConfigError, explain, unknown, unknown_key
 from datasets import DATASETS, PARTITIONS, SAMPLERS, DataConfig
 from models import MODELS, WITH_STATISTICS
 from problems import PROBLEMS, Task
@@ -62,6 +62,8 @@ Seconds = Annotated[float, Field(gt=0)]
 
 # The fields that all algorithms share are run-config keys too; they are declared once, in strategies/base.py.
 SHARED = {f.name.replace("_", "-"): f for f in fields(FederatedStrategy) if f.init}
+
+SITES_OWN = ("site", "data-dir", "partition-id", "num-partitions")  # keys of `SiteConfig` that no run has
 
 
 class RunConfig(BaseModel):
@@ -172,18 +174,18 @@ class RunConfig(BaseModel):
         own = {name: own_fields(algorithm) for name, algorithm in ALGORITHMS.items()}
         tables = {f"{name}.{key}" for name, keys in own.items() for key in keys}
         run_keys = {(f.alias or name) for name, f in cls.model_fields.items()} - {"hyper"}
+        algorithm = flat.get("algorithm", cls.model_fields["algorithm"].default)
         run: dict[str, Value] = {}
         for key, value in flat.items():
             if key in run_keys:
                 run[key] = value
             elif key not in SHARED and key not in tables:
-                problems.append(unknown("key", key, run_keys | set(SHARED) | tables))
+                problems.append(unknown_key(key, run_keys | set(SHARED) | tables, [str(algorithm)], SITES_OWN))
         config: RunConfig | None = None
         try:
             config = cls.model_validate(run)._settled()
         except ValidationError as error:
             problems += explain(error)
-        algorithm = flat.get("algorithm", cls.model_fields["algorithm"].default)
         hyper = {key: flat[key] for key in SHARED if key in flat}
         for name, f in SHARED.items():
             if name in hyper:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, RunConfig, flatten, parse_run_config
-from config.run import SHARED, Value
+from config import ConfigError, RunConfig, SiteConfig, flatten, parse_run_config
+from config.run import SHARED, SITES_OWN, Value
 from datasets import DATASETS, PARTITIONS, SAMPLERS
 from models import MODELS
 from problems import PROBLEMS
@@ -117,6 +117,30 @@ def test_an_unknown_key_gets_a_suggestion(wrong: str, meant: str) -> None:
     [problem] = problems_of({wrong: 1})
     assert f"unknown key '{wrong}'" in problem
     assert f"Did you mean '{meant}'?" in problem
+
+
+@pytest.mark.parametrize(
+    ("flat", "said"),
+    [
+        ({"lr": 0.05}, "Did you mean 'codasca.lr'?"),  # the default algorithm
+        ({"lr": 0.05, "algorithm": "ditto"}, "Did you mean 'ditto.lr'?"),
+        ({"lr_dual": 0.05, "algorithm": "ditto"}, "Did you mean 'ditto.lr-dual'?"),
+        ({"graph-file": "g.toml"}, "It is one of d-psgd, deprl, dispfl: write 'd-psgd.graph-file'"),
+        ({"codasca.rounds": 3}, "Did you mean 'rounds'?"),
+        ({"codasca.zzzzzz": 3}, "'codasca' has gamma, lr, server-lr"),
+        ({"zzzzzz": 3}, "pyproject.toml lists all keys, under [tool.flwr.app.config]"),
+        ({"zzzzzz.zzzzzz": 3}, "pyproject.toml lists all keys, under [tool.flwr.app.config]"),
+        ({"data-dir": "data"}, "Each site's operator sets it, in --node-config"),
+    ],
+)
+def test_an_unknown_key_is_looked_for_behind_the_dots_and_in_few_words(flat: dict[str, Value], said: str) -> None:
+    [problem] = problems_of(flat)
+    assert problem.endswith(said)
+    assert len(problem) < 150
+
+
+def test_a_key_of_a_site_is_known_as_one() -> None:
+    assert {name.replace("_", "-") for name in SiteConfig.model_fields} - known().keys() == set(SITES_OWN)
 
 
 def test_hyper_is_no_key() -> None:
