@@ -114,14 +114,15 @@ class Report:
         self.flush()
 
     def flush(self) -> None:
-        """Print and write the line that is still open."""
+        """Write and print the line that is still open."""
         if not self._open:
             return
-        self._open = False
         record = self.records[-1]
-        self.progress.round(record, self.config.rounds)
+        line = json.dumps(without_nan(record)) + "\n"
+        self._open = False
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(without_nan(record)) + "\n")
+            file.write(line)
+        self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
     # ------------------------------------------------------------------ at its end
 
