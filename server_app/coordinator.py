@@ -78,6 +78,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             config.min_replies,
             config.on_bad_update,
             progress.warn,
+            report.heard,
         )
         facts = ask(exchange)
         exchange.sites = named(config, exchange.sites, facts)

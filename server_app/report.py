@@ -93,6 +93,12 @@ class Report:
         every = self.config.checkpoint_every
         if every and record["round"] % every == 0:
             self.save_model()
+        self.heard(0, self.config.sites)
+
+    def heard(self, answered: int, sites: int) -> None:
+        """Show how many sites have answered, in the last evaluation: in all others lines of rounds come and go."""
+        if self.records and self.records[-1]["round"] == self.config.rounds:
+            self.progress.evaluating(answered, sites)
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Complete the line of a round with the sites' evaluations, pooled and one by one.
