@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     import torch
 
-    from server_app.local import keep_freed_memory
+    from server_app.worker import keep_freed_memory
 
     every = solvable()
     if unknown := set(options.names) - every.keys():
