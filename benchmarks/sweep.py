@@ -128,7 +128,7 @@ class Sweep:
         for part in ({} if self.full else self.study.reduced, cell, method.settings, *more, self.changes):
             merged |= part
         merged["algorithm"] = method.algorithm
-        own = ("", method.algorithm)  # the tables of other algorithms change nothing
+        own = ("", method.algorithm, merged.get("problem", "auc"))  # the tables of others change nothing
         return {key: value for key, value in merged.items() if key.rpartition(".")[0] in own and key not in MACHINE}
 
     def grid(self, method: Method) -> tuple[Settings, ...]:
