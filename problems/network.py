@@ -123,7 +123,7 @@ class NetworkProblem(Problem, Layers):
             x[place] = named.get(name, x[place])
         own = [named[name] for name in self.dual_scalars or ("y",) if name in named]
         if y is not None and own:
-            y = torch.tensor(own if self.dual_scalars else own[0]).to(y)
+            y = torch.tensor(own if self.dual_scalars else own[0], dtype=y.dtype, device=y.device)
         return x, y
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from client_app.oracle import SiteOracle, stream
+from config import RunConfig
 from datasets import Cohort, Samples
 from models import Architecture, FlatNetwork
 from problems import PROBLEMS, Problem, Setting
@@ -123,3 +125,12 @@ def batch(seed: int, positives: int, negatives: int, dtype: torch.dtype = torch.
 def samples(inputs: Tensor, labels: Tensor) -> Samples:
     """Make a batch a set of samples."""
     return Samples(inputs.float(), labels, torch.arange(len(labels)))
+
+
+def opened(problem: Problem, inputs: Tensor, labels: Tensor, **keys: Any) -> SiteOracle:
+    """Return a site's oracle over these training samples, in its first round; ``keys`` are of the run-config.
+
+    What it draws is float32, as in a run, so the problem should be.
+    """
+    config = RunConfig.parse({"batch-size": 8, **keys})
+    return SiteOracle.open(config, problem, samples(inputs, labels), stream(0, 0, 1, 0))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from problems.auc import AucMargin
 from tests.problems.example import FEATURES, batch, make, point, samples
 
 POSITIVES, NEGATIVES = 7, 23
@@ -80,6 +81,15 @@ def test_projection() -> None:
     assert torch.equal(margin.project(margin.project(y)), margin.project(y))
     assert torch.equal(auc.project(y), y)
     assert y.tolist() == [-2, 0, 3], "the argument is left alone"
+
+
+def test_a_prior_of_its_own_replaces_that_of_the_sites() -> None:
+    problem = make("auc-margin", prior=0.2)
+    assert problem.p == 0.2
+    data = batch(0, 3, 5)
+    x, y = point(problem, 0)
+    given = AucMargin(problem.setting, prior=0.7)
+    assert torch.equal(given.gradient(x, y, data)[0], make("auc-margin", prior=0.7).gradient(x, y, data)[0])
 
 
 @pytest.mark.parametrize("prior", [0.01, 0.5, 0.99])

@@ -49,13 +49,10 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("margin", [0.1, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize(("positives", "negatives"), [(1, 9), (4, 12), (7, 1), (3, 0)])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_value_and_gradient_are_those_of_a_double_loop(
-    margin: float, positives: int, negatives: int, seed: int
-) -> None:
+def test_value_and_gradient_are_those_of_a_double_loop(margin: float, positives: int, negatives: int) -> None:
     problem = build(margin)
-    x, _ = point(problem, seed)
-    inputs, labels = batch(seed + 10, positives, negatives)
+    x, _ = point(problem, 0)
+    inputs, labels = batch(10, positives, negatives)
 
     def value(v: np.ndarray) -> float:
         return double_loop(sigmoid(inputs.numpy() @ v[:FEATURES] + v[FEATURES]), labels.numpy(), margin)
@@ -96,15 +93,16 @@ def with_logits(logits: list[float]) -> Tensor:
 
 @pytest.mark.parametrize("margin", [1e-30, 1e-3, 1.0])
 @pytest.mark.parametrize("logits", [[0.0] * 4, [50.0, 50, -50, -50], [-1e4, 1e4, 1e4, 1e4], [200.0, -200, 0, 0]])
-@pytest.mark.parametrize("labels", [[1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
-def test_it_is_finite_whatever_the_scores(margin: float, logits: list[float], labels: list[int]) -> None:
+def test_it_is_finite_whatever_the_scores(margin: float, logits: list[float]) -> None:
     """In float32 the square of a margin of 1e-30 is zero: there a positive can be without any loss mass."""
     problem, x = logit_problem(margin)
-    inputs, targets = with_logits(logits), torch.tensor(labels)
-    gx, _ = problem.gradient(x, None, (inputs, targets))
-    assert gx.isfinite().all()
-    loss = float(str(problem.metrics(x, None, samples(inputs, targets))["loss"]))
-    assert -1 <= loss <= 0
+    inputs = with_logits(logits)
+    for labels in ([1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]):
+        targets = torch.tensor(labels)
+        gx, _ = problem.gradient(x, None, (inputs, targets))
+        assert gx.isfinite().all()
+        loss = float(str(problem.metrics(x, None, samples(inputs, targets))["loss"]))
+        assert -1 <= loss <= 0
 
 
 def test_a_positive_without_loss_mass_counts_as_perfectly_ranked_and_leaves_the_others_alone() -> None:

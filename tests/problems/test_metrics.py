@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import nn
 
+from problems import PROBLEMS, ProblemError
 from problems.bce import Bce
-from problems.metrics import BINS, LIMIT, histogram, pool, ranking
+from problems.metrics import BINS, HEADLINE, LIMIT, METRICS, histogram, pool, ranking
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
 Site = tuple[np.ndarray, np.ndarray]
@@ -167,6 +168,53 @@ def test_a_site_with_one_class_still_counts() -> None:
     assert math.isnan(report(positives)["auroc"])
     assert pooled["auroc"] == pytest.approx(ranking(labels, scores)["auroc"], abs=0.02)
     assert abs(pooled["auroc"] - report(both)["auroc"]) > 0.1
+
+
+# ---------------------------------------------------------------------- the table of metrics
+
+
+def test_a_metric_without_a_row_is_refused_with_one_line() -> None:
+    known = report(drawn(1, 2, 8))
+    with pytest.raises(ProblemError) as refusal:
+        pool([known | {"brier": 0.2}, known | {"brier": 0.3}])
+    assert str(refusal.value) == "the metric 'brier' has no row in problems/metrics.py: add one to METRICS"
+
+
+ELSEWHERE: list[dict[str, Any]] = [
+    {"name": "auprc"},
+    {"name": "invariant-logistic"},
+    {"name": "saddle"},
+    {"name": "maml", "ways": 2, "queries": 2},
+]
+
+
+@pytest.mark.parametrize("variant", [*WITH_DATA, *ELSEWHERE], ids=name_of)
+def test_every_metric_of_every_problem_has_a_row_and_can_be_pooled(variant: dict[str, Any]) -> None:
+    problem = make(**variant)
+    x, y = point(problem, 0)
+    held_out = samples(*batch(2, 12, 15)) if problem.needs_data else None
+    reported = problem.metrics(x, y, held_out)
+    assert reported.keys() <= METRICS.keys()
+    pooled = pool([reported, reported])
+    assert pooled.keys() == {name for name in reported if METRICS[name].pooled != "only"}
+    counts = {name for name in pooled if METRICS[name].pooled == "sum"}
+    assert all(pooled[name] == 2 * float(str(reported[name])) for name in counts)
+    assert pooled.keys() & set(HEADLINE), "something for the tables and curves"
+    assert any(METRICS[name].diverges for name in reported), "something that shows divergence"
+
+
+def test_every_problem_is_among_these() -> None:
+    assert {variant["name"] for variant in [*WITH_DATA, *ELSEWHERE]} == set(PROBLEMS)
+
+
+def test_the_table_is_complete() -> None:
+    """A number for the tables says which way is better; only what has a curve has a logarithmic axis."""
+    for name, row in METRICS.items():
+        assert row.label, name
+        assert row.pooled in ("mean", "sum", "scores", "classes", "only")
+        assert row.better in ("up", "down") or not (row.headline or row.diverges or row.log)
+        assert row.headline or not row.log
+    assert [name for name in METRICS if METRICS[name].headline] == list(HEADLINE)
 
 
 # ---------------------------------------------------------------------- what a network problem reports

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import FrozenInstanceError, dataclass, fields
+from functools import partial
 from typing import Any
 
 import pytest
 
 from config.tables import SHARED, own_options
 from federation import FederatedStrategy, StrategyError
-from keys import check_fields, choice, hyper
+from keys import check_fields, choice, hyper, options_of
+from problems import PROBLEMS, Problem, ProblemError, Setting
 from strategies import ALGORITHMS
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg
 from strategies.local_sgda import LocalSGDA
 
-FIELDS = list({id(f): (a, f) for a in ALGORITHMS.values() for f in fields(a)}.values())
-"""Every field once, with an algorithm that has it: those that inherit it have the same object."""
+OWNERS: list[type] = [*ALGORITHMS.values(), *PROBLEMS.values()]
+FIELDS = list({id(f): (owner, f) for owner in OWNERS for f in options_of(owner).values()}.values())
+"""Every option once, with a class that has it: those that inherit it have the same object."""
 
 
 @dataclass
@@ -76,18 +80,22 @@ def test_every_algorithm_checks_all_its_fields_those_that_it_inherits_too() -> N
         assert [line.partition(" = None: ")[0] for line in str(error.value).splitlines()] == keys
 
 
-@pytest.mark.parametrize(("algorithm", "field"), FIELDS, ids=lambda v: getattr(v, "name", str(v)))
-def test_every_hyper_parameter_is_checked_and_documented(algorithm: type[FederatedStrategy], field: Any) -> None:
+@pytest.mark.parametrize(("owner", "field"), FIELDS, ids=lambda v: getattr(v, "name", str(v)))
+def test_every_option_is_checked_and_documented(owner: type, field: Any) -> None:
+    """Of algorithms and of problems, whose messages name the table."""
     assert field.metadata["doc"]
-    build: Any = algorithm
+    of_problem = issubclass(owner, Problem)
+    build: Any = partial(owner, Setting()) if of_problem else owner
+    error = ProblemError if of_problem else StrategyError
+    key = re.escape((f"{owner.name}." if of_problem else "") + field.name.replace("_", "-"))  # type: ignore[attr-defined]
     for wrong in (math.nan, "nonsense", None):
-        with pytest.raises(StrategyError, match=rf"^{field.name.replace('_', '-')} = "):
+        with pytest.raises(error, match=rf"^{key} = "):
             build(**{field.name: wrong})
     if isinstance(field.default, float | int):
-        low, above, high = (field.metadata[key] for key in ("low", "above", "high"))
+        low, above, high = (field.metadata[end] for end in ("low", "above", "high"))
         assert max(low, above) <= field.default <= high
         assert max(low, above) >= 0, "nothing here can be negative"
-        with pytest.raises(StrategyError, match=f"{field.name.replace('_', '-')} = -1"):
+        with pytest.raises(error, match=rf"^{key} = -1: "):
             build(**{field.name: -1})
 
 

@@ -74,7 +74,6 @@ PERSONALISED = ["d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod"]
         ({"deprl.graph-file": "g.csv"}, r"deprl\.topology = 'ring', deprl\.graph-file = 'g\.csv'.* no other has one"),
         ({"deprl.graph-file": "g.txt"}, r"deprl\.graph-file = 'g\.txt': must name a file with \.toml or \.csv"),
         ({"weighting": "examples"}, r"weighting = 'examples'.*deprl.*the graph says"),
-        ({"fraction": 0.5}, r"fraction = 0\.5: deprl needs all sites"),
         ({"head": "body.3", "algorithm": "fedrod", "problem": "cross-entropy"}, r"head = 'body\.3'.*last layer"),
     ],
 )

@@ -17,12 +17,11 @@ def sample(dtype: torch.dtype, count: int) -> torch.Tensor:
     return (values > 20) if dtype == torch.bool else values.abs().to(dtype)
 
 
-@pytest.mark.parametrize("count", [0, 1, 1000])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_round_trip(dtype: torch.dtype, count: int) -> None:
-    sent = {"x": sample(dtype, count), "y": sample(torch.float32, 3)}
+def test_round_trip(dtype: torch.dtype) -> None:
+    sent = {"x": sample(dtype, 1000), "one": sample(dtype, 1), "none": sample(dtype, 0), "y": sample(torch.float32, 3)}
     received = unpack(pack(sent))
-    assert list(received) == ["x", "y"]
+    assert list(received) == list(sent)
     for name, vector in sent.items():
         assert received[name].dtype == vector.dtype
         assert received[name].shape == vector.shape
