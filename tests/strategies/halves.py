@@ -137,7 +137,7 @@ def drive(
     kept: dict[int, Arrays] = {k: {} for k in range(sites)}
     total = sum(site.weight for site in everybody)
     through = (lambda arrays: unpack(pack(arrays))) if wire else dict
-    body = {"body": start["x"][: oracles(0, 1).head]} if strategy.shares_body else {}
+    body = {"body": start["x"][: oracles(0, 1).head]} if strategy.splits_model else {}
     state = strategy.initial_state(start | body)
     history: dict[int, Arrays] = {}
     turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
