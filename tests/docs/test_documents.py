@@ -32,6 +32,7 @@ from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
 from strategies.local_steps import step
+from tests.strategies.cards import value
 
 REPO = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
@@ -268,15 +269,6 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
 
 
 # ---------------------------------------------------------------------- what cards and problems say of themselves
-
-
-def value(cell: str, **numbers: float) -> float:
-    """Evaluate a sum such as "2d + p" or "4q - 2"."""
-    total = 0.0
-    for term in cell.replace("+ ", "").replace("- ", "-").split():
-        sign, factor, letter = re.fullmatch(r"(-?)(\d*)([a-z]?)", term).groups()  # type: ignore[union-attr]
-        total += (-1 if sign else 1) * int(factor or 1) * (numbers[letter] if letter else 1)
-    return total
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
