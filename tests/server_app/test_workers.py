@@ -158,6 +158,12 @@ def test_fresh_processes_have_to_pay_for_a_longer_start(tmp_path: Path) -> None:
     assert processes_pay(RunConfig.parse({"rounds": 1000}), 2083, 2, "spawn")
 
 
+def test_a_message_has_to_be_worth_its_way_however_many_there_are(tmp_path: Path) -> None:
+    keys = saddle_job(tmp_path, rounds=10**6, sites=1000)
+    assert not processes_pay(RunConfig.parse(keys | {"local-steps": 1}), 5, 2, "fork")
+    assert processes_pay(RunConfig.parse(keys | {"local-steps": 1000}), 5, 2, "fork")
+
+
 counts = st.integers(1, 1000)
 
 
