@@ -97,7 +97,7 @@ class RunConfig(BaseModel):
     label: str = Field("label", description="label column of a site's own table or labels.csv")
     standardise: bool = Field(True, description="by mean and deviation over all sites, which send sums and counts")
     sampler: SamplerName = Field("auto", description="auto: what the problem needs; uniform: each sample once per "
-                                 "epoch, and a round starts a new one; fixed-positives: a share in each batch")  # fmt: skip
+                                 "epoch, and a round starts a new one; fixed-positives: so many in each")  # fmt: skip
     positives_per_batch: Positive = Field(
         4, description="for fixed-positives; auprc and partial-auc: b, their outer samples"
     )
