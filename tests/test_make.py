@@ -9,16 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
 from bin.run import is_path
 from config import RunConfig
+from config.tables import tables
 from keys import read_overrides
-from problems import PROBLEMS
-from strategies import ALGORITHMS
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
@@ -122,13 +120,10 @@ def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash
 
 def test_whatever_is_declared_as_a_file_is_one_for_make_run() -> None:
     declared = {
-        f"{name}.{f.name}".replace("_", "-")
-        for name, owner in [*ALGORITHMS.items(), *PROBLEMS.items()]
-        for f in (fields(owner) if is_dataclass(owner) else ())
-        if "suffixes" in f.metadata  # see strategies.hyper.file
+        f"{name}.{key}" for name, found in tables().items() for key, f in found.items() if "suffixes" in f.metadata
     }
-    assert "deprl.graph-file" in declared
+    assert {"deprl.graph-file", "saddle.file"} <= declared
     assert {key for key in declared if not is_path(key)} == set()
     paths = {key for key, value in RunConfig.parse({}).flat().items() if is_path(key)}
-    assert paths >= {"runs-dir", "state-dir", "data-root", "saddle-file"}
+    assert paths >= {"runs-dir", "state-dir", "data-root"}
     assert all(isinstance(RunConfig.parse({}).flat()[key], str) for key in paths)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
 
+from federation import RunError
 from server_app.app import PlainMistakes, stoppable
-from strategies import RunError
 
 ROOT = Path(__file__).resolve().parents[2]
 

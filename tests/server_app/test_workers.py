@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import RunConfig
-from config.run import Value
+from federation import Oracle, RunError, Turn
+from keys import Value
 from server_app import simulate
 from server_app.local import LocalGrid, processes_pay
 from server_app.pool import Pool
-from strategies import ALGORITHMS, Oracle, RunError, Turn
+from strategies import ALGORITHMS
 from strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import job, saddle_job
 

@@ -115,9 +115,7 @@ def test_codasca_in_the_engine_follows_the_reference(fraction: float, weights: l
 
 PAIRS = [(a, p) for a in ALGORITHMS for p in PROBLEMS]
 CLAIMED = [(a, p) for a, p in PAIRS if can_solve(ALGORITHMS[a], PROBLEMS[p])]
-FIRST_ROUND: dict[
-    str, int
-] = {  # gradients of a site with three steps, where the card does not hold yet
+FIRST_ROUND: dict[str, int] = {  # gradients of a site with three steps, where the card does not hold yet
     "momentum-local-sgda": 4,
     "momentum-local-sgda-plus": 8,
     "fmgda": 5,
