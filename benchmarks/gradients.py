@@ -2,10 +2,10 @@
 
     EDELWEISS_DATA=folder/with/mnist python -m benchmarks.gradients      # about 6 minutes
 
-Writes docs/results/gradients.{csv,md}. The job is that of benchmarks/engine.py at 4 sites: MNIST dealt evenly, 20 steps
-of batch 50 between two averagings, `cnn-mnist`, one process, one thread, no evaluation in the timed part. A gradient is
-one of 50 samples: an algorithm that takes two on one batch has taken two. So everything else that an algorithm does
-(its own vectors, its memory, messages and averages) counts as the price of its gradients.
+Writes docs/results/gradients.csv, and the table in gradients.md. The job is that of benchmarks/engine.py at 4 sites:
+MNIST dealt evenly, 20 steps of batch 50 between two averagings, `cnn-mnist`, one process, one thread, no evaluation in
+the timed part. A gradient is one of 50 samples: an algorithm that takes two on one batch has taken two. So everything
+else that an algorithm does (its own vectors, its memory, messages and averages) counts as the price of its gradients.
 
 The bare loop holds standardised float32 images, picks a batch, and does forward, loss, backward and a step of
 `torch.optim.SGD` (ascent for the dual variable); after 20 steps it takes the next site's turn, after the last site it
@@ -17,7 +17,6 @@ time, and the figure is the median.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 import sys
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.engine import BATCH, JOB, REPO, STEPS
-from benchmarks.tables import insert
+from benchmarks.pages import insert, write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +65,8 @@ def auprc(outputs: Tensor, labels: Tensor, scalars: Tensor, dual: Tensor, prior:
     """Average precision with the squared hinge surrogate."""
     h = outputs.sigmoid()
     pairs = (1 - h[labels == 1][:, None] + h[None]).relu() ** 2
-    return -((pairs * labels).sum(1) / pairs.sum(1)).mean()
+    loss: Tensor = -((pairs * labels).sum(1) / pairs.sum(1)).mean()
+    return loss
 
 
 LOSSES = {"auc": auc, "bce": bce, "auprc": auprc}
@@ -139,10 +139,11 @@ class Bare:
 
 def local(algorithm: str, problem: str, rounds: int) -> float:
     """Run an algorithm in this process; returns seconds per gradient of 50 samples, without the first round."""
+    from config.tables import own_options
     from server_app import simulate
-    from strategies import ALGORITHMS, own_fields
+    from strategies import ALGORITHMS
 
-    steps = {f"{algorithm}.{key}": LR for key in own_fields(ALGORITHMS[algorithm]) if key in ("lr", "lr-dual")}
+    steps = {f"{algorithm}.{key}": LR for key in own_options(ALGORITHMS[algorithm]) if key in ("lr", "lr-dual")}
     own: dict[str, Any] = {"local-steps": STEPS} | OWN.get(algorithm, {})
     if problem == "auprc":  # half of the samples are positive, in the bare loop's batches too
         own |= {"sampler": "fixed-positives", "positives-per-batch": BATCH // 2}
@@ -186,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     import torch
 
-    from server_app.local import keep_freed_memory
+    from server_app.worker import keep_freed_memory
 
     every = solvable()
     if unknown := set(options.names) - every.keys():
@@ -209,14 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"[{repeat + 1}/{options.repeats}] {name}: {ours / found[name][-1][1]:.3f}", file=sys.stderr, flush=True
             )
     rows = [line(name, problem, found[name]) for name, problem in jobs.items()]
-    options.results_dir.mkdir(parents=True, exist_ok=True)
-    with (options.results_dir / "gradients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(options.results_dir / "gradients.csv", rows)
     text = markdown(rows)
-    (options.results_dir / "gradients.md").write_text(text, encoding="utf-8")
-    insert(options.results_dir.parent / "results.md", "gradients", text)
+    insert(options.results_dir / "gradients.md", "gradients", "Gradients: seconds per evaluation", text)
     print(text)
     return 0
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from models import build
-from problems import Task, build_problem
+from datasets import Cohort
+from models import Architecture, build
+from problems import Setting
 from problems.maml import Maml
 
 SHAPE, WAYS, QUERIES, INNER_LR = (1, 28, 28), 5, 15, 0.4
@@ -69,20 +70,9 @@ def main() -> None:
         labels = torch.arange(WAYS, device=options.device).repeat(tasks, shots + QUERIES)
         steps: dict[torch.dtype, list[Callable[[], Tensor]]] = {}
         for dtype in (torch.float64, torch.float32):
-            task = Task(
-                problem="maml",
-                model="conv4",
-                hidden=hidden,
-                shape=SHAPE,
-                ways=WAYS,
-                shots=shots,
-                queries=QUERIES,
-                inner_lr=INNER_LR,
-                device=options.device,
-                dtype=dtype,
-            )
-            problem = build_problem(task)
-            assert isinstance(problem, Maml)
+            architecture = Architecture(model="conv4", hidden=hidden)
+            setting = Setting(cohort=Cohort(shape=SHAPE), architecture=architecture, device=options.device, dtype=dtype)
+            problem = Maml(setting, ways=WAYS, shots=shots, queries=QUERIES, inner_lr=INNER_LR)
             module = build("conv4", SHAPE, WAYS, hidden=hidden).to(options.device, dtype)
             x, z = problem.initial()["x"], inputs.to(dtype)
             steps[dtype] = [

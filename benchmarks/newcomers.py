@@ -4,14 +4,13 @@
 
 Reads the runs that `python -m benchmarks.reproduce deprl-mnist` left. Eight new workers share the test set, on which
 nobody has trained, by the run's own Dirichlet distribution. Each trains a head on half of its images, as
-`python -m client_app personalise` does, and is tested on the other half, before and after. Writes
-NAME-newcomers.csv and NAME-newcomers.md.
+`python -m client_app personalise` does, and is tested on the other half, before and after. Writes NAME-newcomers.csv,
+and the study's part of deprl-newcomers.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 import sys
@@ -22,9 +21,11 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.reproduce import Sweep, combinations
-from benchmarks.studies import REPO, STUDIES
-from benchmarks.tables import insert, spread
+from benchmarks.pages import insert, write_csv
+from benchmarks.studies import REPO, STUDIES, Study
+from benchmarks.sweep import Job, Sweep, combinations
+from benchmarks.tables import spread
+from keys import Stream
 
 NEWCOMERS = 8
 STEPS = 200
@@ -36,17 +37,17 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
     import numpy as np
     import torch
 
-    from client_app.personalise import Given, personalise
+    from client_app.personalise import FinishedRun, personalise
     from datasets import SiteData, load_test
     from datasets.partition import Rows, partition
     from datasets.splits import stratified
 
     torch.set_num_threads(1)
-    given = Given.read(folder, {"data-root": data_root} if data_root else {})
+    given = FinishedRun.read(folder, {"data-root": data_root} if data_root else {})
     test = load_test(replace(given.config.data(), personal_test=False))
     assert test is not None, "the studies' data come with a test set"
     labels = test.targets().numpy()
-    random = np.random.default_rng([given.config.seed, 9])
+    random = np.random.default_rng([given.config.seed, Stream.NEWCOMERS])
     rows = Rows(labels, labels, np.zeros_like(labels), None, given.config.concentration)
     owner = partition("dirichlet", rows, NEWCOMERS, random)
     before: list[float] = []
@@ -56,68 +57,78 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
         held_out = stratified(labels[mine], 0.5, random)
         parts = (torch.from_numpy(mine[chosen]) for chosen in (~held_out, held_out))
         train, own_test = (replace(test, rows=test.rows[part]) for part in parts)
-        data = SiteData(f"new-{k}", train, own_test, given.facts["classes"], 0)
+        data = SiteData(f"new-{k}", train, own_test, given.cohort.classes, 0)
         outcome = personalise(given, data, steps=STEPS)
         for values, metrics in ((before, outcome.before), (after, outcome.after)):
             values.append(float(metrics["accuracy"]))  # type: ignore[arg-type]  # other metrics are lists
     return statistics.mean(before), statistics.mean(after)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every run of a study that left a body, and write the tables; returns the exit code."""
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     named = [name for name, study in STUDIES.items() if KEY in study.compare]
+    data = os.environ.get("EDELWEISS_DATA", "")
     parser.add_argument("name", choices=named, help="of a study whose runs are there")
-    parser.add_argument(
-        "--data-root", default=os.environ.get("EDELWEISS_DATA", ""), help="folder with mnist/, cifar10/"
-    )
+    parser.add_argument("--data-root", default=data, help="folder with mnist/, cifar10/")
     parser.add_argument("--runs-dir", type=Path, default=REPO / "runs" / "reproduce", help="where the runs are")
     parser.add_argument("--results-dir", type=Path, default=REPO / "docs" / "results", help="where results are written")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one per core")
-    options = parser.parse_args(arguments)
+    return parser
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure every run of a study that left a body, and write the tables; returns the exit code."""
+    options = command_line().parse_args(arguments)
     study = STUDIES[options.name]
     sweep = Sweep(study, False, options.runs_dir.expanduser().resolve() / study.name)
     points = ((method, sweep.choose(method)) for method in study.methods)
     jobs = [job for method, point in points if point is not None for job in sweep.reported(method, point)]
     there = [job for job in jobs if (sweep.folder / job.name / "model.safetensors").exists()]
     if not there:
-        print(
-            f"error: no runs in {sweep.folder}: python -m benchmarks.reproduce {study.name} makes them", file=sys.stderr
-        )
+        print(f"error: no runs in {sweep.folder}: {sweep.command} makes them", file=sys.stderr)
         return 1
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         folders, roots = [sweep.folder / job.name for job in there], [options.data_root] * len(there)
-        found = dict(zip([job.name for job in there], pool.map(measure, folders, roots), strict=True))
-
-    lines, cells = [], defaultdict(list)
-    for job in there:
-        before, after = found[job.name]
-        cells[job.method.label, job.cell[KEY]].append((before, after))
-        line = {"method": job.method.label, KEY: job.cell[KEY], "seed": job.repeat["seed"]}
-        lines.append(line | {"before": before, "after": after})
+        found = list(zip(there, pool.map(measure, folders, roots), strict=True))
     name = f"{study.name}-newcomers"
-    with (options.results_dir / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    text = markdown(study, found)
+    write_csv(
+        options.results_dir / f"{name}.csv",
+        [
+            {
+                "method": job.method.label,
+                KEY: job.cell[KEY],
+                "seed": job.repeat["seed"],
+                "before": before,
+                "after": after,
+            }
+            for job, (before, after) in found
+        ],
+    )
+    insert(options.results_dir / "deprl-newcomers.md", name, "New workers", text)
+    print(text)
+    return 0
+
+
+def markdown(study: Study, found: Sequence[tuple[Job, tuple[float, float]]]) -> str:
+    """Return the table: a row per method, two columns per class mix."""
+    cells = defaultdict(list)
+    for job, accuracies in found:
+        cells[job.method.label, job.cell[KEY]].append(accuracies)
     mixes = [cell[KEY] for cell in combinations(study.compare)]
     command = f"python -m benchmarks.newcomers {study.name}"
     headings = ["method", *(f"π = {mix}, {when}" for mix in mixes for when in ("given", "own head"))]
     table = [f"| {' | '.join(headings)} |", "|" + " --- |" + " ---: |" * (len(headings) - 1)]
-    for label in dict.fromkeys(job.method.label for job in there):
+    for label in dict.fromkeys(job.method.label for job, _ in found):
         numbers = [spread([pair[when] for pair in cells[label, mix]]) for mix in mixes for when in (0, 1)]
         table.append(f"| {label} | {' | '.join(numbers)} |")
-    text = (
+    return (
         f"<!-- Written by `{command}`; do not edit. -->\n\n"
         f"`{command}`: {study.title}, {NEWCOMERS} new workers with {STEPS} steps on the head. Accuracy with the head "
-        "that comes with the model (an untrained one where sites keep theirs) and with an own one: mean over the new "
+        "that comes with the model (untrained where sites keep theirs) and with a head of their own: mean over the new "
         f"workers, mean ± standard deviation over {len(study.repeat['seed'])} seeds.\n\n" + "\n".join(table) + "\n"
     )
-    (options.results_dir / f"{name}.md").write_text(text, encoding="utf-8")
-    insert(options.results_dir.parent / "results.md", name, text)
-    print(text)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,31 +1,27 @@
-"""What a study's runs say: a table as CSV and as Markdown, and a picture.
+"""What a study's runs say, as a table: in Markdown, and as CSV with a line per run.
 
-The CSV has a line per run, tuning runs too. The Markdown shows mean ± standard deviation over the repeats, what a site
-computed and exchanged, and how far each method was when it had used up the budget of one of them.
+The Markdown shows mean ± standard deviation over the repeats, what a site computed and exchanged, and how far each
+method was when it had used up the budget of one of them.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
-from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.reproduce import Job, Outcome, Sweep, combinations, final, metric, parsed, shown
-from benchmarks.studies import Method, Settings
+from benchmarks.sweep import Job, Outcome, Sweep, combinations, final, metric, parsed, shown
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
+    from benchmarks.studies import Method, Settings, Study
 
 Runs = list[tuple[Job, Outcome]]
 Cell = tuple[tuple[str, Any], ...]  # keys that are compared, and a value of each
 
 COSTS = {"gradients": "gradients", "samples": "sample gradients", "megabytes": "MB"}
-STYLES = ("-", "--", ":")  # ten colours, then again with another style
+NOTHING = "–"
 
 
 @dataclass
@@ -105,44 +101,6 @@ def gather(sweep: Sweep) -> Tables:
     return tables
 
 
-def write(sweep: Sweep, folder: Path) -> str:
-    """Write NAME.csv, NAME.md and NAME.png, and the table into ../results.md where that has a place for it.
-
-    Returns the Markdown.
-    """
-    name = sweep.study.name + ("-full" if sweep.full else "")
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = gather(sweep)
-    text = markdown(sweep, tables)
-    picture = f"\n![{sweep.study.title}]({{}}{name}.png)\n" if drawn(tables) else ""
-    (folder / f"{name}.md").write_text(text + picture.format(""), encoding="utf-8")
-    lines = csv_lines(sweep, tables)
-    if lines:
-        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            names = list(dict.fromkeys(key for line in lines for key in line))
-            writer = csv.DictWriter(file, names, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
-    if picture:
-        draw(sweep, tables, folder / f"{name}.png")
-    insert(folder.parent / "results.md", name, text + picture.format(f"{folder.name}/"))
-    return text
-
-
-def drawn(tables: Tables) -> bool:
-    """Return whether there is anything to draw."""
-    return any(row.converged for rows in tables.values() for row in rows)
-
-
-def insert(page: Path, name: str, text: str) -> None:
-    """Replace what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, if a page has those lines."""
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
-    before, found, rest = page.read_text(encoding="utf-8").partition(begin) if page.exists() else ("", "", "")
-    _, closed, after = rest.partition(end)
-    if found and closed:
-        page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
-
-
 # ---------------------------------------------------------------------- CSV
 
 
@@ -172,87 +130,73 @@ def csv_lines(sweep: Sweep, tables: Tables) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- Markdown
 
 
-def markdown(sweep: Sweep, tables: Tables) -> str:
-    """Return the tables with what one has to know to read them."""
-    study = sweep.study
-    command = f"python -m benchmarks.reproduce {study.name}{' --full' if sweep.full else ''}"
-    repeats = " × ".join(f"{len(values)} {key}s" for key, values in study.repeat.items())
-    parts = [f"<!-- Written by `{command}`; do not edit. -->", f"`{command}`: {study.title}."]
-    if not sweep.full and study.note:
-        parts.append(study.note)
-    if any(sweep.tuning(method) for method in study.methods):
-        first = shown({key: values[0] for key, values in study.compare.items()})
-        parts.append(
-            f"Step sizes: for each method the best of its own grid of {len(sweep.grid(study.methods[0]))} points, by "
-            f"`{study.select}` (the samples that the sites hold out) at seed {study.tuning_seed}"
-            + (f" and {first}" if first else "")
-            + ", which no number below uses."
-        )
-    parts.append(f"Mean ± standard deviation over {repeats}.")
-    if study.reference:
-        parts.append(
-            f"The columns on the right: {next(iter(study.report.values()))} at the last evaluation before a method had "
-            f"used more sample gradients, or more bytes, than {study.reference} in its whole run."
-        )
-    if study.paper:
-        parts.append(study.paper_note)
-    versions = {outcome.version for rows in tables.values() for row in rows for _, outcome in row.runs}
-    if len(versions) > 1:
-        parts.append(f"These runs are of {len(versions)} versions of the code: {', '.join(sorted(versions))}.")
-    if sweep.changes:
-        parts.append(f"Changed by hand: {shown(sweep.changes)}.")
-    if len(study.compare) > 1:
-        parts.append("\n".join(table(sweep, tables, tuple(study.compare))))
-    else:
-        for cell, rows in tables.items():
-            if cell:
-                parts.append(f"**{shown(dict(cell))}**")
-            parts.append("\n".join(table(sweep, {cell: rows})))
-    return "\n\n".join(parts) + "\n"
+Entry = Callable[[Cell, Row], str]  # what stands in a column of numbers for a method that has runs
 
 
-def table(sweep: Sweep, tables: Tables, keys: tuple[str, ...] = ()) -> list[str]:
-    """Return one table of one or several cells, line by line; ``keys``, in its first columns, tell them apart."""
-    study = sweep.study
-    headings = [*keys, "method", "step sizes"]
-    for heading in study.report.values():
-        headings.append(heading)
-        if any(heading in numbers for numbers in study.paper.values()):
-            headings.append(f"{heading}, paper")
-    path, main = next(iter(study.report.items()))
-    if study.target is not None:
-        headings.append(f"rounds to {main} {study.target:g}")
+def table(sweep: Sweep, tables: Tables, keys: Sequence[str] = ()) -> str:
+    """Return one table of one or several cells; the values of ``keys``, in its first columns, tell them apart."""
     every = [(cell, row) for cell, rows in tables.items() for row in rows]
-    kinds = [kind for kind in COSTS if any(row.spent(kind) for _, row in every)]
-    headings += [f"{COSTS[kind]} per site" for kind in kinds]
-    references = {cell: row for cell, row in every if row.method.label == study.reference and row.converged}
-    budgeted = [kind for kind in kinds if kind != "gradients"] if references else []
-    headings += [f"{main} within {study.reference}'s {COSTS[kind]}" for kind in budgeted]
-    lines = [
-        "| " + " | ".join(headings) + " |",
-        "|" + " --- |" * (len(keys) + 2) + " ---: |" * (len(headings) - len(keys) - 2),
-    ]
+    columns = metrics(sweep.study) | costs(sweep.study, every)
+    lines = [[*keys, "method", "step sizes", *columns], ["---"] * (len(keys) + 2) + ["---:"] * len(columns)]
     for cell, row in every:
-        cells = [shown({key: dict(cell)[key]}).partition("=")[2] for key in keys]
-        if not row.runs:
-            why = "not run" if row.missing or None in map(sweep.outcome, sweep.tuning(row.method)) else "diverged"
-            cells += [row.method.label, "every point of the grid diverged" if why == "diverged" else "", why]
-            lines.append("| " + " | ".join(cells + ["–"] * (len(headings) - len(cells))) + " |")
-            continue
-        cells += [row.method.label + remark(row), step_sizes(row.chosen or {})]
-        for metric_path, heading in study.report.items():
-            cells.append(spread(row.values(metric_path)))
-            if f"{heading}, paper" in headings:
-                cells.append(number(study.paper.get(row.method.label, {}).get(heading)))
-        if study.target is not None:
-            rounds = row.rounds_to(path, study.target)
-            missed = len(row.runs) - len(rounds)
-            cells.append(f"not in {missed} of {len(row.runs)} runs" if missed else amount(statistics.mean(rounds)))
-        cells += [amount(row.spent(kind)) for kind in kinds]
-        reference = references.get(cell)
-        cells += [number(row.within(path, kind, reference.spent(kind)) if reference else None) for kind in budgeted]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        place = [shown({key: dict(cell)[key]}).partition("=")[2] for key in keys]
+        if row.runs:
+            name = [row.method.label + remark(row), step_sizes(row.chosen or {})]
+            lines.append([*place, *name, *(entry(cell, row) for entry in columns.values())])
+        else:
+            unfinished = row.missing or None in map(sweep.outcome, sweep.tuning(row.method))
+            why = ["", "not run"] if unfinished else ["every point of the grid diverged", "diverged"]
+            lines.append([*place, row.method.label, *why, *[NOTHING] * (len(columns) - 1)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def metrics(study: Study) -> dict[str, Entry]:
+    """Return the columns of what is reported, of published numbers, and of the rounds to the target."""
+
+    def ours(path: str) -> Entry:
+        return lambda _, row: spread(row.values(path))
+
+    def published(heading: str) -> Entry:
+        return lambda _, row: number(study.paper.get(row.method.label, {}).get(heading))
+
+    columns = {}
+    for path, heading in study.report.items():
+        columns[heading] = ours(path)
+        if any(heading in numbers for numbers in study.paper.values()):
+            columns[f"{heading}, paper"] = published(heading)
+    if (target := study.target) is not None:
+        path, heading = next(iter(study.report.items()))
+        columns[f"rounds to {heading} {target:g}"] = lambda _, row: rounds(row, path, target)
+    return columns
+
+
+def costs(study: Study, every: Sequence[tuple[Cell, Row]]) -> dict[str, Entry]:
+    """Return the columns of what a site spent, and of the first metric within what the reference spent."""
+    path, heading = next(iter(study.report.items()))
+    references = {cell: row for cell, row in every if row.method.label == study.reference and row.converged}
+
+    def spent(kind: str) -> Entry:
+        return lambda _, row: amount(row.spent(kind))
+
+    def within(kind: str) -> Entry:
+        def entry(cell: Cell, row: Row) -> str:
+            reference = references.get(cell)
+            return number(row.within(path, kind, reference.spent(kind)) if reference else None)
+
+        return entry
+
+    kinds = [kind for kind in COSTS if any(row.spent(kind) for _, row in every)]
+    budgets = [kind for kind in kinds if kind != "gradients"] if references else []
+    return {f"{COSTS[kind]} per site": spent(kind) for kind in kinds} | {
+        f"{heading} within {study.reference}'s {COSTS[kind]}": within(kind) for kind in budgets
+    }
+
+
+def rounds(row: Row, path: str, target: float) -> str:
+    """Format in which round, on average, a metric reached a target."""
+    reached = row.rounds_to(path, target)
+    missed = len(row.runs) - len(reached)
+    return f"not in {missed} of {len(row.runs)} runs" if missed else amount(statistics.mean(reached))
 
 
 def remark(row: Row) -> str:
@@ -265,7 +209,7 @@ def remark(row: Row) -> str:
 
 def step_sizes(point: Settings) -> str:
     """Write the chosen step sizes: one number where they are the same."""
-    return f"{next(iter(point.values())):g}" if len(set(point.values())) == 1 else shown(point) or "–"
+    return f"{next(iter(point.values())):g}" if len(set(point.values())) == 1 else shown(point) or NOTHING
 
 
 def amount(value: float) -> str:
@@ -276,88 +220,13 @@ def amount(value: float) -> str:
 def number(value: float | None) -> str:
     """Format a metric: four places, or two digits where it is small."""
     if value is None or not math.isfinite(value):
-        return "–"
+        return NOTHING
     return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def spread(values: list[float]) -> str:
     """Format mean ± standard deviation."""
     if not values:
-        return "–"
+        return NOTHING
     mean = number(statistics.mean(values))
     return f"{mean} ± {number(statistics.stdev(values))}" if len(values) > 1 else mean
-
-
-# ---------------------------------------------------------------------- picture
-
-
-def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
-    """Draw curves over rounds, a panel per metric and cell; or the final numbers side by side."""
-    from matplotlib.figure import Figure
-    from PIL import Image
-
-    study = sweep.study
-    if study.picture == "points":
-        figure = Figure(figsize=(8, 4), layout="constrained", dpi=100)
-        axes = figure.subplots()
-        points(axes, next(iter(tables.values())), dict(study.report))
-    else:
-        wanted = [(p, heading) for p, heading in study.report.items() if heading in (study.curves or (heading,))]
-        # From left to right the values of the last key, from top to bottom those of the others, each with all metrics.
-        columns = len([*study.compare.values()][-1]) if study.compare else 1
-        cells = list(tables.items())
-        blocks = [cells[start : start + columns] for start in range(0, len(cells), columns)]
-        lines = [(block, *metric) for block in blocks for metric in wanted]
-        scale = 0.8 if len(blocks) > 1 else 1.0
-        size = (4.6 * scale * columns, 3.3 * scale * len(lines) + 0.8)
-        figure = Figure(figsize=(max(size[0], 6.5), size[1]), layout="constrained", dpi=100)
-        grid = figure.subplots(len(lines), columns, squeeze=False, sharey="row")
-        for line, (block, metric_path, heading) in enumerate(lines):
-            for column, (cell, rows) in enumerate(block):
-                axes = grid[line][column]
-                curves(axes, rows, metric_path)
-                axes.set(xlabel="round", ylabel=heading if column == 0 else "", title=shown(dict(cell)))
-                axes.grid(alpha=0.3)
-                if "distance" in metric_path or "error" in metric_path:
-                    axes.set_yscale("log")
-        axes = grid[0][0]
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle(study.title, fontsize=10)
-    figure.savefig(path, metadata={"Software": None})
-    with Image.open(path) as picture:  # a palette takes a third of the bytes
-        palette = picture.convert("RGB").quantize(128)
-    palette.save(path, optimize=True)
-
-
-def curves(axes: Axes, rows: list[Row], path: str) -> None:
-    """Draw a line per method, the mean of its runs, and a band from the lowest to the highest."""
-    for place, row in enumerate(rows):
-        by_round: dict[int, list[float]] = defaultdict(list)
-        for _, outcome in row.converged:
-            for record in outcome.records:
-                if (value := metric(record, path)) is not None:
-                    by_round[record["round"]].append(value)
-        rounds = sorted(by_round)
-        style = {"color": f"C{place % 10}", "linestyle": STYLES[place // 10 % len(STYLES)], "label": row.method.label}
-        axes.plot(rounds, [statistics.mean(by_round[r]) for r in rounds], linewidth=1.3, **style)  # type: ignore[arg-type]
-        low, high = ([end(by_round[r]) for r in rounds] for end in (min, max))
-        axes.fill_between(rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)
-
-
-def points(axes: Axes, rows: list[Row], report: dict[str, str]) -> None:
-    """Draw the final numbers of each method side by side, with bars of one standard deviation."""
-    for place, row in enumerate(rows):
-        values = [row.values(path) for path in report]
-        shift = (place - (len(rows) - 1) / 2) * 0.8 / max(1, len(rows))
-        axes.errorbar(
-            [column + shift for column in range(len(report))],
-            [statistics.mean(found) if found else math.nan for found in values],
-            [statistics.stdev(found) if len(found) > 1 else 0.0 for found in values],
-            fmt="o",
-            markersize=4,
-            label=row.method.label,
-        )
-    axes.set_xticks(range(len(report)), list(report.values()))
-    axes.grid(alpha=0.3)
-    axes.set_ylabel("mean ± standard deviation")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run one job in Flower's simulation engine and exit as the job did (Python's standard library only).
+"""Run one job in Flower's simulation engine and exit as the job did (standard library only, until something is wrong).
 
     python bin/run.py
     python bin/run.py --run-config 'algorithm="coda-plus" rounds=5'
@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import re
@@ -41,11 +40,15 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
-START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
-PATHS = ("runs-dir", "state-dir", "data-root", "saddle-file")
-STOP_TIMEOUT = 5.0  # seconds to end in peace
+sys.path.insert(0, str(REPO))
 
-Scalar = bool | int | float | str
+from keys import ConfigError, Value, flatten, read_overrides, to_toml  # noqa: E402  the app is no installed package
+
+START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
+STOP_TIMEOUT = 5.0  # seconds to end in peace
+WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
+
+STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
 
 
 def main() -> int:
@@ -53,23 +56,24 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every `finally` runs
 
     defaults = flatten(app_table()["config"])
-    overrides: dict[str, Scalar] = {"runs-dir": str(REPO / "runs")}
+    overrides: dict[str, Value] = {"runs-dir": str(REPO / "runs")}
     try:
-        for text in args.run_config:
-            overrides |= read_overrides(text)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        return complain(f"--run-config {text!r}: {error}")
-    for key in PATHS:  # the app runs elsewhere
-        if overrides.get(key):
+        overrides |= read_overrides(args.run_config)
+        if overrides.keys() - defaults.keys():
+            from config import RunConfig  # slow to import, and it says which key was meant
+
+            RunConfig.parse(overrides)
+    except ConfigError as error:
+        return complain(str(error))
+    for key in overrides:  # the app runs elsewhere
+        if is_path(key) and overrides[key]:
             overrides[key] = str(Path(str(overrides[key])).expanduser().absolute())
-    if unknown := overrides.keys() - defaults.keys():
-        return complain(*(did_you_mean(key, defaults) for key in sorted(unknown)))
     supernodes = args.supernodes or {**defaults, **overrides}.get("sites") or 8
 
     with tempfile.TemporaryDirectory(prefix="edelweiss-") as folder:
         home = Path(folder)
         environment = flower_environment(home)
-        with superlink(home, environment, "--simulation"):
+        with superlink(home, environment, "--simulation") as stop:
             federation = f"num-supernodes={supernodes} client-resources-num-cpus=1 {args.federation_config}"
             outcome = submit(
                 home,
@@ -77,8 +81,18 @@ def main() -> int:
                 overrides,
                 federation_config=federation,
                 show=lambda line: print(line, end="", flush=True),
+                stop=stop,
             )
-    return 0 if outcome.ok else complain(f"the run did not complete: {outcome.status}, {outcome.details}")
+    if outcome.ok:
+        return 0
+    reason = outcome.details.partition("exception: ")[2] or outcome.details
+    shown = reason in outcome.log  # a mistake in the run-config, say: once is enough
+    return complain("the run failed, see above" if shown else f"the run failed: {outcome.status}, {outcome.details}")
+
+
+def is_path(key: str) -> bool:
+    """Whether a run-config key names a file or a folder: that is what its last word is for, whoever declares it."""
+    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -118,28 +132,37 @@ class Outcome:
 def submit(
     home: Path,
     environment: Mapping[str, str],
-    run_config: Mapping[str, Scalar],
+    run_config: Mapping[str, Value],
     *,
     federation_config: str = "",
     show: Callable[[str], None] = lambda line: None,
+    stop: Callable[[], None] | None = None,
     timeout: float | None = None,
 ) -> Outcome:
-    """Run the app on the SuperLink of `home` to its end."""
+    """Run the app on the SuperLink of `home` to its end; when interrupted, `stop` it and show what it says to that."""
     settings = home / "run.toml"
     settings.write_text(to_toml(run_config), encoding="utf-8")
     command = ["flwr", "run", str(stage(home / "app")), "--stream", "--run-config", str(settings)]
     command += ["--federation-config", federation_config] if federation_config else []
     lines: list[str] = []
+
+    def follow(timeout: float | None) -> None:
+        with ends_after(timeout, flwr):
+            for line in flwr.stdout or ():
+                lines.append(line)
+                show(line)
+
     with started(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as flwr:
-        watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [flwr])
-        watchdog.daemon = True
-        watchdog.start()
-        for line in flwr.stdout or ():
-            lines.append(line)
-            show(line)
-        watchdog.cancel()
+        try:
+            follow(timeout)
+        except (KeyboardInterrupt, SystemExit):
+            if stop and STARTED.search("".join(lines)):
+                complain("stopping the run, it writes what it reached; once more, and it ends at once")
+                stop()
+                follow(WRITE_TIMEOUT)
+            raise
     log = "".join(lines)
-    if not (found := re.search(r"Successfully started run (\d+)", log)):
+    if not (found := STARTED.search(log)):
         return Outcome("refused", "Flower did not start it, see above", log)
     # `flwr run --stream` returns 0 for a failed run too, so ask.
     listing = ["flwr", "list", "--run-id", found[1], "--format", "json"]
@@ -149,10 +172,11 @@ def submit(
 
 
 @contextmanager
-def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[None]:
+def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[Callable[[], None]]:
     """Start a SuperLink, and the SuperExec that launches its ServerApps; end both with the block.
 
-    `home`, the FLWR_HOME of `environment`, then names it as the connection that `flwr` uses.
+    `home`, the FLWR_HOME of `environment`, then names it as the connection that `flwr` uses. Yields a function that
+    asks the ServerApps to end.
     """
     address = f"127.0.0.1:{free_port()}"
     # With `--isolation subprocess` the SuperLink would start the SuperExec, one after the other and in a
@@ -165,7 +189,7 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
     with (
         log_path.open("w") as log,
         started(server_command, environment, stdout=log, stderr=log) as server,
-        started(launcher_command, environment, stdout=log, stderr=log),
+        started(launcher_command, environment, stdout=log, stderr=log) as launcher,
     ):
         deadline = time.monotonic() + START_TIMEOUT
         while not healthy(f"http://{address}/health"):
@@ -175,7 +199,7 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "{address}"\ninsecure = true\n'
         )
-        yield
+        yield lambda: os.killpg(launcher.pid, signal.SIGINT)  # as Ctrl-C does; Ray's own processes block it
         server.terminate()  # so that both end at the same time
 
 
@@ -195,6 +219,18 @@ def started(command: list[str], environment: Mapping[str, str], **options: Any) 
         yield process
     finally:
         end_group(process)
+
+
+@contextmanager
+def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process if the block takes longer than so many seconds."""
+    watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
@@ -245,39 +281,6 @@ def app_table() -> dict[str, Any]:
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
     table: dict[str, Any] = project["tool"]["flwr"]["app"]
     return table
-
-
-def read_overrides(text: str) -> dict[str, Scalar]:
-    """Read one --run-config value as Flower reads it: a TOML file, or KEY=VALUE pairs with TOML values."""
-    if text.endswith(".toml"):
-        return flatten(tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8")))
-    pairs = re.findall(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""", text)
-    if re.sub(r"""\S+?=('[^']*'|"[^"]*"|\S+)""", "", text).strip():
-        raise tomllib.TOMLDecodeError("expected KEY=VALUE pairs, such as 'rounds=5 algorithm=\"fedavg\"'")
-    return flatten(tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs)))
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Nested tables become dotted keys, as in Flower's run-config."""
-    flat: dict[str, Scalar] = {}
-    for key, value in table.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def to_toml(values: Mapping[str, Scalar]) -> str:
-    """One line a key: JSON writes strings and booleans as TOML does, repr() keeps every float as it is."""
-    return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
-
-
-def toml_value(value: Scalar) -> str:
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-
-
-def did_you_mean(key: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-    return f"unknown run-config key {key!r}; {hint}"
 
 
 def healthy(url: str) -> bool:

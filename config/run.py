@@ -73,7 +73,7 @@ class RunConfig(BaseModel):
                       "empty: the last one")  # fmt: skip
     rounds: Positive = Field(40, description="R: communication rounds")
     batch_size: Positive = Field(16, description="samples per step; conditional problems: b, outer ones (maml: tasks), "
-                                 "but of auprc m, inner ones")  # fmt: skip
+                                 "but of auprc and partial-auc m, inner ones")  # fmt: skip
 
     # The data, and how it is split.
     dataset: DatasetName = Field("breast-cancer", description="where samples come from")
@@ -97,8 +97,10 @@ class RunConfig(BaseModel):
     label: str = Field("label", description="label column of a site's own table or labels.csv")
     standardise: bool = Field(True, description="by mean and deviation over all sites, which send sums and counts")
     sampler: SamplerName = Field("auto", description="auto: what the problem needs; uniform: each sample once per "
-                                 "epoch, and a round starts a new one; fixed-positives: auprc's")  # fmt: skip
-    positives_per_batch: Positive = Field(4, description="for fixed-positives; auprc: b, its outer samples")
+                                 "epoch, and a round starts a new one; fixed-positives: so many in each")  # fmt: skip
+    positives_per_batch: Positive = Field(
+        4, description="for fixed-positives; auprc and partial-auc: b, their outer samples"
+    )
 
     # Who takes part, and what happens when somebody does not.
     sites: Positive = Field(8, description="K: how many sites the run is for")
@@ -114,7 +116,8 @@ class RunConfig(BaseModel):
     # How it is computed.
     engine: Literal["flower", "local"] = Field("flower", description="flower: simulation or deployment, as flwr run "
                                                "was told; local: on this machine")  # fmt: skip
-    workers: Natural = Field(0, description="processes of the local engine; 0: one per core")
+    workers: Natural = Field(0, description="processes of the local engine; 0: one per core, at most one per site, but "
+                             "one alone for a GPU or a run too short or too light to gain by more")  # fmt: skip
     threads: Positive = Field(1, description="threads of each process")
     device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
     amp: Literal["", "bf16"] = Field("", description="bf16: the forward pass in bfloat16 where that is safe")

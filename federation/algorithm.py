@@ -76,9 +76,9 @@ class Algorithm(ABC):
     personalised: ClassVar[bool] = False
     """Whether each site ends with a model of its own: the server's is not tested, and only what new sites need of it
     (see `body`) is written to a file."""
-    shares_body: ClassVar[bool] = False
-    """Whether sites share x only up to the head: the server's state then has it as ``body``, and a model without a
-    separable head is refused."""
+    splits_model: ClassVar[bool] = False
+    """Whether it treats the body and the head of x apart: `initial_state` is then given ``body`` too, and a model
+    without a separable head is refused."""
     own_statistics: ClassVar[bool] = False
     """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
     exchanges: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class Algorithm(ABC):
     def initial_state(self, start: Arrays) -> Arrays:
         """Return what the server keeps between rounds; at least the model (``x``, and ``y`` where there is one).
 
-        An algorithm that ``shares_body`` is given ``body`` too, the part of x before the head.
+        An algorithm that ``splits_model`` is given ``body`` too, the part of x before the head.
         """
         return dict(start)
 

@@ -44,6 +44,8 @@ class Exchange:
         ``"skip"`` leaves an update with a NaN or an infinity out; ``"stop"`` ends the run there.
     warn : Callable[[str], None]
         Told about every answer that is left out.
+    heard : Callable[[int, int], None]
+        Told how many of the sites that were asked have answered, whenever some have.
     advice : str
         What to do about an update that is not finite.
 
@@ -63,6 +65,7 @@ class Exchange:
     min_replies: int = 0
     on_bad_update: str = "skip"
     warn: Callable[[str], None] = print
+    heard: Callable[[int, int], None] = lambda answered, asked: None
     advice: str = "Lower the step size"
     bytes_down: int = 0
     bytes_up: int = 0
@@ -192,6 +195,8 @@ class Exchange:
             if not answers:
                 time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
             self.waiting += time.monotonic() - started
+            if answers:
+                self.heard(len(asked) - len(missing), len(asked))
             yield from answers
 
     def _failure(self, answer: Message | None) -> str | None:

@@ -99,7 +99,7 @@ class Rounds:
         """
         algorithm, start = self.algorithm, unpack(self.start)
         self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
-        if algorithm.shares_body:
+        if algorithm.splits_model:
             start["body"] = self._separable(start["x"])
         self.state = algorithm.initial_state(start)
         self.output = Output(algorithm.output, self.count, algorithm.seed)
@@ -112,8 +112,8 @@ class Rounds:
     def _separable(self, x: Tensor) -> Tensor:
         if not self.head:
             raise StrategyError(
-                f"algorithm = {self.algorithm.name!r} shares the body of a model and keeps the head at each site, and "
-                "this model has no separable head: nothing lies before it. Take a model of several layers, such as "
+                f"algorithm = {self.algorithm.name!r} treats the body and the head of a model apart, and this "
+                "model has no separable head: nothing lies before it. Take a model of several layers, such as "
                 "mlp, or a head further back"
             )
         return x[: self.head]

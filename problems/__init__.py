@@ -11,6 +11,7 @@ from problems.errors import ProblemError
 from problems.fair import Fair
 from problems.invariant_logistic import InvariantLogistic
 from problems.maml import Maml
+from problems.partial_auc import PartialAuc
 from problems.robust import Robust
 from problems.saddle import Saddle
 
@@ -26,6 +27,7 @@ PROBLEMS: dict[str, type[Problem]] = {
         Robust,
         Fair,
         Auprc,
+        PartialAuc,
         InvariantLogistic,
         Maml,
         Saddle,

@@ -58,6 +58,8 @@ FEDNEST = Paper("D. A. Tarzanagh, M. Li, C. Thrampoulidis, S. Oymak", "FedNest: 
                 "Compositional Optimization", "ICML 2022", "arXiv:2205.02215")  # fmt: skip
 SAGDA = Paper("H. Yang, Z. Liu, X. Zhang, J. Liu", "SAGDA: Achieving O(ε⁻²) Communication Complexity in Federated "
               "Min-Max Learning", "NeurIPS 2022", "arXiv:2210.00611")  # fmt: skip
+FEDGDA_GT = Paper("J. Sun, E. Wei", "A Communication-Efficient Algorithm with Linear Convergence for Federated Minimax "
+                  "Learning", "NeurIPS 2022", "arXiv:2206.01132")  # fmt: skip
 FMGDA = Paper("Anonymous", "On the Convergence of Federated Deep AUC Maximization", "submitted to ICLR 2023")
 CDMA = Paper("J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian", "CDMA: A Practical Cross-Device Federated Learning "
              "Algorithm for General Minimax Problems", "AAAI 2023", "arXiv:2105.14216")  # fmt: skip
@@ -78,3 +80,5 @@ AUC_MARGIN = Paper("Z. Yuan, Y. Yan, M. Sonka, T. Yang", "Large-scale Robust Dee
                    "arXiv:2012.03173")  # fmt: skip
 SOAP = Paper("Q. Qi, Y. Luo, Z. Xu, S. Ji, T. Yang", "Stochastic Optimization of Areas Under Precision-Recall Curves "
              "with Provable Convergence", "NeurIPS 2021", "arXiv:2104.08736")  # fmt: skip
+SOPA = Paper("D. Zhu, G. Li, B. Wang, X. Wu, T. Yang", "When AUC meets DRO: Optimizing Partial AUC for Deep Learning "
+             "with Non-Convex Convergence Guarantee", "ICML 2022", "arXiv:2203.00176")  # fmt: skip

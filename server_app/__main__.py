@@ -23,22 +23,28 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
 
-    from config import MISTAKES, ConfigError, read_overrides
-    from server_app.api import simulate
-
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        simulate(read_overrides(options.run_config), quiet=False)
+        return run(options.run_config)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def run(overrides: list[str]) -> int:
+    """Run a job with these ``--run-config`` values; returns the exit code."""
+    from config import MISTAKES, ConfigError, read_overrides
+    from server_app.api import simulate
+
+    try:
+        simulate(read_overrides(overrides), quiet=False)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     except MISTAKES as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     return 0
 
 

@@ -10,6 +10,7 @@ from config import RunConfig, flatten
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
+from server_app.worker import leave_unguarded_script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,8 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
     ----------
     config : mapping
         Run-config keys and values as in pyproject.toml; an algorithm's table flat (``{"codasca.lr": 0.1}``) or nested
-        (``{"codasca": {"lr": 0.1}}``). Missing keys take their defaults.
+        (``{"codasca": {"lr": 0.1}}``). Missing keys take their defaults. Workers that are no forks (with a GPU, or more
+        threads than one) import the script that was started: it calls this under ``if __name__ == "__main__":``.
     quiet : bool
         Whether to print nothing.
 
@@ -38,6 +40,7 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
     federation.RunError
         When the run cannot go on.
     """
+    leave_unguarded_script()
     run_config = RunConfig.parse(flatten(config))
     threads = torch.get_num_threads()
     torch.set_num_threads(run_config.threads)

@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid, ServerApp
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flwr.app import Context
 
 app = ServerApp()
 
+PATIENCE = 20.0  # seconds for a run that is told to stop to write what it reached
 
-def without_traceback(record: logging.LogRecord) -> bool:
-    """Let Flower log a user's mistake in its own words and no more; a filter for its logger."""
-    from config import MISTAKES
 
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, MISTAKES):
-        record.msg, record.args, record.exc_info = str(error), (), None
-    return True
+class PlainMistakes(logging.Filter):
+    """Lets Flower log a user's mistake in its own words and no more; for its logger."""
+
+    seen = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take the traceback of a mistake away, and what Flower says after it of an unhandled exception."""
+        from config import MISTAKES
+
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, MISTAKES):
+            self.seen = True
+            record.msg, record.args, record.exc_info = str(error), (), None
+        return not (self.seen and str(record.msg).startswith("Exit Code: "))
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Give the block a KeyboardInterrupt when Flower's process is told to stop, and the time to write its results.
+
+    Flower's own signal handler ends the process, in five seconds, whatever the app is at.
+
+    Raises
+    ------
+    RunError
+        When the run was stopped.
+    """
+    from flwr.supercore.exit import add_exit_handler
+
+    from federation import RunError
+
+    mine, finished = threading.get_ident(), threading.Event()
+
+    def stop() -> None:
+        if finished.is_set():
+            return
+        if threading.get_ident() == mine:  # a deployment's ServerApp has the main thread, where signals are handled
+            raise KeyboardInterrupt
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(mine), ctypes.py_object(KeyboardInterrupt))
+        finished.wait(PATIENCE)
+
+    add_exit_handler(stop, run_before_force_exit=True)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunError("the run was stopped before its end") from None
+    finally:
+        finished.set()
 
 
 @app.main()
@@ -33,11 +80,12 @@ def main(grid: Grid, context: Context) -> None:
     from server_app.coordinator import coordinate
     from server_app.local import LocalGrid
 
-    logging.getLogger("flwr").addFilter(without_traceback)
+    logging.getLogger("flwr").addFilter(PlainMistakes())
     config = RunConfig.parse(context.run_config)
     torch.set_num_threads(config.threads)
-    if config.engine == "local":
-        with LocalGrid(config, context.run_id, fork=False) as local:  # Flower's process has threads
-            coordinate(config, local, Progress())
-    else:
-        coordinate(config, grid, Progress())
+    with stoppable():
+        if config.engine == "local":
+            with LocalGrid(config, context.run_id, fork=False) as local:  # Flower's process has threads
+                coordinate(config, local, Progress())
+        else:
+            coordinate(config, grid, Progress())

@@ -52,6 +52,14 @@ class Progress:
         work = f"{record['gradients']:.0f} gradients"
         self.say(f"round {record['round']:>{width}}/{rounds}  {metrics}  {record['seconds']:.2f} s  {moved}  {work}")
 
+    def evaluating(self, answered: int, sites: int) -> None:
+        """Say how far the last evaluation is: on a terminal in a line that is written over, elsewhere as it begins."""
+        text = f"the last evaluation, at {sites} sites"
+        if self.console.is_terminal:
+            self.console.print(Text(f"{text}: {answered} done"), end="\r" if answered < sites else "\n")
+        elif not answered:
+            self.say(text)
+
     def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]], *, personalised: bool) -> None:
         """Print the last table: how the final model does at each site, pooled, and on the common test set.
 

@@ -65,11 +65,11 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     report = Report(config, progress)
     try:
         arrays, sizes = _play(config, grid, report, started)
-    except Exception:
+    except BaseException:  # Ctrl-C, too
+        report.close()
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
-    finally:
-        report.close()
+    report.close()
     personalised = config.strategy().personalised
     progress.sites(report.records, sizes, personalised=personalised)
     if personalised:
@@ -88,6 +88,7 @@ def _play(config: RunConfig, grid: Grid, report: Report, started: float) -> tupl
         config.min_replies,
         config.on_bad_update,
         progress.warn,
+        report.heard,
         f"Lower {strategy.step_sizes}",
     )
     sites = placed(config, ask(exchange))

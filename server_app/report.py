@@ -92,6 +92,12 @@ class Report:
         every = self.config.checkpoint_every
         if every and record["round"] % every == 0:
             self._model.write()
+        self.heard(0, self.config.sites)
+
+    def heard(self, answered: int, sites: int) -> None:
+        """Show how many sites have answered, in the last evaluation: in all others lines of rounds come and go."""
+        if self.records and self.records[-1]["round"] == self.config.rounds:
+            self.progress.evaluating(answered, sites)
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Complete the line of a round with the sites' evaluations, pooled and one by one.
@@ -113,14 +119,15 @@ class Report:
         self.flush()
 
     def flush(self) -> None:
-        """Print and write the line that is still open."""
+        """Write and print the line that is still open."""
         if not self._open:
             return
-        self._open = False
         record = self.records[-1]
-        self.progress.round(record, self.config.rounds)
+        line = json.dumps(without_nan(record)) + "\n"
+        self._open = False
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(without_nan(record)) + "\n")
+            file.write(line)
+        self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
     # ------------------------------------------------------------------ at its end
 

@@ -17,6 +17,7 @@ from strategies.dispfl import DisPFL
 from strategies.ditto import Ditto
 from strategies.fcsg import FCSG, FCSGM
 from strategies.fedavg import FedAvg
+from strategies.fedgda_gt import FedGdaGt
 from strategies.fednest import FedNest
 from strategies.fedrep import FedRep
 from strategies.fedrod import FedRoD
@@ -52,6 +53,7 @@ ALGORITHMS: dict[str, type[FederatedStrategy]] = {
         Fgda,
         AdaFgda,
         Sagda,
+        FedGdaGt,
         Cdma,
         FedNest,
         FCSG,

@@ -48,7 +48,7 @@ class DePRL(Decentralised):
         remembers="its head, y",
     )
     needs = frozenset({Layers})
-    shares_body = True
+    splits_model = True
     shares = ("body",)
 
     lr_head: float = hyper(0.1, "α: step size of the head", above=0.0)

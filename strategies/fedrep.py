@@ -53,7 +53,7 @@ class FedRep(FederatedStrategy):
     )
     solves = frozenset({"minimisation", "minimax", "conditional"})
     needs = frozenset({Layers})
-    shares_body = True
+    splits_model = True
     personalised = True
     own_statistics = True
 

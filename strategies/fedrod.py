@@ -57,7 +57,7 @@ class FedRoD(FederatedStrategy):
     )
     solves = frozenset({"minimisation"})
     needs = frozenset({Layers, BalancedLoss})
-    shares_body = True
+    splits_model = True
     personalised = True
     own_statistics = True
 

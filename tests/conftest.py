@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,3 +31,25 @@ def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Save half a second per run, which is most of its time, where curves are not what a test is about."""
     if "curves" not in request.fixturenames:
         monkeypatch.setattr("server_app.report.draw", lambda *_, **__: None)
+
+
+@pytest.fixture
+def nothing_runs_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check that every process that a test started, and every one that those started, has ended."""
+    mark = f"EDELWEISS_TEST={uuid.uuid4().hex}"
+    monkeypatch.setenv(*mark.split("="))
+    yield
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of all processes that have this in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            if mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found

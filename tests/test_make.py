@@ -1,32 +1,44 @@
-"""`make run`: what it is told reaches the app as it was written, and a job for average precision runs to its end."""
+"""`make run`: what it is told reaches the app as it was written, and what comes of it is told to the user."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bin.run import is_path
 from config import RunConfig
+from config.tables import tables
 from keys import read_overrides
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
 
+CRASHES = ("Traceback", "unhandled", "Exit Code", "exception")
+
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 
 
-def make_run(folder: Path, python: str, run_config: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Call make in the repository, with an environment in ``folder`` that is up to date; its Python is a script."""
-    (folder / "bin").mkdir()
+def make_command(folder: Path, python: str, run_config: str) -> list[str]:
+    """Return a call of make with an environment in ``folder`` that is up to date; its Python is a script."""
+    (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").write_text(f"#!/bin/sh\n{python}\n")
     (folder / "bin" / "python").chmod(0o755)
     for stamp in (".made", ".run"):
         (folder / stamp).touch()
-    command = ["make", "--no-print-directory", "run", f"VENV={folder}", f"RUN_CONFIG={run_config}"]
+    return ["make", "--no-print-directory", "run", f"VENV={folder}", f"RUN_CONFIG={run_config}"]
+
+
+def make_run(folder: Path, python: str, run_config: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Call make in the repository."""
+    command = make_command(folder, python, run_config)
     return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=timeout)
 
 
@@ -49,7 +61,6 @@ def test_the_experiments_for_average_precision_are_read(name: str) -> None:
 
 @pytest.mark.slow
 def test_average_precision_from_a_make_command(tmp_path: Path) -> None:
-    (tmp_path / "venv").mkdir()
     run_config = f'problem="auprc" algorithm="acc-fcsg-m" partition="iid" sites=2 rounds=2 runs-dir="{tmp_path}/runs"'
     done = make_run(tmp_path / "venv", f'exec {sys.executable} "$@"', run_config, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,3 +68,62 @@ def test_average_precision_from_a_make_command(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == [1, 2]
     assert 0 < records[-1]["auprc"] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_runs_on")
+def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) -> None:
+    keys = f'runs-dir="{tmp_path}/runs" run-name="cut" state-dir="{tmp_path}/state"'
+    command = make_command(tmp_path / "venv", f'exec {sys.executable} "$@"', f'problem="saddle" rounds=1000000 {keys}')
+    said = ""
+    with subprocess.Popen(
+        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as make:
+        assert make.stdout is not None
+        for line in make.stdout:
+            if re.match("round +3/", line) and line not in said:
+                os.killpg(make.pid, signal.SIGINT)  # as Ctrl-C does it
+            said += line
+        assert make.wait(timeout=60) != 0
+    folder = tmp_path / "runs" / "cut"
+    assert f"stopped; what was reached is in {folder}" in said, said
+    assert not [word for word in CRASHES if word in said]
+    rounds = [json.loads(line)["round"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert len(rounds) >= 3
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "curves.png",
+    }
+    # What the sites remembered is where the user wanted it.
+    assert sorted(path.name for path in tmp_path.glob("state/run-*/*.s*")) == [
+        f"site-{k}.safetensors" for k in range(8)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_runs_on")
+def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "graph.csv").write_text("0,1\n2,3\n", encoding="utf-8")
+    job = (
+        'algorithm="d-psgd" problem="saddle" sites=4 d-psgd.topology="file" d-psgd.graph-file="graph.csv" runs-dir="r"'
+    )
+    command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", job]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    mistake = f"d-psgd.graph-file = '{tmp_path}/graph.csv': the graph is not connected"
+    assert done.stdout.count(mistake) == 1, done.stdout
+    assert not [word for word in CRASHES if word in done.stdout + done.stderr]
+    assert (done.returncode, done.stderr) == (1, "run.py: the run failed, see above\n")
+
+
+def test_whatever_is_declared_as_a_file_is_one_for_make_run() -> None:
+    declared = {
+        f"{name}.{key}" for name, found in tables().items() for key, f in found.items() if "suffixes" in f.metadata
+    }
+    assert {"deprl.graph-file", "saddle.file"} <= declared
+    assert {key for key in declared if not is_path(key)} == set()
+    paths = {key for key, value in RunConfig.parse({}).flat().items() if is_path(key)}
+    assert paths >= {"runs-dir", "state-dir", "data-root"}
+    assert all(isinstance(RunConfig.parse({}).flat()[key], str) for key in paths)

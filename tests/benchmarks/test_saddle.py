@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
-from benchmarks.reproduce import Sweep
 from benchmarks.studies import STUDIES
+from benchmarks.sweep import Sweep
 from config import RunConfig
-from problems.saddle import Saddle, saddle_coefficients
-from strategies import FederatedStrategy
+from federation import FederatedStrategy
+from problems.saddle import saddle_coefficients
+from tests.problems.example import given_saddle
 from tests.strategies.halves import drive, saddle_oracles
 
 K, D, ROUNDS = 10, 20, 200
@@ -37,7 +37,7 @@ def strategy(label: str) -> FederatedStrategy:
 def path(label: str, spread: float = 10.0, rounds: int = ROUNDS, **fields: float) -> list[tuple[float, float]]:
     """Return ‖x-x*‖² and ‖y-y*‖² after each round."""
     slopes, offsets = saddle_coefficients(K, D, spread, 0)
-    problem = Saddle(slopes, offsets, dtype=torch.float64)
+    problem = given_saddle(slopes, offsets)
     played = replace(strategy(label), **fields)  # type: ignore[arg-type]
     states = drive(played, problem.initial(), saddle_oracles(slopes, offsets), rounds, K)
     measured = [problem.metrics(state["x"], state["y"], None) for state in states]
@@ -50,9 +50,9 @@ def test_the_study_has_the_setting_of_the_paper() -> None:
         for job in sweep.reported(method, sweep.grid(method)[0]):
             config = RunConfig.parse(job.settings)
             steps = 1 if label == "npa" else 10
-            assert (config.sites, config.dimension, config.rounds) == (K, D, ROUNDS)
+            assert (config.sites, config.options["dimension"], config.rounds) == (K, D, ROUNDS)
             assert config.strategy().local_steps == steps
-            assert config.heterogeneity in (1.0, 10.0)
+            assert config.options["heterogeneity"] in (1.0, 10.0)
 
 
 @pytest.mark.parametrize("label", EXACT)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduce import Sweep, combinations
 from benchmarks.studies import REPO, STUDIES, Study
-from config import RunConfig, read_overrides
+from benchmarks.sweep import Sweep, combinations
+from config import RunConfig, flatten, read_overrides
+from config.tables import own_options
+from problems import PROBLEMS
+from strategies import ALGORITHMS
 
 EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
 
@@ -16,6 +21,19 @@ EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())
 def test_an_experiment_is_a_run_config(path: Path) -> None:
     RunConfig.parse(read_overrides([str(path)]))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())
+def test_an_experiment_sets_the_step_sizes_of_its_algorithm_and_says_where_they_are_from(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    written = flatten(tomllib.loads(text))
+    algorithm, problem = written["algorithm"], PROBLEMS[str(written["problem"])]
+    steps = {key for key in own_options(ALGORITHMS[str(algorithm)]) if key.startswith("lr")}
+    steps -= set() if problem.kind == "minimax" else {"lr-dual"}  # there is no y
+    assert steps
+    assert {f"{algorithm}.{key}" for key in steps} <= written.keys()
+    comment = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    assert re.search(r"step sizes?\b", comment), "which study or run chose them"
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
@@ -65,4 +83,4 @@ def test_labels_are_unique_and_refer_to_each_other(study: Study) -> None:
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_what_is_reduced_is_said(study: Study) -> None:
     changed = {key for key in study.reduced if key != "evaluate-every"}
-    assert not changed or study.note.startswith("Reduced: ")
+    assert not changed or study.size.startswith("Reduced: ")

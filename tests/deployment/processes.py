@@ -21,14 +21,13 @@ from pathlib import Path
 from bin.run import (
     REPO,
     Outcome,
-    Scalar,
     flower_environment,
     free_port,
     started,
     submit,
     superlink,
 )
-from keys import to_toml
+from keys import Value, to_toml
 from keys.overrides import toml_value
 
 RUN_TIMEOUT = 240.0
@@ -42,14 +41,14 @@ class Federation:
     home: Path
     environment: Mapping[str, str]
 
-    def submit(self, run_config: Mapping[str, Scalar], timeout: float = RUN_TIMEOUT) -> Outcome:
+    def submit(self, run_config: Mapping[str, Value], timeout: float = RUN_TIMEOUT) -> Outcome:
         """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
         outcome = submit(self.home, self.environment, run_config, timeout=timeout)
         return outcome if outcome.ok else replace(outcome, log=outcome.log + process_logs(self.home))
 
 
 @contextmanager
-def deployment(folder: Path, node_configs: Sequence[Mapping[str, Scalar]]) -> Iterator[Federation]:
+def deployment(folder: Path, node_configs: Sequence[Mapping[str, Value]]) -> Iterator[Federation]:
     """Start a SuperLink and one SuperNode for each node-config."""
     environment = flower_environment(folder)
     fleet = f"127.0.0.1:{free_port()}"
@@ -72,7 +71,7 @@ def deployment(folder: Path, node_configs: Sequence[Mapping[str, Scalar]]) -> It
             node.terminate()
 
 
-def simulate(folder: Path, run_config: Mapping[str, Scalar], supernodes: int, timeout: float = RUN_TIMEOUT) -> Outcome:
+def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, timeout: float = RUN_TIMEOUT) -> Outcome:
     """Run one job in Flower's simulation as `make run` does, through bin/run.py."""
     settings = folder / "simulate.toml"
     settings.write_text(to_toml(run_config), encoding="utf-8")

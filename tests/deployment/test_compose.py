@@ -22,8 +22,9 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from bin.run import REPO, Outcome, Scalar, flower_environment, free_port, started, submit
+from bin.run import REPO, Outcome, flower_environment, free_port, started, submit
 from config import RunConfig
+from keys import Value
 from tests.deployment.processes import RUN_TIMEOUT, process_logs
 from tests.server_app.sites import run_at
 
@@ -76,7 +77,7 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
 
     The round after which it is stopped stays open while it is gone, because another hospital is held up.
     """
-    run_config: dict[str, Scalar] = {"algorithm": "deprl", "problem": "auc", "dataset": "site", "model": "mlp"}
+    run_config: dict[str, Value] = {"algorithm": "deprl", "problem": "auc", "dataset": "site", "model": "mlp"}
     run_config |= {"hidden": 8, "sites": len(HOSPITALS), "rounds": ROUNDS, "local-steps": 3}
     run_config |= {"workers": 1, "device": "cpu"}
     victim, other, *_ = HOSPITALS

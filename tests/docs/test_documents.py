@@ -32,6 +32,7 @@ from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
 from strategies.local_steps import step
+from tests.strategies.cards import value
 
 REPO = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
@@ -39,6 +40,8 @@ TEXTS = {path.relative_to(REPO).as_posix(): path.read_text(encoding="utf-8") for
 ADDING, EXTENDING, HOSPITAL, ARCHITECTURE = (
     TEXTS[f"docs/{name}.md"] for name in ("add-an-algorithm", "extend", "run-at-a-hospital", "architecture")
 )
+
+PACKAGES = {path.parent.name for path in REPO.glob("*/__init__.py")}
 
 Arrays = dict[str, torch.Tensor]
 
@@ -110,8 +113,7 @@ def test_what_the_code_decides_is_written_by_make_docs() -> None:
 
 def test_the_diagram_names_every_room_in_the_order_of_its_imports() -> None:
     rooms = [row[0].strip("`/") for row in table(ARCHITECTURE, "package")]
-    apart = {"tests", "bin", "benchmarks"}
-    assert set(rooms) == {path.parent.name for path in REPO.glob("*/__init__.py")} - apart
+    assert set(rooms) == PACKAGES
     drawing = (REPO / "docs" / "architecture.svg").read_text(encoding="utf-8")
     assert [room for room in rooms if f"{room}/" not in drawing] == []
     for place, room in enumerate(rooms[:-1], 1):
@@ -215,9 +217,6 @@ def test_the_hospital_page_has_every_fact_that_leaves_before_a_run() -> None:
 
 # ---------------------------------------------------------------------- what the page about extensions says to do
 
-PACKAGES = ("bin", "client_app", "config", "datasets", "docs", "federation", "keys", "models", "problems")
-COPIED = (*PACKAGES, "server_app", "strategies", "README.md", "pyproject.toml")
-
 
 def edit(root: Path, diff: str) -> None:
     """Do what a diff without line numbers says: each hunk's old lines are in their file exactly once."""
@@ -234,7 +233,7 @@ def edit(root: Path, diff: str) -> None:
 
 @pytest.mark.slow
 def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path) -> None:
-    for name in COPIED:
+    for name in [*sorted(PACKAGES), "bin", "docs", "README.md", "pyproject.toml"]:
         copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy
         copy(REPO / name, tmp_path / name)
     commands = []
@@ -270,15 +269,6 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
 
 
 # ---------------------------------------------------------------------- what cards and problems say of themselves
-
-
-def value(cell: str, **numbers: float) -> float:
-    """Evaluate a sum such as "2d + p" or "4q - 2"."""
-    total = 0.0
-    for term in cell.replace("+ ", "").replace("- ", "-").split():
-        sign, factor, letter = re.fullmatch(r"(-?)(\d*)([a-z]?)", term).groups()  # type: ignore[union-attr]
-        total += (-1 if sign else 1) * int(factor or 1) * (numbers[letter] if letter else 1)
-    return total
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -31,7 +31,7 @@ WITH_DATA: list[dict[str, Any]] = [
     {"name": "robust", "classes": 2, "radius": 0.5, "criterion": "squared"},
     {"name": "fair", "classes": 3, "shares": (0.5, 0.3, 0.2)},
 ]
-"""Every problem that is a sum over samples, in every variant; `test_gradients` checks that none is forgotten."""
+"""Every problem that is a sum over samples, in every variant."""
 
 
 def make(

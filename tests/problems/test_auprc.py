@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from config import ConfigError, RunConfig
-from config.run import Value
 from datasets import SAMPLERS
 from federation import RunError
+from keys import Value
 from problems import auprc as module
 from problems.auprc import Auprc
 from server_app import simulate

@@ -16,9 +16,9 @@ from sklearn.linear_model import LogisticRegression
 
 from client_app import site
 from config import ConfigError, RunConfig
-from config.run import Value
 from datasets import Samples, load_site, load_test
 from federation import RunError
+from keys import Value
 from problems import Problem, Setting
 from problems.metrics import correct_by_class, pool
 from server_app import Result, simulate

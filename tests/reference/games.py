@@ -1,7 +1,7 @@
 """Objectives of the simulations, in NumPy and float64, with gradients written out by hand.
 
-A game has ``clients``; ``gradients(k, x, y, round, step)`` are those of client k, on the mini-batch of that step, and
-``feasible(y)`` is the projection P.
+A game has ``clients``; ``gradients(k, x, y, round, step)`` are those of client k, on the mini-batch of that step,
+``full_gradients(k, x, y)`` those on all of its data, and ``feasible(y)`` is the projection P.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ class Game(Protocol):
     def gradients(self, client: int, x: Vector, y: Vector, round: int, step: int) -> tuple[Vector, Vector]:
         """Return the gradients by x and by y."""
 
+    def full_gradients(self, client: int, x: Vector, y: Vector) -> tuple[Vector, Vector]:
+        """Return the gradients by x and by y over all of the client's data."""
+
     def feasible(self, y: Vector) -> Vector:
         """Return P(y)."""
 
@@ -38,6 +41,9 @@ class SaddleGame:
         by_x = np.array([10.0 * x[i] - self.slopes[client] * y[i] for i in range(len(x))])
         by_y = np.array([-y[i] + self.offsets[client][i] - self.slopes[client] * x[i] for i in range(len(y))])
         return by_x, by_y
+
+    def full_gradients(self, client: int, x: Vector, y: Vector) -> tuple[Vector, Vector]:
+        return self.gradients(client, x, y, 0, 0)
 
     def feasible(self, y: Vector) -> Vector:
         return y
@@ -73,11 +79,16 @@ class RegressionGame:
         return self._drawn[place]
 
     def gradients(self, client: int, x: Vector, y: Vector, round: int, step: int) -> tuple[Vector, Vector]:
-        batch = self.rows(client, round, step)
+        return self.gradients_on(self.rows(client, round, step), client, x, y)
+
+    def full_gradients(self, client: int, x: Vector, y: Vector) -> tuple[Vector, Vector]:
+        return self.gradients_on(np.arange(self.size), client, x, y)
+
+    def gradients_on(self, batch: Rows, client: int, x: Vector, y: Vector) -> tuple[Vector, Vector]:
         features, couplings = self.features[client][batch], self.couplings[client][batch, : len(y)]
         residuals = features @ x - self.targets[client][batch]
-        by_x = features.T @ (residuals + couplings @ y) / self.batch
-        by_y = couplings.T @ residuals / self.batch - y
+        by_x = features.T @ (residuals + couplings @ y) / len(batch)
+        by_y = couplings.T @ residuals / len(batch) - y
         return by_x, by_y
 
     def feasible(self, y: Vector) -> Vector:

@@ -1,4 +1,4 @@
-"""SAGDA, CDMA and FEDNEST as their pseudo-code is printed, in float64. Nothing here is shared with the product.
+"""SAGDA, FedGDA-GT, CDMA and FEDNEST as their pseudo-code is printed, in float64; nothing is shared with the product.
 
 A round has several exchanges, and each has batches of its own: exchange e of round r (both from 1) with E exchanges per
 round draws those that the game calls round (r - 1) E + e. Every function returns (x, y) after each round.
@@ -48,6 +48,42 @@ def sagda(
                 moved_y.append(yk - y)
             x = x + eta_global * weighted(moved_x, share)
             y = y + eta_global * weighted(moved_y, share)
+            history.append((x, y))
+    return history
+
+
+def fedgda_gt(
+    game: Game,
+    x: Vector,
+    y: Vector,
+    stages: list[Stage],
+    eta_x: float,
+    eta_y: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+    lost: Collection[tuple[int, int]] = (),
+) -> list[Point]:
+    """FedGDA-GT; a client in ``lost``, a set of (round, client), sends its gradient and takes no steps."""
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            own = {k: game.full_gradients(k, x, y) for k in chosen}
+            mean_x, mean_y = (weighted([own[k][part] for k in chosen], [weights[k] for k in chosen]) for part in (0, 1))
+            stepping = [k for k in chosen if (r, k) not in lost]
+            answers_x, answers_y = [], []
+            for k in stepping:
+                xk, yk = x.copy(), y.copy()
+                for _ in range(stage.steps):
+                    by_x, by_y = game.full_gradients(k, xk, yk)
+                    xk = xk - eta_x * stage.shrink * (by_x - own[k][0] + mean_x)
+                    yk = game.feasible(yk + eta_y * stage.shrink * (by_y - own[k][1] + mean_y))
+                answers_x.append(xk)
+                answers_y.append(yk)
+            if stepping:
+                share = [weights[k] for k in stepping]
+                x, y = weighted(answers_x, share), weighted(answers_y, share)
             history.append((x, y))
     return history
 

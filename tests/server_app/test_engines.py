@@ -7,11 +7,7 @@ and vectors travel as the bytes that they are. Another processor may choose othe
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,28 +72,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job in the local engine, in this process."""
     folder = tmp_path_factory.mktemp("engines")
     return simulate(auc_job(folder, "local-1", workers=1)).folder
-
-
-@pytest.fixture
-def nothing_runs_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Check that every process that a test started, and every one that those started, has ended."""
-    mark = f"EDELWEISS_TEST={uuid.uuid4().hex}"
-    monkeypatch.setenv(*mark.split("="))
-    yield
-    deadline = time.monotonic() + 10
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
-
-
-def marked(mark: str) -> list[str]:
-    """Command lines of all processes that have this in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
-            if mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
 
 
 def test_two_workers(reference: Path) -> None:

@@ -32,12 +32,13 @@ class Killing(LocalGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
         if messages[0].content.config_records["config"].get("round") in self.rounds:
-            for pipe, child in list(self._children.items()):
-                assert not self._at_worker[pipe], "between two rounds"
-                child.kill()
-                child.join()
+            assert self._pool
+            for pipe, worker in list(self._pool.alive.items()):
+                assert not worker.messages, "between two rounds"
+                worker.process.kill()
+                worker.process.join()
                 pipe.close()
-                del self._children[pipe], self._at_worker[pipe]
+                del self._pool.alive[pipe]
                 self.killed += 1
         return super().push_messages(messages)
 

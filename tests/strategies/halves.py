@@ -42,6 +42,9 @@ class RegressionOracle:
     def draw(self, size: int | None = None) -> Batch:
         rows = self.game.rows(self.site, self.round, self.step)
         self.step += 1
+        return self.batch(rows)
+
+    def batch(self, rows: np.ndarray) -> Batch:
         data = np.column_stack([self.game.features[self.site][rows], self.game.couplings[self.site][rows]])
         return torch.from_numpy(data), torch.from_numpy(self.game.targets[self.site][rows])
 
@@ -57,6 +60,9 @@ class RegressionOracle:
         value = (residuals.square() / 2 + couplings @ y * residuals).mean() - y.square().sum() / 2
         gx, gy = torch.autograd.grad(value, (x, y))
         return gx, gy
+
+    def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self.gradient(x, y, self.batch(np.arange(self.game.size)))
 
     def project(self, y: Tensor) -> Tensor:
         return y.clamp(min=0) if self.game.clip else y
@@ -131,7 +137,7 @@ def drive(
     kept: dict[int, Arrays] = {k: {} for k in range(sites)}
     total = sum(site.weight for site in everybody)
     through = (lambda arrays: unpack(pack(arrays))) if wire else dict
-    body = {"body": start["x"][: oracles(0, 1).head]} if strategy.shares_body else {}
+    body = {"body": start["x"][: oracles(0, 1).head]} if strategy.splits_model else {}
     state = strategy.initial_state(start | body)
     history: dict[int, Arrays] = {}
     turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]

@@ -14,9 +14,9 @@ from flwr.app import Message
 
 from client_app.memory import Memory
 from config import ConfigError, RunConfig
-from config.run import Value
 from datasets import Cohort, load_site, moments, standardisation
 from federation import RunError, Turn, unpack
+from keys import Value
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate

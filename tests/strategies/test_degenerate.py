@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from federation import Oracle
 from strategies.cdma import Cdma
 from strategies.coda_plus import CodaPlus
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg
+from strategies.fedgda_gt import FedGdaGt
 from strategies.fednest import FedNest
 from strategies.local_sgda import LocalSGDA
 from strategies.local_sgda_plus import LocalSGDAPlus
@@ -218,6 +221,28 @@ def sagda_without_control_variates_is_sgda() -> Both:
 
     job = regression()
     return job.run(Uncontrolled(local_steps=4, lr=0.04, lr_dual=0.06)), job.run(sgda(4, 0.04, 0.06))
+
+
+@pair
+def one_step_fedgda_gt_is_centralised() -> Both:
+    job = saddle()
+    return job.run(FedGdaGt(local_steps=1, lr=0.04, lr_dual=0.06)), descent_ascent(job, 0.04, 0.06, 1)
+
+
+@pair
+def one_site_fedgda_gt_is_sgda_with_full_gradients() -> Both:
+    class Full(LocalSGDA):
+        def gradients(self, x: Tensor, y: Tensor, sent: Arrays, oracle: Oracle) -> tuple[Tensor, Tensor]:
+            return oracle.full_gradient(x, y)
+
+    job = regression(sites=1)
+    return job.run(FedGdaGt(local_steps=5, lr=0.04, lr_dual=0.06)), job.run(Full(local_steps=5, lr=0.04, lr_dual=0.06))
+
+
+@pair
+def fedgda_gt_without_noise_is_sagda() -> Both:
+    job = saddle()
+    return job.run(FedGdaGt(local_steps=6, lr=0.03, lr_dual=0.05)), job.run(Sagda(local_steps=6, lr=0.03, lr_dual=0.05))
 
 
 @pair

@@ -10,6 +10,7 @@ from federation import FederatedStrategy
 from strategies.cdma import Cdma
 from strategies.coda import Coda
 from strategies.coda_plus import CodaPlus
+from strategies.fedgda_gt import FedGdaGt
 from strategies.fednest import FedNest
 from strategies.local_sgda import LocalSGDA
 from strategies.local_sgda_plus import LocalSGDAPlus
@@ -46,6 +47,7 @@ EXACT: dict[str, FederatedStrategy] = {
     "codasca": codasca(),
     "npa": NPA(lr=0.1, lr_dual=0.1),
     "sagda": Sagda(**STEPS),
+    "fedgda-gt": FedGdaGt(**STEPS),
     "cdma": Cdma(**STEPS),
     "cdma-fresh": Cdma(**STEPS, alpha=1.0),
     "fednest": FedNest(**STEPS),
@@ -121,7 +123,7 @@ def test_codasca_with_half_of_the_sites_survives_one_that_does_not_answer() -> N
     assert max(path[-1]) < REACHED
 
 
-@pytest.mark.parametrize("algorithm", [Sagda, Cdma, FedNest])
+@pytest.mark.parametrize("algorithm", [Sagda, FedGdaGt, Cdma, FedNest])
 def test_with_half_of_the_sites_the_draw_of_sites_leaves_a_floor(algorithm: Callable[..., FederatedStrategy]) -> None:
     """The gradient at the global point is that of the sites drawn: unbiased, but noisy."""
     path = distances(algorithm(**STEPS, fraction=0.5), rounds=PARTIAL, participants=drawn_halves(0))

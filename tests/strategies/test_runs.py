@@ -18,6 +18,7 @@ from strategies import ALGORITHMS, can_solve
 from tests.problems.example import given_saddle
 from tests.reference import algorithms as reference
 from tests.reference.games import SaddleGame
+from tests.strategies.cards import value
 from tests.strategies.engine import Model, run_saddle
 
 SITES, ROUNDS = 3, 5
@@ -114,23 +115,14 @@ def test_codasca_in_the_engine_follows_the_reference(fraction: float, weights: l
 
 PAIRS = [(a, p) for a in ALGORITHMS for p in PROBLEMS]
 CLAIMED = [(a, p) for a, p in PAIRS if can_solve(ALGORITHMS[a], PROBLEMS[p])]
-GRADIENTS: dict[str, int] = {  # that a site evaluates in the first round, of three steps, where they are not three
-    "local-sgda-plus": 6,
-    "npa": 1,
+FIRST_ROUND: dict[str, int] = {  # gradients of a site with three steps, where the card does not hold yet
     "momentum-local-sgda": 4,
     "momentum-local-sgda-plus": 8,
     "fmgda": 5,
     "fgda": 7,
     "adafgda": 7,
     "acc-fcsg-m": 5,
-    "sagda": 4,  # of them one at the global point
     "cdma": 5,  # one for the direction; the first step needs none
-    "deprl": 4,  # one on the body
-    "fedrep": 4,
-    "dispfl": 4,  # one to choose what regrows
-    "ditto": 6,
-    "fedrod": 6,
-    "fednest": 10,  # one at an anchor and two in each step but the first; for y, and for x
 }
 
 
@@ -166,8 +158,9 @@ def test_every_algorithm_runs_on_every_problem_that_it_claims(algorithm: str, pr
     assert set(result.arrays) == ({"x", "y"} if PROBLEMS[problem].kind == "minimax" else {"x"})
     assert all(np.isfinite(vector).all() and vector.dtype == np.float32 for vector in result.arrays.values())
     (record,) = result.metrics
-    assert record["gradients"] == 3 * GRADIENTS.get(algorithm, 3)
-    assert record["site-gradients"] == {f"site-{site}": GRADIENTS.get(algorithm, 3) for site in range(3)}
+    gradients = FIRST_ROUND.get(algorithm, value(ALGORITHMS[algorithm].card.gradients, q=3))
+    assert record["gradients"] == 3 * gradients
+    assert record["site-gradients"] == {f"site-{site}": gradients for site in range(3)}
     assert (record["bytes-up"] > 0) == ALGORITHMS[algorithm].exchanges
     headline = [record[name] for name in ("loss", "auroc", "auprc", "distance-x", "distance-y") if name in record]
     assert headline

@@ -1,4 +1,4 @@
-"""SAGDA, CDMA and FEDNEST: equations, degenerate cases, the known optimum; and who comes first with CDMA."""
+"""SAGDA, FedGDA-GT, CDMA and FEDNEST: equations, degenerate cases, the known optimum; and who comes first with CDMA."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from problems.saddle import saddle_coefficients
 from server_app import simulate
 from strategies import ALGORITHMS
 from strategies.cdma import Cdma
+from strategies.fedgda_gt import FedGdaGt
 from strategies.fednest import FedNest
 from strategies.local_sgda import LocalSGDA
 from strategies.sagda import Sagda
@@ -32,6 +33,7 @@ from tests.strategies.settings import (
     PLAN,
     ROUNDS,
     STAGES,
+    WEIGHTS,
     Everyone,
     K,
     agree,
@@ -85,6 +87,39 @@ def test_sagda_steps_with_a_control_variate_of_zero_where_a_client_lost_it() -> 
     agree(states, variance_reduced.sagda(game, x, y, PLAN, 0.02, 0.06, 1.0, lost=lost))
 
 
+@by_turnout
+@by_game
+def test_fedgda_gt(name: str, some: Everyone, weights: list[float] | None) -> None:
+    game, x, y, oracles = setting(name)
+    strategy = FedGdaGt(**STAGES, lr=0.03, lr_dual=0.06, fraction=share(some))
+    states = driven(strategy, torched(x, y), oracles, weights=weights, participants=some)
+    agree(states, variance_reduced.fedgda_gt(game, x, y, PLAN, 0.03, 0.06, weights, some))
+
+
+def test_fedgda_gt_averages_without_a_client_that_lost_the_common_point() -> None:
+    game, x, y, oracles = setting("regression")
+    lost = {(2, 1), (3, 0), (8, 2), (8, 3)}
+    states = driven(FedGdaGt(**STAGES, lr=0.02, lr_dual=0.06), torched(x, y), oracles, weights=WEIGHTS, lost=lost)
+    agree(states, variance_reduced.fedgda_gt(game, x, y, PLAN, 0.02, 0.06, WEIGHTS, lost=lost))
+
+
+def test_fedgda_gt_stays_where_it_is_in_a_round_in_which_everybody_lost_the_common_point() -> None:
+    _, x, y, oracles = setting("saddle")
+    states = driven(FedGdaGt(lr=0.02, lr_dual=0.06), torched(x, y), oracles, lost={(3, k) for k in range(K)})
+    assert all(torch.equal(states[2][name], states[1][name]) for name in ("x", "y"))
+    assert not torch.equal(states[3]["x"], states[2]["x"])
+
+
+def test_fedgda_gt_does_not_step_from_the_common_point_of_an_earlier_round() -> None:
+    """A site may hear the first phase of a round, and next the second phase of another."""
+    strategy, (_, x, y, oracles) = FedGdaGt(lr=0.02, lr_dual=0.06), setting("saddle")
+    first = strategy.turn(1, ROUNDS, "anchor", K)
+    gradients, memory = strategy.local_update(torched(x, y), {}, oracles(0, 1), first)
+    for r, answers in ((1, True), (2, False)):
+        reply, _ = strategy.local_update(gradients, memory, oracles(0, r), strategy.turn(r, ROUNDS, "train", K))
+        assert bool(reply) == answers
+
+
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 @by_turnout
 @by_game
@@ -107,13 +142,14 @@ def test_fednest(name: str, some: Everyone, weights: list[float] | None, inner: 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 4.0, 2.0, 0.5]], ids=["uniform", "weighted"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-@pytest.mark.parametrize("name", ["sagda", "cdma", "fednest"])
+@pytest.mark.parametrize("name", ["sagda", "fedgda-gt", "cdma", "fednest"])
 def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) -> None:
     """Through messages, files and memories on disk, in float32: 7 rounds, three stages."""
     keys = {"algorithm": name, "sites": 4, "saddle.dimension": 5, "saddle.heterogeneity": 3.0, "rounds": 7, "seed": 3}
     stages = {"local-steps": 3, "stage-iterations": 9, "stage-decay": 2.0, "fraction": fraction}
     own: dict[str, dict[str, float]] = {
         "sagda": {"lr": 0.03, "lr-dual": 0.05, "server-lr": 0.8},
+        "fedgda-gt": {"lr": 0.03, "lr-dual": 0.05},
         "cdma": {"lr": 0.03, "lr-dual": 0.05, "alpha": 0.3},
         "fednest": {"lr": 0.03, "lr-dual": 0.05, "inner-rounds": 2},
     }
@@ -123,7 +159,7 @@ def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) 
     exchanges = 6 if name == "fednest" else 2
     assert len(asked) == 7 * exchanges
     assert all(asked[i] == asked[i // exchanges * exchanges] for i in range(len(asked))), "a round has one set of sites"
-    reference: Callable[..., list[algorithms.Point]] = getattr(variance_reduced, name)
+    reference: Callable[..., list[algorithms.Point]] = getattr(variance_reduced, name.replace("-", "_"))
     expected = reference(
         SaddleGame(slopes, offsets),
         start["x"].double().numpy(),
@@ -141,12 +177,13 @@ def test_in_the_engine(name: str, fraction: float, weights: list[float] | None) 
 # ---------------------------------------------------------------------- degenerate cases
 
 
-def test_elsewhere_the_three_differ_from_each_other_and_from_local_sgda() -> None:
+def test_elsewhere_they_differ_from_each_other_and_from_local_sgda() -> None:
     job, ends = saddle(), []
     for algorithm in (LocalSGDA, Sagda, FedNest):
         ends.append(job.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0])
     noisy = regression()
-    ends += [noisy.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0] for algorithm in (LocalSGDA, Sagda)]
+    for algorithm in (LocalSGDA, Sagda, FedGdaGt):
+        ends.append(noisy.run(algorithm(local_steps=7, lr=0.03, lr_dual=0.05))[-1][0])
     ends += [noisy.run(Cdma(local_steps=7, lr=0.03, lr_dual=0.05, alpha=alpha))[-1][0] for alpha in (0.1, 1.0)]
     for i, one in enumerate(ends):
         assert all(one.shape != other.shape or np.abs(one - other).max() > 1e-6 for other in ends[:i])

@@ -1,0 +1,110 @@
+"""The page of a study under docs/results/: what people wrote about it, and in its midst what its runs say.
+
+What is generated stands between two lines, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. It is replaced, and the
+rest of the page stays as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.pictures import CAPTIONS, draw
+from benchmarks.sweep import Sweep, shown
+from benchmarks.tables import Tables, csv_lines, gather, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+def insert(page: Path, name: str, title: str, text: str) -> None:
+    """Replace the generated part NAME of a page; a page that lacks it gets it at its end, a new one a title too."""
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
+    content = page.read_text(encoding="utf-8") if page.exists() else f"# {title}\n"
+    before, found, rest = content.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        before, after = f"{content.rstrip()}\n\n", ""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def write_csv(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write a line each, under all the keys that any of them has."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def write(sweep: Sweep, folder: Path) -> str:
+    """Write NAME.csv and NAME.png, and the generated part of NAME.md; returns that part."""
+    tables = gather(sweep)
+    text = markdown(sweep, tables)
+    if any(row.converged for rows in tables.values() for row in rows):
+        picture = folder / f"{sweep.name}.png"
+        folder.mkdir(parents=True, exist_ok=True)
+        draw(sweep, tables, picture)
+        text += f"\n![{sweep.title}]({picture.name})\n\n{CAPTIONS[sweep.study.picture]}\n"
+    if lines := csv_lines(sweep, tables):
+        write_csv(folder / f"{sweep.name}.csv", lines)
+    insert(folder / f"{sweep.name}.md", sweep.name, sweep.title, text)
+    return text
+
+
+def markdown(sweep: Sweep, tables: Tables) -> str:
+    """Return the tables with what one has to know to read them."""
+    parts = preamble(sweep)
+    versions = {outcome.version for rows in tables.values() for row in rows for _, outcome in row.runs}
+    if len(versions) > 1:
+        parts.append(f"These runs are of {len(versions)} versions of the code: {', '.join(sorted(versions))}.")
+    if len(sweep.study.compare) > 1:
+        parts.append(table(sweep, tables, tuple(sweep.study.compare)))
+    else:
+        for cell, rows in tables.items():
+            if cell:
+                parts.append(f"**{shown(dict(cell))}**")
+            parts.append(table(sweep, {cell: rows}))
+    return "\n\n".join(parts) + "\n"
+
+
+def preamble(sweep: Sweep) -> list[str]:
+    """Say what was run and how it is reported, in paragraphs. With changed keys the study's words on its setting go."""
+    study = sweep.study
+    parts = [f"<!-- Written by `{sweep.command}`; do not edit. -->", f"`{sweep.command}`: {sweep.title}."]
+    if sweep.changes:
+        parts.append("A trial. The study's own description is left out: the changed keys may make it false.")
+    else:
+        parts += [" ".join(note for note in (study.size * (not sweep.full), study.note) if note)]
+    if any(sweep.tuning(method) for method in study.methods):
+        first = shown({key: values[0] for key, values in study.compare.items()})
+        parts.append(
+            f"Step sizes: for each method the best of its own grid of {len(sweep.grid(study.methods[0]))} points, by "
+            f"`{study.select}` (the samples that the sites hold out) at seed {study.tuning_seed}"
+            + (f" and {first}" if first else "")
+            + ", which no number below uses."
+        )
+    repeats = " × ".join(f"{len(values)} {key}s" for key, values in study.repeat.items())
+    parts.append(f"Mean ± standard deviation over {repeats}.")
+    if study.reference:
+        parts.append(
+            f"The columns on the right: {next(iter(study.report.values()))} at the last evaluation before a method had "
+            f"used more sample gradients, or more bytes, than {study.reference} in its whole run."
+        )
+    if labels := averaging(sweep):
+        parts.append(
+            f"A stage of {' and '.join(labels)} ends with the average of its iterates. The last value, in the table "
+            "and in the picture, is that of such an average; it may be worse than the one before."
+        )
+    parts.append(study.paper_note)
+    return [part for part in parts if part]
+
+
+def averaging(sweep: Sweep) -> list[str]:
+    """Return the methods whose model at the end of a stage, and so of the run, is an average over that stage."""
+    from strategies import ALGORITHMS
+    from strategies.coda_plus import CodaPlus
+
+    return [method.label for method in sweep.study.methods if issubclass(ALGORITHMS[method.algorithm], CodaPlus)]

@@ -1,0 +1,116 @@
+"""The picture of a study: curves over rounds, or final numbers side by side; spreads are those of the table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.sweep import Sweep, metric, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from benchmarks.tables import Row, Tables
+
+LINES = ("-", "--", ":")  # ten colours, then again with another style
+CAPTIONS = {
+    "curves": "Lines: means. Bands: ± one standard deviation.",
+    "points": "Points: means. Bars: ± one standard deviation.",
+}
+
+
+def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
+    """Draw a study's picture."""
+    from PIL import Image
+
+    study = sweep.study
+    if study.picture == "points":
+        figure, axes = points(next(iter(tables.values())), study.report)
+    else:
+        wanted = {path: title for path, title in study.report.items() if title in (study.curves or (title,))}
+        figure, axes = panels(tables, wanted, len([*study.compare.values()][-1]) if study.compare else 1)
+    handles, labels = axes.get_legend_handles_labels()
+    title = CAPTIONS[study.picture]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, title=title, title_fontsize=8)
+    figure.suptitle(sweep.title, fontsize=10)
+    figure.savefig(path, metadata={"Software": None})
+    with Image.open(path) as picture:  # a palette takes a third of the bytes
+        palette = picture.convert("RGB").quantize(128)
+    palette.save(path, optimize=True)
+
+
+def panels(tables: Tables, wanted: Mapping[str, str], columns: int) -> tuple[Figure, Axes]:
+    """Draw a panel per cell and metric.
+
+    From left to right the values of the last key, from top to bottom those of the others, each with all metrics.
+    """
+    from matplotlib.figure import Figure
+
+    cells = list(tables.items())
+    blocks = [cells[start : start + columns] for start in range(0, len(cells), columns)]
+    lines = [(block, *metric) for block in blocks for metric in wanted.items()]
+    scale = 0.8 if len(blocks) > 1 else 1.0
+    size = (max(4.6 * scale * columns, 6.5), 3.3 * scale * len(lines) + 1.0)
+    figure = Figure(figsize=size, layout="constrained", dpi=100)
+    grid = figure.subplots(len(lines), columns, squeeze=False, sharey="row")
+    for line, (block, path, heading) in enumerate(lines):
+        for column, (cell, rows) in enumerate(block):
+            axes = grid[line][column]
+            if "distance" in path or "error" in path:
+                axes.set_yscale("log")
+            curves(axes, rows, path)
+            axes.set(xlabel="round", ylabel=heading if column == 0 else "", title=shown(dict(cell)))
+            axes.grid(alpha=0.3)
+    return figure, grid[0][0]
+
+
+def curves(axes: Axes, rows: Sequence[Row], path: str) -> None:
+    """Draw a line per method, the mean of its runs, and a band of one standard deviation to either side."""
+    for place, row in enumerate(rows):
+        by_round: dict[int, list[float]] = defaultdict(list)
+        for _, outcome in row.converged:
+            for record in outcome.records:
+                if (value := metric(record, path)) is not None:
+                    by_round[record["round"]].append(value)
+        rounds = sorted(by_round)
+        style: dict[str, Any] = {"color": f"C{place % 10}", "linestyle": LINES[place // 10 % len(LINES)]}
+        means, deviations = zip(*(spread(by_round[r]) for r in rounds), strict=True) if rounds else ((), ())
+        axes.plot(rounds, means, linewidth=1.3, label=row.method.label, **style)
+        low, high = ([m + side * d for m, d in zip(means, deviations, strict=True)] for side in (-1, 1))
+        axes.fill_between(rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)
+
+
+def points(rows: Sequence[Row], report: Mapping[str, str]) -> tuple[Figure, Axes]:
+    """Draw the final numbers of each method side by side, with bars of one standard deviation to either side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained", dpi=100)
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        spreads = [spread(row.values(path)) for path in report]
+        shift = (place - (len(rows) - 1) / 2) * 0.8 / max(1, len(rows))
+        axes.errorbar(
+            [column + shift for column in range(len(report))],
+            [mean for mean, _ in spreads],
+            [deviation for _, deviation in spreads],
+            fmt="o",
+            markersize=4,
+            label=row.method.label,
+        )
+    axes.set_xticks(range(len(report)), list(report.values()))
+    axes.grid(alpha=0.3)
+    axes.set_ylabel("mean ± standard deviation")
+    return figure, axes
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard deviation; the latter is 0 of a single value."""
+    if not values:
+        return math.nan, 0.0
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0

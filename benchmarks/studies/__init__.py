@@ -1,0 +1,15 @@
+"""The published experiments as studies: which methods are compared, over which grids, at which size.
+
+A study's run-config under experiments/ has the paper's setting, or what fits of it, with one algorithm. ``reduced`` is
+what a default run changes so that two CPU cores finish within the hour; ``--full`` leaves it out. Each file has the
+studies of one paper.
+"""
+
+from benchmarks.studies import adafgda, codasca, deprl, fcsg, fmgda, heart
+from benchmarks.studies.study import REPO, Method, Settings, Study, Value, method
+
+__all__ = ["REPO", "STUDIES", "Method", "Settings", "Study", "Value", "method"]
+
+STUDIES: dict[str, Study] = {
+    study.name: study for paper in (adafgda, fmgda, codasca, fcsg, deprl, heart) for study in paper.STUDIES
+}

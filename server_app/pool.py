@@ -1,0 +1,202 @@
+"""The local engine's pool of worker processes, and what is on its way to and from them.
+
+Vectors travel through files in shared memory (a broadcast to all sites is written once), everything else through a
+pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import signal
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app.message import make_message
+
+from federation import RunError
+from server_app.segments import Layout, Segment, Segments, read, split
+from server_app.worker import CLIENT_RAISED, DEPTH, NAME, UNGUARDED, why, work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass
+class Broadcast:
+    """Arrays on their way to one or many sites: written once, freed when the last of them has answered."""
+
+    records: dict[str, ArrayRecord]
+    messages: int = 0
+    segment: Segment | None = None
+    layout: Layout = field(default_factory=dict)
+
+
+@dataclass
+class Worker:
+    """A worker process, and the messages that it has not answered yet, by identifier."""
+
+    process: Any
+    messages: dict[str, Message] = field(default_factory=dict)
+
+
+class Pool:
+    """A few worker processes that answer messages.
+
+    Parameters
+    ----------
+    count : int
+        How many there are.
+    method : str
+        How they start: "fork" or "spawn".
+    folder : str
+        Where segments go.
+    contexts : list of Context
+        Of the sites.
+    """
+
+    def __init__(self, count: int, method: str, folder: str, contexts: list[Context]) -> None:
+        self.count, self.folder, self.contexts = count, folder, contexts
+        self.alive: dict[Connection, Worker] = {}
+        self._processes: Any = multiprocessing.get_context(method)
+        self._forks = method == "fork"
+        self._names = itertools.count()
+        self._queue: deque[Message] = deque()
+        self._segments = Segments(folder, "coordinator")
+        self._maps: dict[str, Segment] = {}  # answers, by path
+        self._broadcast: dict[int, Broadcast] = {}  # in use, by `_key`
+
+    def push(self, messages: Iterable[Message]) -> None:
+        """Take messages to be answered; workers that are missing are started."""
+        for message in messages:
+            self._queue.append(message)
+            arrays, _ = split(message.content)
+            self._broadcast.setdefault(_key(message), Broadcast(arrays)).messages += 1
+        self._start()
+        self._hand_out()
+
+    def pull(self, timeout: float) -> list[Message]:
+        """Return answers that are there, waiting a while for the first."""
+        answers: list[Message] = []
+        for pipe in wait(list(self.alive), timeout):
+            assert isinstance(pipe, Connection)
+            answers += self._take(pipe)
+        self._hand_out()
+        return answers
+
+    def give_up(self) -> None:
+        """Drop what is still to be done, and end the workers that are at it: they hang, or are too slow."""
+        while self._queue:
+            self._release(self._queue.popleft())
+        for pipe in [pipe for pipe, worker in self.alive.items() if worker.messages]:
+            worker = self.alive.pop(pipe)
+            worker.process.kill()
+            worker.process.join()
+            pipe.close()
+            for message in worker.messages.values():
+                self._release(message)
+
+    def close(self, patience: float) -> None:
+        """End all workers, after so many seconds by force."""
+        for pipe, worker in self.alive.items():
+            try:
+                pipe.send(None)
+            except OSError:
+                worker.process.kill()
+        for pipe, worker in self.alive.items():
+            worker.process.join(timeout=patience)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            pipe.close()
+        self.alive.clear()
+
+    def _start(self) -> None:
+        while len(self.alive) < self.count:
+            ours, theirs = self._processes.Pipe()
+            # A name of its own, also for a replacement: nobody writes to another's segments.
+            name = f"{NAME}-{next(self._names)}"
+            arguments = (theirs, [ours, *self.alive] if self._forks else [], self.folder, name, self.contexts)
+            process = self._processes.Process(target=work, args=arguments, name=name, daemon=True)
+            # A Ctrl-C between the fork and the worker's first line would end it with a traceback; it waits till then.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+            self.alive[ours] = Worker(process)
+
+    def _hand_out(self) -> None:
+        """Keep every worker busy, the least busy first."""
+        while self._queue and self.alive:
+            pipe, worker = min(self.alive.items(), key=lambda item: len(item[1].messages))
+            if len(worker.messages) >= DEPTH:
+                return
+            message = self._queue.popleft()
+            _, small = split(message.content)
+            broadcast = self._broadcast[_key(message)]
+            if not broadcast.layout:
+                broadcast.segment, broadcast.layout = self._segments.write(broadcast.records)
+            path = broadcast.segment.path if broadcast.segment else ""
+            worker.messages[message.metadata.message_id] = message
+            with contextlib.suppress(OSError):  # it died; `_take` notices
+                pipe.send((message.metadata.dst_node_id - 1, message.metadata, small, path, broadcast.layout))
+
+    def _take(self, pipe: Connection) -> list[Message]:
+        """Receive one answer, or learn that the worker is gone."""
+        try:
+            metadata, error, small, path, layout = pipe.recv()
+        except (EOFError, OSError):
+            return self._lost(pipe)
+        self._release(self.alive[pipe].messages.pop(metadata.reply_to_message_id))
+        if error is not None:
+            return [make_message(metadata, error=error)]
+        if path and path not in self._maps:
+            self._maps[path] = Segment(path)
+        records = read(self._maps[path].map if path else None, layout)
+        return [make_message(metadata, RecordDict({**small, **records}))]
+
+    def _lost(self, pipe: Connection) -> list[Message]:
+        """Answer for a worker that is gone; if it was the last, for all messages that are left.
+
+        Raises
+        ------
+        RunError
+            When no other worker can do better.
+        """
+        worker = self.alive.pop(pipe)
+        worker.process.join()
+        pipe.close()
+        code = worker.process.exitcode
+        if code == UNGUARDED:
+            raise RunError(
+                "each worker process imports the script that was started, and this script would start a run there: "
+                "call simulate() under if __name__ == '__main__', or set workers = 1"
+            )
+        lost = list(worker.messages.values())
+        if not self.alive:
+            lost += self._queue
+            self._queue.clear()
+        for message in lost:
+            self._release(message)
+        reason = f"its worker process ended with exit code {code}{why(code)}"
+        return [Message(Error(CLIENT_RAISED, reason), reply_to=message) for message in lost]
+
+    def _release(self, message: Message) -> None:
+        """Free a broadcast's segment with its last message."""
+        broadcast = self._broadcast[_key(message)]
+        broadcast.messages -= 1
+        if not broadcast.messages:
+            if broadcast.segment:
+                self._segments.free.append(broadcast.segment)
+            del self._broadcast[_key(message)]
+
+
+def _key(message: Message) -> int:
+    """Identify what a message carries: messages to many sites share one record, see `FederatedStrategy`."""
+    return id(next(iter(message.content.array_records.values()), None))

@@ -1,0 +1,100 @@
+"""FedGDA-GT (Sun & Wei, NeurIPS 2022, Algorithm 2; arXiv:2206.01132): descent ascent with gradient tracking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from federation import Card, FederatedStrategy, Mean, Oracle
+from keys import hyper
+from problems import papers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from federation import Reply, Site, Turn
+    from problems import Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGdaGt(FederatedStrategy):
+    """Local descent ascent with full gradients, each corrected by what the site's differs from the mean at one point.
+
+    Client k, phase "anchor", from x_0, y_0::
+
+        1  ux_k, uy_k ← gx, gy at (x_0, y_0), over all of its training samples
+
+    Server::
+
+        2  vx, vy ← mean_k ux_k, mean_k uy_k
+
+    Client k, phase "train", from vx, vy; x, y = x_0, y_0::
+
+        3  repeat q times:
+        4      take gx, gy at (x, y), over all of its training samples
+        5      x ← x - ηx (gx - ux_k + vx)
+        6      y ← P(y + ηy (gy - uy_k + vy))
+
+    Server::
+
+        7  x, y ← mean_k x_k, mean_k y_k
+
+    In the first step gx is ux_k and gy is uy_k: it is taken without them. The paper has one η and steps on y and x
+    alike. A gradient here is a pass over all of a site's samples; `Sagda` with ηg = 1 is the same with mini-batches.
+
+    Client state: x_0, y_0, ux_k, uy_k, from the first phase to the second. A site that has lost them sits out the rest
+    of the round: its reply is empty, and line 7 is over the others.
+    """
+
+    name = "fedgda-gt"
+    card = Card(
+        papers=(papers.FEDGDA_GT,),
+        where="Alg. 2",
+        down="2d + 2p",
+        up="2d + 2p",
+        gradients="q",
+        sends="both gradients of all its samples at the common point; then x, y",
+        remembers="the common point and its gradients there, within a round",
+    )
+    solves = frozenset({"minimax"})
+
+    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
+    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The gradients at the global point, and the local steps."""
+        return ("anchor", "train")
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send x, y; for the steps vx, vy alone, because the site has x, y."""
+        names = ("x", "y") if turn.phase == "anchor" else ("vx", "vy")
+        return {name: state[name] for name in names}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Line 1, or lines 3-6."""
+        if turn.phase == "anchor":
+            ux, uy = oracle.full_gradient(sent["x"], sent["y"])  # l.1
+            anchor = {"x": sent["x"], "y": sent["y"], "ux": ux, "uy": uy, "round": torch.tensor([turn.round])}
+            return {"vx": ux, "vy": uy}, anchor
+        if not memory or memory["round"].item() != turn.round:
+            return {}, {}
+        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        x = memory["x"].sub(sent["vx"], alpha=lr)  # the first step
+        y = oracle.project(memory["y"] + lr_dual * sent["vy"])
+        correct_x, correct_y = sent["vx"] - memory["ux"], sent["vy"] - memory["uy"]  # constant during a round
+        for _ in range(turn.local_steps - 1):  # l.3
+            gx, gy = oracle.full_gradient(x, y)  # l.4
+            x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
+            y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
+        return {"x": x, "y": y}, {}
+
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+        """Line 2, or line 7 over the sites that took steps; if none did, x and y stay."""
+        mean = Mean()
+        for reply in replies:
+            if reply.arrays:
+                mean.add(reply.arrays, reply.site.weight)
+        return {"x": state["x"], "y": state["y"]} | mean.value()  # l.2, l.7

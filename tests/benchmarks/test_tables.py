@@ -1,0 +1,84 @@
+"""The table of a study: means, costs, what a method reached within the budget of another, and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.pages import markdown
+from benchmarks.sweep import Sweep
+from benchmarks.tables import gather
+from tests.benchmarks.pretended import leave, pretend
+
+
+def test_columns_at_equal_cost(sweep: Sweep) -> None:
+    fedavg, codasca = sweep.study.methods
+    for each in (fedavg, codasca):
+        for job in sweep.tuning(each):
+            pretend(sweep, job, held_out=0.6)
+        for job in sweep.reported(each, sweep.grid(each)[0]):
+            moved = 1e6 if each is fedavg else 2e6
+            lines = [
+                {
+                    "round": r,
+                    "bytes-down": moved,
+                    "bytes-up": 0,
+                    "gradients": 4,
+                    "samples": 64,
+                    "central": {"auroc": r / 10},
+                }
+                for r in (1, 2, 3, 4)
+            ]
+            leave(sweep, job, lines)
+    row = next(iter(gather(sweep).values()))[1]
+    # Two sites: 2 MB per site for FedAvg in all, and CODASCA spends 1 MB a round.
+    assert row.spent("megabytes") == pytest.approx(4.0)
+    assert row.within("central.auroc", "megabytes", 2.0) == pytest.approx(0.2)
+    assert row.within("central.auroc", "samples", 128.0) == pytest.approx(0.4)
+    assert row.within("central.auroc", "megabytes", 0.5) is None
+    line = next(line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("| codasca"))
+    assert line == "| codasca | 0.1 | 0.4000 ± 0.0000 | 8 | 128 | 4 | 0.4000 | 0.2000 |"
+    for target, cell in ((0.25, "3"), (0.5, "not in 2 of 2 runs")):
+        aimed = replace(sweep, study=replace(sweep.study, target=target))
+        lines = markdown(aimed, gather(aimed)).splitlines()
+        assert any(f" | rounds to AUROC {target} | " in line for line in lines)
+        assert next(line for line in lines if line.startswith("| codasca | 0.1 |")).split(" | ")[3] == cell
+
+
+def test_missing_and_diverged_runs_are_named(sweep: Sweep) -> None:
+    fedavg, codasca = sweep.study.methods
+    for job in (*sweep.tuning(fedavg), *sweep.tuning(codasca)):
+        pretend(sweep, job, held_out=0.6, diverged="the run diverges" if job.method is codasca else "")
+    first, second = [job for job in sweep.reported(fedavg, sweep.grid(fedavg)[0]) if job.cell["local-steps"] == 2]
+    pretend(sweep, first, held_out=0.6, test=0.75)
+    text = markdown(sweep, gather(sweep))
+    assert "| fedavg (1 of 2 runs missing) | 0.1 | 0.7500 |" in text
+    assert "| codasca | every point of the grid diverged | diverged |" in text
+    assert "| fedavg |  | not run |" in text  # with the other number of local steps
+    pretend(sweep, second, held_out=0.6, diverged="the run diverges")
+    assert "| fedavg (1 of 2 runs diverged) | 0.1 | 0.7500 |" in markdown(sweep, gather(sweep))
+
+
+def test_several_keys_make_one_table_with_a_row_per_value_and_method(sweep: Sweep) -> None:
+    keys = {"local-steps": (2, 4), "concentration": (0.5, 1.0, 2.0)}
+    sweep = replace(sweep, study=replace(sweep.study, compare=keys))
+    fedavg, codasca = sweep.study.methods
+    for each in (fedavg, codasca):
+        for job in sweep.tuning(each):
+            pretend(sweep, job, held_out=0.6)
+        for job in sweep.reported(each, sweep.grid(each)[0]):
+            # The reference has no run in one cell.
+            if each is codasca or job.cell != {"local-steps": 4, "concentration": 2.0}:
+                test = job.cell["local-steps"] / 10 + job.cell["concentration"] / 100 + (each is codasca) / 5  # type: ignore[operator]
+                pretend(sweep, job, held_out=0.6, test=test)
+    lines = [line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("|")]
+    assert lines[0].startswith("| local-steps | concentration | method | step sizes | AUROC |")
+    assert len(lines) == 2 + 2 * 3 * 2
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| 2 | 0.5 | fedavg | 0.1 | 0.2050 ± 0.0000 |")
+    assert lines[3].startswith("| 2 | 0.5 | codasca | 0.1 | 0.4050 ± 0.0000 |")
+    assert lines[3].endswith("| 0.4050 | 0.4050 |")
+    assert lines[-2].startswith("| 4 | 2 | fedavg |  | not run |")
+    assert lines[-1].startswith("| 4 | 2 | codasca | 0.1 | 0.6200 ± 0.0000 |")
+    assert lines[-1].endswith("| – | – |"), "nothing to compare with"

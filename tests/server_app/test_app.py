@@ -1,0 +1,154 @@
+"""The app's end: how a mistake is logged in Flower's process, and what a run leaves that is told to stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
+
+from federation import RunError
+from server_app.app import PlainMistakes, stoppable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Flower's logger with the filter, for a test."""
+    logger, plain = logging.getLogger("flwr"), PlainMistakes()
+    logger.addFilter(plain)
+    yield caplog
+    logger.removeFilter(plain)
+
+
+def fail(error: Exception) -> None:
+    """Log an exception as Flower's processes do before they end."""
+    logger = logging.getLogger("flwr")
+    logger.error("%s raised an exception", "ServerApp", exc_info=error)
+    logger.error("Exit Code: 201\nAn unhandled exception occurred in the ServerApp.")
+
+
+def test_a_mistake_is_logged_in_its_own_words_and_no_more(said: pytest.LogCaptureFixture) -> None:
+    fail(RunError("100 % of the sites are missing"))
+    assert [record.getMessage() for record in said.records] == ["100 % of the sites are missing"]
+    assert "Traceback" not in said.text
+
+
+def test_a_crash_is_logged_as_one(said: pytest.LogCaptureFixture) -> None:
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError as error:
+        fail(error)
+    assert "Traceback" in said.text
+    assert "ServerApp raised an exception" in said.text
+    assert "Exit Code: 201" in said.text
+
+
+# ---------------------------------------------------------------------- told to stop
+
+
+@pytest.fixture
+def no_exit_handlers() -> Iterator[None]:
+    """Leave Flower's list of exit handlers as it was."""
+    before = list(registered_exit_handlers)
+    yield
+    registered_exit_handlers[:] = before
+
+
+def tell_to_stop() -> None:
+    """Do what Flower's signal handler does before it starts to count the seconds."""
+    trigger_exit_handlers(run_before_force_exit=True)
+
+
+@pytest.mark.usefixtures("no_exit_handlers")
+def test_in_a_simulation_the_thread_of_the_app_is_interrupted_and_waited_for() -> None:
+    began, ends = threading.Event(), []
+
+    def run() -> None:
+        try:
+            with stoppable():
+                began.set()
+                try:
+                    while True:
+                        time.sleep(0.01)
+                finally:
+                    time.sleep(0.3)  # as long as it takes to write what was reached
+                    ends.append("written")
+        except RunError as error:
+            ends.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert began.wait(10)
+    tell_to_stop()
+    assert ends[0] == "written"  # before the process ends
+    thread.join(10)
+    assert ends == ["written", "the run was stopped before its end"]
+
+
+@pytest.mark.usefixtures("no_exit_handlers")
+def test_in_a_deployment_the_app_is_interrupted_where_it_is() -> None:
+    before, passed = signal.signal(signal.SIGUSR1, lambda *_: tell_to_stop()), []
+
+    def run() -> None:
+        with stoppable():
+            passed.append("begun")
+            signal.raise_signal(signal.SIGUSR1)
+            passed.append("gone on")
+
+    try:
+        with pytest.raises(RunError, match="stopped before its end"):
+            run()
+        assert passed == ["begun"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("no_exit_handlers")
+def test_after_a_run_there_is_nothing_to_interrupt() -> None:
+    with stoppable():
+        pass
+    tell_to_stop()
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int, workers: int) -> None:
+    job = f'problem="saddle" rounds=1000000 sites=3 workers={workers} device="cpu" run-name="cut"'
+    job += f' runs-dir="{tmp_path}/runs" state-dir="{tmp_path}/state"'
+    command, said = [sys.executable, "-u", "-m", "server_app", "--run-config", job], ""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if re.match("round +3/", line) and line not in said:
+                os.killpg(run.pid, number)  # as Ctrl-C does it; a service manager, too
+            said += line
+        assert run.wait(timeout=60) == code
+    folder = tmp_path / "runs" / "cut"
+    assert said.splitlines()[-1] == f"stopped; what was reached is in {folder}"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "curves.png",
+    }
+    rounds = [json.loads(line)["round"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert set(map(int, re.findall("^round +([0-9]+)/", said, re.MULTILINE))) <= set(rounds)  # printed, so written
+    assert len(rounds) >= 3
+    # Codasca's sites remember their control variates, where the user wanted them.
+    assert sorted(path.name for path in tmp_path.glob("state/run-*/*.s*")) == [
+        f"site-{k}.safetensors" for k in range(3)
+    ]
