@@ -25,7 +25,7 @@ run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-p
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
 
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
 lint: $(VENV)/.dev ## Check style (ruff) and types (mypy)
 	@$(BIN)/python -m ruff check .

@@ -223,7 +223,7 @@ def started(command: list[str], environment: Mapping[str, str], **options: Any) 
 
 @contextmanager
 def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process if the block takes longer than so many seconds."""
+    """End the process if the block takes longer than this many seconds."""
     watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
     watchdog.daemon = True
     watchdog.start()

@@ -15,7 +15,7 @@ def above_zero(text: str) -> float:
     """Parse a step size."""
     value = float(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+        raise argparse.ArgumentTypeError(f"{text}: must be a finite number above 0")
     return value
 
 
@@ -41,8 +41,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     one.add_argument("--site", default="", help="your name, for your model's file (default: the data folder's)")
     one.add_argument("--state-dir", default="", help="where your model goes, into the folder models there (default: a "
                      "private folder for temporary files)")  # fmt: skip
-    one.add_argument("--label", default="", help="your label column, in place of the run's")
-    one.add_argument("--device", default="", help="auto, cpu, cuda, cuda:1; in place of the run's")
+    one.add_argument("--label", default="", help="your label column; default: the run's")
+    one.add_argument("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     one.add_argument("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
     one.add_argument("--lr", type=above_zero, help="step size of the head (default: the run's)")
     one.add_argument("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")

@@ -125,8 +125,8 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     store = site.memory(request)
     memory = store.load(problem.device)
 
-    own_statistics = memory.pop("buffers", None)
-    statistics = sent.pop("buffers", None) if own_statistics is None else own_statistics
+    kept_here = memory.pop("buffers", None)
+    statistics = sent.pop("buffers", None) if kept_here is None else kept_here
     if statistics is not None:
         problem.load_buffers(statistics)
     metrics = MetricRecord({})

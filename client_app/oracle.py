@@ -114,7 +114,7 @@ class SiteOracle:
         """Return (gx, gy) over all of the site's training samples, of an objective that is a mean over them.
 
         The samples are taken block by block, so that a site may have more of them than fit into one pass. It is
-        counted as one gradient. A problem without data has but one gradient.
+        counted as one gradient. A problem without data has only one gradient.
         """
         blocks = self._blocks()
         if blocks is None:

@@ -12,6 +12,7 @@ from safetensors.torch import load
 
 from client_app.oracle import SiteOracle, stream
 from config import RunConfig, read_overrides
+from config.tables import renamed
 from datasets import Cohort, columns_hash
 from keys import from_record
 from models import ModelError, resolve_device
@@ -78,7 +79,7 @@ class FinishedRun:
         file, written = folder / "model.safetensors", folder / "config.toml"
         if not written.is_file():
             raise PersonaliseError(f"{folder} is no run folder: it has no config.toml; name one such as runs/<run>")
-        config = RunConfig.parse(read_overrides([str(written)]) | dict(changes or {}))
+        config = RunConfig.parse(renamed(read_overrides([str(written)])) | dict(changes or {}))
         if not PROBLEMS[config.problem].needs_data:
             raise PersonaliseError(
                 f"{folder}: problem = {config.problem!r} has no network, so there is no head to train"
@@ -136,7 +137,7 @@ def personalise(
 
     Parameters
     ----------
-    given : Given
+    given : FinishedRun
         Of a finished run.
     data : SiteData
         The new site's.

@@ -11,7 +11,7 @@ import torch
 from client_app.memory import Memory, Provenance
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from datasets import Cohort, DataConfig, SiteData, load_site
-from keys import Value, from_record, to_record
+from keys import Value, arguments, from_record
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting
 
@@ -28,7 +28,7 @@ Options = tuple[tuple[str, Value], ...]
 @lru_cache(maxsize=32)
 def cached_problem(name: str, setting: Setting, options: Options) -> Problem:
     """Build a problem; once per process, for all sites that it serves."""
-    return PROBLEMS[name](setting, **{key.replace("-", "_"): value for key, value in options})
+    return PROBLEMS[name](setting, **arguments(dict(options)))
 
 
 @lru_cache(maxsize=1024)
@@ -54,7 +54,7 @@ def model_facts(run: RunConfig, cohort: Cohort) -> dict[str, object]:
     """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form."""
     if not PROBLEMS[run.problem].needs_data:
         return {}
-    return {"hidden": run.hidden, **{name: value for name, value in to_record(cohort).items() if value}}
+    return {"hidden": run.hidden, **cohort.facts()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,4 +165,8 @@ class OpenSite:
 
     def _problem_key(self, request: Request) -> tuple[str, Setting, Options]:
         run = self.run
+        if PROBLEMS[run.problem].needs_data and not request.cohort.shape:
+            raise ConfigError(
+                "message", ["it says nothing of the data: start() needs the cohort's facts as train_config"]
+            )
         return run.problem, run.setting(request.cohort, self.device, request.site), tuple(run.options.items())

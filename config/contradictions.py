@@ -30,7 +30,7 @@ def _algorithm_and_problem(run: RunConfig) -> Iterator[str]:
     able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
     fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
     missing = sorted(in_words(need) for need in algorithm.needs if need not in problem.__mro__)
-    lacks = "".join(f" that offers no {need}" for need in missing)
+    lacks = f" that offers no {' and no '.join(missing)}" if missing else ""
     yield (
         f"algorithm = {run.algorithm!r} cannot solve problem = {run.problem!r}, a {problem.kind} problem"
         f"{lacks}: take algorithm {' or '.join(able)}, or problem {' or '.join(fit)}"
@@ -38,7 +38,7 @@ def _algorithm_and_problem(run: RunConfig) -> Iterator[str]:
 
 
 def _algorithm(run: RunConfig) -> Iterator[str]:
-    """Whatever the algorithm itself cannot do with."""
+    """Whatever the algorithm itself cannot work with."""
     algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
     yield from algorithm.misfits(run.flat())
     if algorithm.own_statistics and run.bn == "average" and problem.needs_data and keeps_statistics(run.model):

@@ -15,7 +15,7 @@ from config.node import SiteConfig
 from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig
 from federation import FederatedStrategy, StrategyError
-from keys import ConfigError, Value, field_errors, hint, to_toml, unknown
+from keys import ConfigError, Value, arguments, field_errors, hint, to_toml, unknown
 from models import MODELS, Architecture
 from problems import PROBLEMS, Problem, Setting
 from strategies import ALGORITHMS
@@ -214,12 +214,11 @@ class RunConfig(BaseModel):
     @property
     def seed(self) -> int:
         """The seed of every random choice of the run."""
-        return int(self.hyper.get("seed", 0))
+        return self.strategy().seed
 
     def strategy(self) -> FederatedStrategy:
         """Build the algorithm with its hyper-parameters."""
-        values: dict[str, Any] = {key.replace("-", "_"): value for key, value in self.hyper.items()}
-        return ALGORITHMS[self.algorithm](**values)
+        return ALGORITHMS[self.algorithm](**arguments(self.hyper))
 
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:
         """Describe the data; a site may say where its own lies and what its label column is called."""
@@ -267,8 +266,7 @@ class RunConfig(BaseModel):
         models.ModelError
             For a model that cannot take inputs of this shape.
         """
-        options: dict[str, Any] = {key.replace("-", "_"): value for key, value in self.options.items()}
-        return PROBLEMS[self.problem](setting, **options)
+        return PROBLEMS[self.problem](setting, **arguments(self.options))
 
 
 def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: Collection[str]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any
 
 from federation import Algorithm
-from keys import options_of
+from keys import Value, by_name, options_of
 from problems import PROBLEMS
 from strategies import ALGORITHMS
 
@@ -22,7 +23,8 @@ def own_options(cls: type) -> dict[str, Field[Any]]:
 
 def tables() -> dict[str, dict[str, Field[Any]]]:
     """Return the options of every algorithm and every problem, by the name of their table; some tables are empty."""
-    return {name: own_options(cls) for name, cls in (*ALGORITHMS.items(), *PROBLEMS.items())}
+    owners: list[Any] = [*ALGORITHMS.values(), *PROBLEMS.values()]
+    return {name: own_options(cls) for name, cls in by_name(*owners).items()}
 
 
 MOVED: dict[str, tuple[str, ...]] = {
@@ -45,3 +47,10 @@ MOVED: dict[str, tuple[str, ...]] = {
     "saddle-file": ("saddle.file",),
 }
 """Keys of earlier releases, and what they are called now."""
+
+
+def renamed(flat: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the keys of an earlier release's run as they are called now; those of other problems had no effect."""
+    own = f"{flat.get('problem', 'auc')}."
+    moved = {name: value for key, value in flat.items() for name in MOVED.get(key, ()) if name.startswith(own)}
+    return {key: value for key, value in flat.items() if key not in MOVED} | moved

@@ -10,6 +10,7 @@ import torch
 
 from datasets.loading import SiteData
 from datasets.samples import Samples, moments
+from keys import to_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,10 @@ class Cohort:
     shift: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     columns: str = ""
+
+    def facts(self) -> dict[str, object]:
+        """Return what there is, as JSON has it: what a model's file says of the data that it was trained on."""
+        return {key: value for key, value in to_record(self).items() if value}
 
     def standardised(self, samples: Samples) -> Samples:
         """Return samples standardised as all sites standardise theirs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar
 
 from federation.average import average
 from federation.errors import StrategyError
@@ -72,7 +72,7 @@ class Algorithm(ABC):
     needs: ClassVar[frozenset[type]] = frozenset()
     """What it asks of a problem beyond gradients: classes of `problems.capabilities`."""
     partial: ClassVar[bool] = True
-    """Whether it can do with a share of the sites in a round (``fraction`` below 1)."""
+    """Whether it works with a share of the sites in a round (``fraction`` below 1)."""
     personalised: ClassVar[bool] = False
     """Whether each site ends with a model of its own: the server's is not tested, and only what new sites need of it
     (see `body`) is written to a file."""
@@ -211,20 +211,19 @@ class Algorithm(ABC):
         log.info("%s: %s", self.name, values)
 
     def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
-        """Return where a run of so many rounds and sites stands; both sides know all of this."""
+        """Return where a run of this many rounds and sites stands; both sides know all of this."""
         stages = Stages(
             self.local_steps, self.stage_iterations, self.stage_decay, self.stage_growth, self.stage_steps_growth
         )
         return replace(stages.turn(server_round, rounds, phase), sites=sites)
 
 
-@runtime_checkable
-class SkipsPhases(Protocol):
+class SkipsPhases(ABC):
     """An algorithm some of whose phases take place in some rounds only."""
 
+    @abstractmethod
     def plays(self, turn: Turn) -> bool:
         """Return whether this phase takes place in this round; asked of all phases but the first, which always does."""
-        ...
 
 
 class FirstCome:

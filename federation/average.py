@@ -28,7 +28,7 @@ class Mean:
                 self.sums[name] = vector * weight
 
     def value(self) -> Arrays:
-        """Return the mean of each vector, in place of the sums; empty if nothing was added."""
+        """Return the mean of each vector, which replaces the sums; empty if nothing was added."""
         return {name: vector.div_(self.total) for name, vector in self.sums.items()}
 
 

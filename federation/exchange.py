@@ -136,7 +136,7 @@ class Exchange:
         if 2 * skipped > asked:  # not one broken site, then
             raise RunError("the run diverges:\n  " + "\n  ".join(listed))
         if not usable or usable + (0 if wanted else skipped) < required:
-            advice = f" (min-replies={max(1, usable)} would go on without the others)" if min_replies is None else ""
+            advice = f" (min-replies={usable} would go on without the others)" if usable and min_replies is None else ""
             raise RunError(
                 f"{usable} of {asked} sites gave a usable answer, {required} are needed"
                 f"{advice}:\n  " + "\n  ".join(listed)
@@ -156,7 +156,7 @@ class Exchange:
     def _first(
         self, messages: Sequence[Message], enough: int, random: np.random.Generator
     ) -> Iterator[tuple[Site, Message | None]]:
-        """Yield the sites that answered until so many usable answers were there; if they never are, all sites."""
+        """Yield the sites that answered until there were enough usable answers; if they never are, all sites."""
         asked = self._push([messages[i] for i in random.permutation(len(messages))])
         del messages
         arrived: dict[str, Message] = {}
@@ -177,7 +177,7 @@ class Exchange:
     def _push(self, messages: Sequence[Message]) -> dict[str, Site]:
         """Send the messages; return whom an answer to which identifier comes from."""
         self.bytes_down += sum(size(_arrays(message)) for message in messages)
-        # A site that cannot be reached has no identifier: its place is taken by one that nobody answers to.
+        # A site that cannot be reached has no identifier: one that no one answers to takes its place.
         identifiers = self.grid.push_messages(messages)
         return {
             identifier or f"unreachable-{message.metadata.dst_node_id}": self._addressee(message)

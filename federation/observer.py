@@ -1,4 +1,4 @@
-"""Whoever wants to know how a run goes."""
+"""Who is told how a run goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Whoever wants to know how a run goes: the server app's report."""
+    """Who is told how a run goes: the server app's report."""
 
     def trained(self, server_round: int, cost: dict[str, float], work: dict[str, float]) -> None:
         """Note that a round ended, and its cost.

@@ -1,4 +1,4 @@
-"""The rounds of one run: the object that owns the server's state, the phase, the model to return and the exchange."""
+"""The rounds of one run: the object that owns the server's state, the model to return and the exchange."""
 
 from __future__ import annotations
 
@@ -95,8 +95,10 @@ class Rounds:
         Raises
         ------
         StrategyError
-            When the algorithm cannot train this model, or on so many sites.
+            When the algorithm cannot train this model, or on this many sites.
         """
+        if self.count < 1:
+            raise StrategyError(f"num_rounds = {self.count}: a run has at least one round")
         algorithm, start = self.algorithm, unpack(self.start)
         self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
         if algorithm.splits_model:

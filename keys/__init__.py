@@ -1,9 +1,10 @@
 """How keys are declared, checked, suggested and read, and the keys of the random streams; standard library only."""
 
 from keys.errors import ConfigError
-from keys.fields import allowed, check_fields, choice, field_errors, filename, hyper, key_of, options_of
+from keys.fields import allowed, arguments, check_fields, choice, field_errors, filename, hyper, key_of, options_of
 from keys.overrides import Value, flatten, read_overrides, to_toml
 from keys.records import from_record, to_record
+from keys.registry import by_name
 from keys.streams import Stream
 from keys.suggest import closest, hint, unknown
 
@@ -12,6 +13,8 @@ __all__ = [
     "Stream",
     "Value",
     "allowed",
+    "arguments",
+    "by_name",
     "check_fields",
     "choice",
     "closest",

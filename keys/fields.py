@@ -10,7 +10,7 @@ from dataclasses import Field, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 LARGEST = 1e300  # finite, and an integer below it is a float
@@ -46,6 +46,11 @@ def filename(doc: str, *suffixes: str) -> Any:
 def key_of(name: str) -> str:
     """Return a field's name as a run-config key."""
     return name.replace("_", "-")
+
+
+def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by key as a dataclass's arguments: the inverse of `key_of`."""
+    return {key.replace("-", "_"): value for key, value in options.items()}
 
 
 def options_of(cls: type) -> dict[str, Field[Any]]:

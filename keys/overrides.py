@@ -40,12 +40,17 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
     wrong: list[str] = []
     for text in arguments:
         try:
-            values |= _read_file(text) if text.endswith(".toml") else _read_pairs(text)
+            values |= _read_file(text) if _names_file(text) else _read_pairs(text)
         except ConfigError as error:
             wrong += error.problems
     if wrong:
         raise ConfigError("--run-config", wrong)
     return values
+
+
+def _names_file(text: str) -> bool:
+    """Whether it is a file, and no key=value pair whose value names one."""
+    return text.endswith(".toml") and ("=" not in text or Path(text).expanduser().is_file())
 
 
 def _read_file(name: str) -> dict[str, Value]:

@@ -6,7 +6,9 @@ from enum import IntEnum
 
 
 class Stream(IntEnum):
-    """What is drawn; second entry of every seed sequence, after the run's seed, so that no two purposes share bits.
+    """What is drawn; second entry of a seed sequence, after the run's seed, so that no two purposes share bits.
+
+    (How data are split is seeded by the names of its steps, see ``datasets.loading``.)
 
     The numbers are part of what a seed means: a new purpose takes a new number.
     """

@@ -23,7 +23,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
         What to store; contiguous copies are made where needed.
     facts : mapping
         What else it takes to use them, as JSON has it. It is one entry of the metadata: the format keeps no order
-        between several, and equal contents shall give equal bytes.
+        between several, and equal contents give equal bytes.
     """
     draft = draft_of(path)
     with draft.open("wb") as file:

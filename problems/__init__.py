@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keys import by_name
 from problems.auc import Auc, AucMargin
 from problems.auprc import Auprc
 from problems.base import Arrays, Batch, Metrics, Problem, Setting
@@ -17,19 +18,16 @@ from problems.saddle import Saddle
 
 __all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting"]
 
-PROBLEMS: dict[str, type[Problem]] = {
-    problem.name: problem
-    for problem in (
-        Auc,
-        AucMargin,
-        Bce,
-        CrossEntropy,
-        Robust,
-        Fair,
-        Auprc,
-        PartialAuc,
-        InvariantLogistic,
-        Maml,
-        Saddle,
-    )
-}
+PROBLEMS: dict[str, type[Problem]] = by_name(
+    Auc,
+    AucMargin,
+    Bce,
+    CrossEntropy,
+    Robust,
+    Fair,
+    Auprc,
+    PartialAuc,
+    InvariantLogistic,
+    Maml,
+    Saddle,
+)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from datasets import Cohort
-from keys import check_fields
+from keys import check_fields, key_of
 from models import Architecture
 from problems.errors import ProblemError
 
@@ -28,6 +28,10 @@ Batch = tuple[Tensor, Tensor]
 
 Metrics = dict[str, float | list[int]]
 """Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
+
+
+RESERVED = {key_of(f.name) for f in fields(Cohort)} | {"head", "hidden", "y"}
+"""What a model's file says besides the problem's own scalars."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +67,8 @@ class Setting:
 class Problem(ABC):
     """``min over x, max over y of f(x, y; batch)`` at one site (a plain minimisation has no y).
 
-    A subclass's fields are its options: declared with `keys.hyper`, `keys.choice` or `keys.file`, they are the keys of
-    the run-config's table that bears the problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
+    A subclass's fields are its options: declared with `keys.hyper`, `keys.choice` or `keys.filename`, they are the keys
+    of the run-config's table that bears the problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
 
     Parameters
     ----------
@@ -110,9 +114,19 @@ class Problem(ABC):
     dual_scalars: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        if taken := RESERVED.intersection(self.scalar_names()):
+            raise ProblemError(
+                f"problem {self.name!r} names a scalar {', '.join(map(repr, sorted(taken)))}, which has a meaning of "
+                "its own in a model's file: call it something else"
+            )
         if wrong := check_fields(self, f"{self.name}."):
             raise ProblemError("\n".join(wrong))
         self.device, self.dtype = torch.device(self.setting.device), self.setting.dtype
+
+    @classmethod
+    def scalar_names(cls) -> tuple[str, ...]:
+        """Return the names of the problem's own entries of x and y."""
+        return cls.dual_scalars
 
     @abstractmethod
     def initial(self) -> Arrays:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 class ClosedFormDual(Protocol):
     """The y that maximises the mean objective at x is known: a ratio of sums over all sites."""
 
+    @abstractmethod
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
         """Return what a site contributes to the y that maximises the mean objective at x.
 
@@ -41,6 +43,7 @@ class ClosedFormDual(Protocol):
 class InnerFunction(Protocol):
     """The objective is f(g(x)), with an inner function g of fixed size."""
 
+    @abstractmethod
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
         """Return g(x; batch), the estimate of the inner function.
 
@@ -61,6 +64,7 @@ class InnerFunction(Protocol):
         """
         ...
 
+    @abstractmethod
     def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
         """Return ∇g(x; batch)ᵀ ∇f(s; batch): the outer gradient is taken at s instead of g(x; batch).
 
@@ -87,15 +91,18 @@ class Layers(Protocol):
     """The parameters x are a network's: layer after layer, a body and a head."""
 
     @property
+    @abstractmethod
     def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
         """Where each of the network's parameters lies in x, and its shape; the problem's scalars are not among them."""
         ...
 
     @property
+    @abstractmethod
     def head(self) -> int:
         """Where the head begins in x: x[:head] is the body, x[head:] the head and the problem's own scalars."""
         ...
 
+    @abstractmethod
     def fresh(self) -> Arrays:
         """Return what of the starting point a site keeps for itself: ``head``, and ``y`` where there is one.
 
@@ -108,6 +115,7 @@ class Layers(Protocol):
 class BalancedLoss(Protocol):
     """The loss has a form that treats all classes as equally frequent."""
 
+    @abstractmethod
     def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
         """Return the gradient of the loss as if the site had equally many samples of each class.
 

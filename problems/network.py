@@ -60,6 +60,11 @@ class NetworkProblem(Problem, Layers):
         self._head = torch.cat([start[self.network.head :], start.new_zeros(len(self.scalars))])
         self._autocast = setting.architecture.autocast(self.device)
 
+    @classmethod
+    def scalar_names(cls) -> tuple[str, ...]:
+        """Return the names of the problem's own entries of x and y."""
+        return (*cls.scalars, *cls.dual_scalars)
+
     @property
     def width(self) -> int:
         """How many outputs the network has."""

@@ -6,7 +6,6 @@ arXiv:2203.00176
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,4 +64,7 @@ class PartialAuc(NetworkProblem):
     def soft_worst(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Return λ log of the mean over the negatives of exp(ℓ/λ), for each positive, shape (p,)."""
         losses = (self.margin - positives[:, None] + negatives).relu().square()
-        return self.temperature * (torch.logsumexp(losses / self.temperature, 1) - log(len(negatives)))
+        # From the largest loss down, and by expm1 and log1p: no overflow at a small λ, no digits lost at a large one.
+        worst = losses.detach().amax(1)
+        below = torch.expm1((losses - worst[:, None]) / self.temperature).mean(1)
+        return worst + self.temperature * torch.log1p(below)

@@ -111,7 +111,7 @@ def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str
     fix = f'use another partition than {config.partition!r}, such as "iid", or fewer sites'
     if config.dataset == "site":
         fix = "check their label columns, or leave these sites out"
-    if PROBLEMS[config.problem].sampler == config.sampler:  # the problem's own: it can do with no other
+    if PROBLEMS[config.problem].sampler == config.sampler:  # the problem's own: it works with no other
         needed = f"problem = {config.problem!r}"
     else:
         fix = f'use sampler = "uniform", or {fix}'
@@ -150,7 +150,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
             progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")
 
 
-def in_words(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters: int) -> str:
+def summary(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters: int) -> str:
     """Say what is trained, in a few words."""
     what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
     if not PROBLEMS[config.problem].needs_data:

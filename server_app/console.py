@@ -35,10 +35,17 @@ class Progress:
         self.console = Console(quiet=quiet, highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console.width = 110
+        self._unfinished = False  # the last line is one that is written over
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line."""
+        self._finish()
         self.console.print(Text(text), style=style or None)
+
+    def _finish(self) -> None:
+        if self._unfinished:
+            self._unfinished = False
+            self.console.print()
 
     def warn(self, text: str) -> None:
         """Print a line that wants attention."""
@@ -56,7 +63,8 @@ class Progress:
         """Say how far the last evaluation is: on a terminal in a line that is written over, elsewhere as it begins."""
         text = f"the last evaluation, at {sites} sites"
         if self.console.is_terminal:
-            self.console.print(Text(f"{text}: {answered} done"), end="\r" if answered < sites else "\n")
+            self._unfinished = answered < sites
+            self.console.print(Text(f"{text}: {answered} done"), end="\r" if self._unfinished else "\n")
         elif not answered:
             self.say(text)
 
@@ -66,6 +74,7 @@ class Progress:
         Where each site has a model of its own, the last two are mean, spread and worst decile over the sites instead.
         ``gradients`` is what a site evaluated in the whole run. Columns that no site has a number for are left out.
         """
+        self._finish()
         record = records[-1]
         per_site = record.get("sites", {})
         names = [name for name in HEADLINE if any(name in site for site in per_site.values())]

@@ -12,7 +12,7 @@ from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
 from models import resolve_device
 from problems.network import NetworkProblem
-from server_app.cohort import ask, in_words, placed, pooled, require_enough
+from server_app.cohort import ask, placed, pooled, require_enough, summary
 from server_app.evaluation import central_evaluation
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
@@ -100,7 +100,7 @@ def _play(config: RunConfig, grid: Grid, report: Report, started: float) -> tupl
         start["buffers"] = buffers
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
     report.keep(model)
-    words = in_words(config, cohort, list(sites), len(start["x"]))
+    words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     agreed = ConfigRecord(to_record(cohort))
     result = strategy.start(

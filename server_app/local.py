@@ -46,7 +46,7 @@ RATE = 2e9  # of larger ones: parameters times samples in a second
 
 
 def processes_pay(config: RunConfig, d: int, workers: int, method: str) -> bool:
-    """Whether so many worker processes are likely to end a run sooner than this process alone.
+    """Whether this many worker processes are likely to end a run sooner than this process alone.
 
     They are if the time that they save at the sites, by the parameters, samples and steps of the run, is longer than
     they take to start. That is no matter of luck: the same run has the same workers, and the same bits with any number.
@@ -155,7 +155,7 @@ class LocalGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Queue messages; returns their identifiers.
 
-        Whoever pushes again has all answers, or waits no longer for those that are missing.
+        A caller that pushes again has all answers, or no longer waits for those that are missing.
         """
         self._queue.clear()
         if self._pool:
@@ -197,9 +197,8 @@ class LocalGrid(Grid):
 
     def _started(self, message: Message) -> Pool | None:
         """Return a pool of workers if the run is to have one; decided by the first training message."""
-        d = max(
-            math.prod(array.shape) for record in message.content.array_records.values() for array in record.values()
-        )
+        arrays = [array for record in message.content.array_records.values() for array in record.values()]
+        d = max((math.prod(array.shape) for array in arrays), default=0)
         if self.workers > 1 and not (self.config.workers or processes_pay(self.config, d, self.workers, self._method)):
             self.workers = 1
         if self.workers == 1:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from keys import to_record
 from models.storage import write_tensors
 from problems.network import NetworkProblem
 
@@ -65,7 +64,7 @@ class ModelFile:
             return
         state, facts = described(self.problem, self._model)
         if self.problem.needs_data:
-            facts |= {name: value for name, value in to_record(self.cohort).items() if value}
+            facts |= self.cohort.facts()
         if self.personalised:
             facts["head"] = "fresh"
         write_tensors(self.path, state, facts)

@@ -101,7 +101,7 @@ class Pool:
                 self._release(message)
 
     def close(self, patience: float) -> None:
-        """End all workers, after so many seconds by force."""
+        """End all workers, after this many seconds by force."""
         for pipe, worker in self.alive.items():
             try:
                 pipe.send(None)
@@ -198,5 +198,5 @@ class Pool:
 
 
 def _key(message: Message) -> int:
-    """Identify what a message carries: messages to many sites share one record, see `FederatedStrategy`."""
+    """Identify what a message carries: messages to many sites share one record, see `federation.rounds.Rounds`."""
     return id(next(iter(message.content.array_records.values()), None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keys import by_name
 from strategies.acc_fcsg_m import AccFCSGM
 from strategies.adafgda import AdaFgda
 from strategies.alone import Alone
@@ -36,39 +37,36 @@ if TYPE_CHECKING:
 
 __all__ = ["ALGORITHMS", "can_solve"]
 
-ALGORITHMS: dict[str, type[FederatedStrategy]] = {
-    algorithm.name: algorithm
-    for algorithm in (
-        Alone,
-        FedAvg,
-        LocalSGDA,
-        LocalSGDAPlus,
-        NPA,
-        MomentumLocalSGDA,
-        MomentumLocalSGDAPlus,
-        Coda,
-        CodaPlus,
-        Codasca,
-        Fmgda,
-        Fgda,
-        AdaFgda,
-        Sagda,
-        FedGdaGt,
-        Cdma,
-        FedNest,
-        FCSG,
-        FCSGM,
-        AccFCSGM,
-        LocalSCGD,
-        LocalSCGDM,
-        DPSGD,
-        DePRL,
-        DisPFL,
-        FedRep,
-        Ditto,
-        FedRoD,
-    )
-}
+ALGORITHMS: dict[str, type[FederatedStrategy]] = by_name(
+    Alone,
+    FedAvg,
+    LocalSGDA,
+    LocalSGDAPlus,
+    NPA,
+    MomentumLocalSGDA,
+    MomentumLocalSGDAPlus,
+    Coda,
+    CodaPlus,
+    Codasca,
+    Fmgda,
+    Fgda,
+    AdaFgda,
+    Sagda,
+    FedGdaGt,
+    Cdma,
+    FedNest,
+    FCSG,
+    FCSGM,
+    AccFCSGM,
+    LocalSCGD,
+    LocalSCGDM,
+    DPSGD,
+    DePRL,
+    DisPFL,
+    FedRep,
+    Ditto,
+    FedRoD,
+)
 
 
 def can_solve(algorithm: type[FederatedStrategy], problem: type[Problem]) -> bool:

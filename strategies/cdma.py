@@ -39,7 +39,7 @@ class Cdma(FederatedStrategy, FirstCome):
 
         7  x, y ← mean_k x_k, mean_k y_k
 
-    Lines 1 and 2 are u_t = gx(x_t) + (1 - α)(u_{t-1} - gx(x_{t-1})), with one vector per client on the wire in place of
+    Lines 1 and 2 are u_t = gx(x_t) + (1 - α)(u_{t-1} - gx(x_{t-1})), with one vector per client on the wire instead of
     two. In the first step of a round the two gradients of line 5 are one and the same: it is taken without them. With
     α = 1 the previous point plays no part, and is not sent.
 

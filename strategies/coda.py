@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Mean, Oracle
+from federation import Card, Mean, Oracle, SkipsPhases
 from keys import hyper
 from problems import papers
 from problems.capabilities import ClosedFormDual
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coda(CodaPlus):
+class Coda(CodaPlus, SkipsPhases):
     """CODA+ that ends each stage with the best y for the stage's x, from a large sample of every site.
 
     Client k and server, phase "train": lines 1-7 of `CodaPlus`. In the last round of a stage, phase "dual" follows.

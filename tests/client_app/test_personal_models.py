@@ -101,11 +101,13 @@ def test_the_local_engine_keeps_models_where_it_is_told_to(tmp_path: Path, worke
     assert not list(result.folder.glob("*.safetensors")), "the coordinator has none"
 
 
-def test_a_run_that_stops_leaves_no_memory_in_the_local_engine(tmp_path: Path) -> None:
+def test_a_run_that_stops_leaves_its_memory_where_it_was_told_to(tmp_path: Path) -> None:
     keys = saddle_job(tmp_path, algorithm="alone", state_dir=str(tmp_path / "state"), loss_bound=1e-9)
     with pytest.raises(RunError, match="diverges"):
         simulate(keys)
-    assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
+    files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert sorted(file.name for file in files) == [f"site-{k}.safetensors" for k in range(4)]
+    assert all(re.fullmatch(r"run-\d+", file.parent.name) for file in files)
 
 
 def test_by_default_the_local_engine_leaves_nothing_and_says_so(
