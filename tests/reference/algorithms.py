@@ -37,7 +37,7 @@ def plan(
         s = len(stages) + 1
         steps_now = math.floor(Fraction(str(steps_growth)) ** (s - 1) * steps + Fraction(1, 2))
         iterations_now = Fraction(str(growth)) ** (s - 1) * iterations
-        length = math.ceil(iterations_now / steps_now - TRIFLE) if iterations else rounds
+        length = max(1, math.ceil(iterations_now / steps_now - TRIFLE)) if iterations else rounds
         length = min(length, rounds - done)
         stages.append(Stage([done + 1 + i for i in range(length)], 1 / decay ** (s - 1), steps_now))
         done += length
