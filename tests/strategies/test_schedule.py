@@ -102,3 +102,8 @@ def test_an_algorithms_fields_are_its_stages() -> None:
         assert strategy.turn(r, 10, "train", 4) == replace(stages.turn(r, 10), sites=4)
     assert strategy.turn(4, 10, "train", 4).rate == 1 / 2
     assert FedAvg().turn(10**6, 10**6, "train", 4).stage == 1
+
+
+def test_a_stage_has_a_round_at_least_however_long_a_round_is() -> None:
+    stages = Stages(local_steps=10**7, iterations=1)  # 10⁻⁷ rounds, less than what is forgiven for rounding
+    assert [stages.turn(r, 3).stage for r in (1, 2, 3)] == [1, 2, 3]
