@@ -223,7 +223,7 @@ class SkipsPhases(ABC):
 
     @abstractmethod
     def plays(self, turn: Turn) -> bool:
-        """Return whether this phase takes place in this round; asked of all phases but the first, which always does."""
+        """Return whether this phase takes place in this round; one at least does."""
 
 
 class FirstCome:

@@ -52,7 +52,7 @@ ROWS: dict[str, dict[int | str, Exchanges]] = {
     },
     "fmgda": RECURSIVE,
     "fgda": RECURSIVE,
-    "adafgda": {1: ["x y > x y u v"], "else": ["x y u v a b > x y u v"]},
+    "adafgda": {1: ["x y > u v", "x y a b > x y u v"], "else": ["x y u v a b > x y u v"]},
     "sagda": {"else": ["x y > ux uy", "x y vx vy > x y"]},
     "fedgda-gt": {"else": ["x y > ux uy", "vx vy > x y"]},
     "cdma": {
