@@ -104,7 +104,8 @@ class Rounds:
         if algorithm.splits_model:
             start["body"] = self._separable(start["x"])
         self.state = algorithm.initial_state(start)
-        self.output = Output(algorithm.output, self.count, algorithm.seed)
+        which = "last" if algorithm.stages_output else algorithm.output
+        self.output = Output(which, self.count, algorithm.seed)
         self.total_weight = sum(site.weight for site in self.exchange.sites)
         order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
         self.first_come = order if isinstance(algorithm, FirstCome) else None
@@ -174,9 +175,7 @@ class Rounds:
             if not isinstance(self.algorithm, SkipsPhases) or self.algorithm.plays(self.turn(r, phase)):
                 yield phase
 
-    def _phase(
-        self, turn: Turn, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]
-    ) -> float:
+    def _phase(self, turn: Turn, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]) -> float:
         """Exchange the messages of a phase and fold the answers into the state; return the samples that it took.
 
         The phase that opens a round carries the evaluation of the model that the round begins with.

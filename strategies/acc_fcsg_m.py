@@ -47,7 +47,7 @@ class AccFCSGM(RecursiveMomentum):
     partial = False
 
     lr: float = hyper(0.1, "α: step size; times η_t", above=0.0)
-    beta: float = hyper(0.1, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
+    beta: float = hyper(0.5, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
     schedule_c: float = hyper(1.0, "c of a schedule: β_t = c η_t², at most 1", above=0.0)
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:

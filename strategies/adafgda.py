@@ -39,9 +39,9 @@ class AdaFgda(Fgda, SkipsPhases):
         5  draw a mini-batch; u ← gx(x, y) + (1 - β_t) (u - gx(x_prev, y_prev))
         6                     v ← gy(x, y) + (1 - α_t) (v - gy(x_prev, y_prev))
 
-    Lines 2 and 3 are the server's. The paper generates the first matrices from the clients' first estimates and does not
-    say how; here it is line 3 as well. So the run begins with one exchange more, phase "start", in which the sites send
-    their u, v; in line 4 each then steps along its own. The paper prints the same ρ for ϱ in belief.
+    Lines 2 and 3 are the server's. The paper generates the first matrices after the clients' first estimates and does
+    not say how; here it is by line 3 as well. So the run begins with one exchange more, phase "start", in which the
+    sites send their u, v; in line 4 each then steps along its own. The paper prints ρ for ϱ in belief.
 
     η_t, α_t, β_t: see `RecursiveMomentum`. As the gradients vanish so do a and b, and the step becomes γ η_t / ρ: that
     is what must be small enough.

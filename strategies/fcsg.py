@@ -12,7 +12,6 @@ from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
 from problems import papers
 from strategies.momentum import momentum
-from strategies.recursive_momentum import first_batch, initial_estimate
 
 if TYPE_CHECKING:
     from federation import Turn
@@ -49,14 +48,14 @@ class FCSG(FederatedStrategy):
     solves = frozenset({"conditional"})
 
     lr: float = hyper(0.1, "α: local step size", above=0.0)
-    initial_batch: int = first_batch()
+    initial_batch: int = hyper(0, "B: outer samples of the first gradient; 0: a mini-batch, as of any other", low=0)
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-2. Line 3 is the base's average."""
         x, lr = sent["x"].clone(), self.lr * turn.rate
         for step in range(turn.local_steps):  # l.1
-            starts = turn.round == 1 and step == 0
-            g, _ = initial_estimate(oracle, (x, None), self.initial_batch, turn) if starts else oracle.gradient(x)
+            first = turn.round == 1 and step == 0
+            g, _ = oracle.gradient(x, None, oracle.draw(self.initial_batch or None) if first else None)
             x.add_(g, alpha=-lr)  # l.2
         return {"x": x}, {}
 
@@ -94,10 +93,8 @@ class FCSGM(FCSG):
         """Lines 1-3. Line 4 is the base's average."""
         x, u, lr = sent["x"].clone(), sent.get("u"), self.lr * turn.rate
         for _ in range(turn.local_steps):  # l.1
-            if u is None:
-                u, _ = initial_estimate(oracle, (x, None), self.initial_batch, turn)
-            else:
-                u = momentum(u, oracle.gradient(x)[0], self.beta)  # l.2
+            g, _ = oracle.gradient(x, None, oracle.draw(self.initial_batch or None) if u is None else None)
+            u = momentum(u, g, self.beta)  # l.2
             x.add_(u, alpha=-lr)  # l.3
         assert u is not None, "q is at least 1"
         return {"x": x, "u": u}, {}

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from federation import Card, Oracle
 from keys import hyper
 from problems import papers
@@ -46,8 +44,9 @@ class Fgda(RecursiveDescentAscent):
     synchronisation, what the sites' gradients differ by between their own points and the common one; with very
     different sites no α, β would lower the error that this leaves.
 
-    At t = 0 each client steps along its own first estimate. η_t, α_t, β_t: see `RecursiveMomentum`; that α is the
-    weight of y and β that of x is this paper's. With one site it is FMGDA.
+    (Printed inside the paper's ``else``, lines 4 and 5 would be left out at a synchronisation; Lemma 8 takes them for
+    every t.) At t = 0 each client steps along its own first estimate. η_t, α_t, β_t: see `RecursiveMomentum`; that α is
+    the weight of y and β that of x is this paper's. With one site it is FMGDA.
 
     Client state: the point that it sent; see `own_point` for where it is lost.
     """

@@ -5,8 +5,8 @@ gradient *on one batch* between two points, and pulled towards the fresh gradien
 
     u ← gx(x; B) + (1 - weight) (u - gx(x_prev; B))
 
-With weight 1 it is the plain stochastic gradient. With y, v estimates the gradient by y in the same way. FMGDA, FGDA and
-AdaFGDA use both, Acc-FCSG-M uses u alone::
+With weight 1 it is the plain stochastic gradient. With y, v estimates the gradient by y in the same way. FMGDA, FGDA
+and AdaFGDA use both, Acc-FCSG-M uses u alone::
 
     u, v = initial_estimate(oracle, (x, y), self.initial_batch, turn)
     u, v = corrected(oracle, (x, y), (x_prev, y_prev), (u, v), (weight, weight_dual))
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
     from federation import Turn
     from problems import Arrays
-
-
-def first_batch() -> Any:
-    """Declare B, for `initial_estimate`."""
-    return hyper(0, "B: samples of the first estimate; 0: q mini-batches, as in the papers' theory", low=0)
 
 
 def initial_estimate(
@@ -117,13 +112,13 @@ class RecursiveMomentum(FederatedStrategy):
         corollary-1  η_t = n K^{2/3} / max(3/2 + t, 1728 q³ K²)^{1/3},   weight = min(1, c η_t²)
 
     ``cube-root`` is that of Theorem 1 of AdaFGDA. ``corollary-1`` is FMGDA's, with n = 1/L: η_t is n / (12 q) for the
-    first 1728 q³ K² iterations, and falls after them. (The proof of its Theorem 1 needs η_t ≤ 1 / (20 L q), which is 8000
-    instead of 1728.) While c η_t² is above 1 the estimator is the plain gradient; so a schedule is defined for all
-    n, m, c > 0. t counts iterations of the whole run, over all stages; q is that of the stage. Stages shrink the steps
-    further, and not the weights.
+    first 1728 q³ K² iterations, and falls after them. (The proof of FMGDA's Theorem 1 has 800 for 1728, and needs
+    η_t ≤ 1 / (20 L q), which is 8000.) The FCSG paper has no schedule. While c η_t² is above 1 the estimator is the
+    plain gradient; so a schedule is defined for all n, m, c > 0. t counts iterations of the whole run, over all stages;
+    q is that of the stage. Stages shrink the steps further, and not the weights.
     """
 
-    initial_batch: int = first_batch()
+    initial_batch: int = hyper(0, "B: samples of the first estimator; 0: q mini-batches, as in theory", low=0)
     schedule: str = choice(
         "constant", "how step sizes and weights change over iterations", "constant", "cube-root", "corollary-1"
     )

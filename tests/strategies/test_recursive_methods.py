@@ -14,14 +14,12 @@ import pytest
 import torch
 
 from federation import FederatedStrategy, RunError, StrategyError
-from problems.saddle import saddle_coefficients
 from server_app import simulate
 from strategies.adafgda import AdaFgda
 from strategies.fgda import Fgda
 from strategies.fmgda import Fmgda
 from strategies.local_sgda import LocalSGDA
 from strategies.recursive_momentum import corrected, initial_estimate
-from tests.problems.example import given_saddle
 from tests.reference import algorithms, recursive
 from tests.reference.games import Game, RegressionGame, SaddleGame, Vector
 from tests.reference.recursive import Rates
@@ -208,7 +206,9 @@ def test_with_fresh_gradients_alone_fmgda_is_local_sgda() -> None:
     No step is shifted: the estimator at the averages is the first act of a round, before the first step.
     """
     _, x, y, oracles = setting("regression-clipped")
-    fmgda = drive(Fmgda(**STAGES, **PLAIN, **ONCE, fresh_weight=1.0, fresh_weight_dual=1.0), torched(x, y), oracles, ROUNDS, K)
+    fmgda = drive(
+        Fmgda(**STAGES, **PLAIN, **ONCE, fresh_weight=1.0, fresh_weight_dual=1.0), torched(x, y), oracles, ROUNDS, K
+    )
     agree(fmgda, points(drive(LocalSGDA(**STAGES, **PLAIN), torched(x, y), oracles, ROUNDS, K)), 1e-12)
 
 
@@ -216,7 +216,9 @@ def test_with_fresh_gradients_alone_fgda_differs_from_local_sgda_by_the_first_st
     """Weights of 1: after the first round, that step is along the averaged gradients, from before averaging."""
     game, x, y, oracles = setting("regression")
     q = 3
-    states = drive(Fgda(local_steps=q, **PLAIN, **ONCE, fresh_weight=1.0, fresh_weight_dual=1.0), torched(x, y), oracles, ROUNDS, K)
+    states = drive(
+        Fgda(local_steps=q, **PLAIN, **ONCE, fresh_weight=1.0, fresh_weight_dual=1.0), torched(x, y), oracles, ROUNDS, K
+    )
     for r in range(2, ROUNDS + 1):
         before, ends = states[r - 2], []
         for k in range(K):
@@ -324,9 +326,22 @@ def test_a_weight_is_never_above_one() -> None:
 @pytest.mark.parametrize("algorithm", [Fmgda, Fgda, AdaFgda])
 def test_bad_hyper_parameters_are_refused_by_name(algorithm: type[Fmgda | Fgda | AdaFgda]) -> None:
     with pytest.raises(StrategyError) as refusal:
-        algorithm(fresh_weight=0.0, fresh_weight_dual=1.5, initial_batch=-1, schedule="square-root", schedule_m=0.0, schedule_c=-1.0)
+        algorithm(
+            fresh_weight=0.0,
+            fresh_weight_dual=1.5,
+            initial_batch=-1,
+            schedule="square-root",
+            schedule_m=0.0,
+            schedule_c=-1.0,
+        )
     said = str(refusal.value)
-    for key in ("weight = 0.0", "weight-dual = 1.5", "initial-batch = -1", "schedule = 'square-root'", "schedule-m = 0.0"):
+    for key in (
+        "weight = 0.0",
+        "weight-dual = 1.5",
+        "initial-batch = -1",
+        "schedule = 'square-root'",
+        "schedule-m = 0.0",
+    ):
         assert key in said
     assert "'constant', 'cube-root', 'corollary-1'" in said
 
@@ -365,12 +380,15 @@ def test_what_travels(algorithm: type[Fmgda | Fgda | AdaFgda]) -> None:
 
 def test_the_sites_first_step_is_along_the_estimate_that_they_sent_or_a_new_one() -> None:
     """AdaFGDA's site remembers it between the first two exchanges; in a lost memory's place it estimates anew."""
-    game, x, y, oracles = setting("regression")
+    _, x, y, oracles = setting("regression")
     start = torched(x, y)
     strategy = AdaFgda(local_steps=1)
     estimated = strategy.turn(1, 2, "start", K)
     reply, memory = strategy.local_update(start, {}, oracles(0, 1), estimated)
-    given, turn = start | {"a": torch.ones_like(start["x"]), "b": torch.ones_like(start["y"])}, replace(estimated, phase="train")
+    given, turn = (
+        start | {"a": torch.ones_like(start["x"]), "b": torch.ones_like(start["y"])},
+        replace(estimated, phase="train"),
+    )
     moved, _ = strategy.local_update(given, memory, oracles(1, 1), turn)
     torch.testing.assert_close(moved["x"], start["x"] - 0.001 / 1.01 * reply["u"])
     anew, _ = strategy.local_update(given, {}, oracles(1, 1), turn)
