@@ -65,7 +65,7 @@ def _forked(run_config: str) -> Command:
         os.dup2(err_end, 2)
         for end in (out, out_end, err, err_end):
             os.close(end)
-        sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # pytest has put others there
+        sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # pytest has put others there
         sys.exit(main(["--run-config", run_config]))
 
     process = processes.Process(target=work)
