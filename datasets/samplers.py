@@ -19,6 +19,9 @@ class Sampler(Protocol):
     def draw(self, size: int | None = None) -> Tensor:
         """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
 
+    def restart(self) -> None:
+        """Begin a new epoch, whatever is left of this one."""
+
 
 class _Deck:
     """Positions dealt without replacement; shuffled anew when they run out."""
@@ -26,8 +29,11 @@ class _Deck:
     def __init__(self, positions: Tensor, generator: torch.Generator) -> None:
         self._positions = positions
         self._generator = generator
-        self._order = positions[:0]
-        self._dealt = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the order: the next hand is of a new one."""
+        self._order, self._dealt = self._positions[:0], 0
 
     def deal(self, size: int) -> Tensor:
         """Return `size` positions, none twice; all of them when there are no more than that."""
@@ -54,6 +60,9 @@ class _Uniform:
     def draw(self, size: int | None = None) -> Tensor:
         return self._deck.deal(self._size if size is None else size)
 
+    def restart(self) -> None:
+        self._deck.restart()
+
 
 class _FixedPositives:
     def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
@@ -65,6 +74,10 @@ class _FixedPositives:
         size = self._size if size is None else size
         quota = max(1, round(self._share * size))
         return torch.cat([self._positives.deal(quota), self._negatives.deal(size - quota)])
+
+    def restart(self) -> None:
+        self._positives.restart()
+        self._negatives.restart()
 
 
 def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:
