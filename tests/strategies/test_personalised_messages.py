@@ -236,7 +236,7 @@ def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Dec
     assert all(vector.isfinite().all() for vector in reply.values())
     assert set(half.shares) <= set(memory)
     if half.name == "dispfl":
-        x = half.personal(sent, {}, {})["x"]
+        x = half.personal(sent, {}, dict)["x"]
         one, other = (half.whole(vectors(state, j)) for j in (1, 3))
         masks = [unpacked(state[f"mask-{j}"], torch.device("cpu")) for j in (1, 3)]
         assert torch.allclose(x, (one + other) / torch.stack(masks).sum(0).clamp(min=1), rtol=0, atol=1e-12)
@@ -245,13 +245,14 @@ def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Dec
 
 
 @pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
-def test_a_site_that_lost_its_head_begins_with_the_first_one(algorithm: str) -> None:
+def test_a_site_that_lost_its_head_begins_with_its_first_one(algorithm: str) -> None:
     _, _, _, start, oracles = setting("regression")
     strategy = ALGORITHMS[algorithm]()
     body = torch.zeros(SPLIT, dtype=torch.float64)
-    model = strategy.personal({"body": body}, {}, oracles(0, 1).fresh())
-    assert torch.equal(model["x"], torch.cat([body, start["x"][SPLIT:]]))
-    assert torch.equal(model["y"], start["y"])
+    for k in range(K):
+        model = strategy.personal({"body": body}, {}, oracles(k, 1).fresh)
+        assert torch.equal(model["x"], torch.cat([body, oracles(k, 1).fresh()["head"]]))
+        assert torch.equal(model["y"], start["y"])
 
 
 def test_the_memory_of_a_site_is_its_head_and_its_y(tmp_path: Path) -> None:
