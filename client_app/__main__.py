@@ -44,8 +44,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     one.add_argument("--label", default="", help="your label column; default: the run's")
     one.add_argument("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     one.add_argument("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
-    one.add_argument("--head", choices=("fresh", "trained"), default="", help="what the training starts from: a fresh "
-                     "head, or the one that the model has (default: that, where it is trained)")  # fmt: skip
+    one.add_argument("--head", choices=("fresh", "trained"), default="", help="what the training starts from: a new "
+                     "random head, or the model's, which must be trained (default: the model's, as it is)")  # fmt: skip
     one.add_argument("--lr", type=above_zero, help="step size of the head (default: the run's)")
     one.add_argument("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")
     one.add_argument("--run-config", action="append", default=[], metavar="'KEY=VALUE ...'",

@@ -105,9 +105,9 @@ class SiteOracle:
     def epoch(self) -> Iterator[Batch | None]:
         """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in an order that is drawn here.
 
-        Their sizes differ by one at most, so that none holds a single sample that was left over, which batch norm cannot
-        use. The run's sampler deals them: ``uniform`` each sample once, ``fixed-positives`` its share of positives in
-        each batch.
+        Their sizes differ by one at most, so that none holds a single sample that was left over, which batch norm
+        cannot use. The run's sampler deals them: ``uniform`` each sample once, ``fixed-positives`` its share of
+        positives in each batch.
         """
         count, sampler = 0 if self.samples is None else len(self.samples), self.sampler
         if sampler is not None:

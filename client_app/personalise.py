@@ -147,8 +147,9 @@ def personalise(
     lr, lr_dual : float, optional
         Step sizes, above 0; by default those of the run's algorithm, ``lr-head`` where it has one.
     head : str
-        What the training starts from: ``"trained"``, the head that the model has; ``"fresh"``, the one that the run's
-        seed draws, with the start of y. Default: trained where the model's is.
+        What the training starts from. ``"fresh"``: a random head, drawn as for one more site of the run, and the start
+        of y; no body has been trained with it. ``"trained"``: the head that the model has, with its y. Default: that,
+        or, where sites keep theirs, the untrained one that the model has.
     device : str
         In place of the run's.
 
@@ -164,8 +165,8 @@ def personalise(
     untrained = given.facts.get("head") == "fresh"
     if untrained and head == "trained":
         raise PersonaliseError(
-            f"head = {head!r}: with algorithm = {config.algorithm!r} sites keep their heads, and the model has an "
-            'untrained one: take "fresh"'
+            f"--head trained: with algorithm = {config.algorithm!r} sites keep their trained heads, and the model's is "
+            "none of them: take --head fresh"
         )
     split = problem.head
     if not split:
@@ -177,8 +178,8 @@ def personalise(
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
     x, y = starting_point(problem, given)
     if head == "fresh":
-        start = problem.initial()
-        x, y = torch.cat([x[:split], start["x"][split:]]), start.get("y")
+        fresh = problem.fresh(config.sites)
+        x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
     train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     oracle = SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))
     if problem.buffers().numel() and (untrained or config.bn == "local"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from client_app.memory import Memory
 from config import RunConfig
+from datasets import load_site
 from federation import Site
 from strategies import ALGORITHMS
 from strategies.decentralised import Decentralised
@@ -155,6 +157,20 @@ def test_the_bytes_of_a_round_are_those_of_the_vectors(algorithm: str, tmp_path:
     d = len(result.arrays["x"])
     sent = d if algorithm in ("d-psgd", "ditto", "fedrod") else d - head
     assert all(record["bytes-down"] == record["bytes-up"] == 4 * 4 * sent for record in result.metrics)
+
+
+@pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
+def test_the_gradients_of_epochs_are_those_of_their_batches(algorithm: str, tmp_path: Path) -> None:
+    """Two passes over the samples of a site for the head, and one step on the body; then one pass for the body."""
+    for units, passes in (({"own_head_unit": "epochs"}, 2), ({"own_body_unit": "epochs"}, 1)):
+        grid, result = run(tmp_path, algorithm, **units, batch_size=16, rounds=2)
+        rows = [len(load_site(grid.config.data(), k, 4).train) for k in range(4)]
+        steps = 1 if passes == 2 else 2
+        for record in result.metrics:
+            wanted = {f"site-{k}": passes * math.ceil(n / 16) + steps for k, n in enumerate(rows)}
+            assert record["site-gradients"] == wanted
+            assert record["gradients"] == sum(wanted.values())
+            assert record["samples"] == passes * sum(rows) + 4 * steps * 16
 
 
 def test_the_bytes_of_dispfl_are_values_and_bits(tmp_path: Path) -> None:
