@@ -51,7 +51,7 @@ class Alone(LocalSteps):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-4."""
-        own, descent = self.personal(sent, memory, oracle.fresh), self.descent(turn)
+        own, descent = memory or sent, self.descent(turn)
         x, y = own["x"].clone(), own.get("y")
         for _ in range(turn.local_steps):  # l.1
             y = descent.step(x, y, oracle, self.lr, self.lr_dual)  # l.2-4

@@ -63,7 +63,7 @@ class Ditto(LocalSteps):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
-        own = self.personal(sent, memory, oracle.fresh)
+        own = memory or sent
         w, u, y = sent["x"], sent["x"].clone(), sent.get("y")  # l.1
         v, z = own["x"].clone(), own.get("y")
         common, personal = self.descent(turn), self.descent(turn)
