@@ -4,7 +4,8 @@
 
 Reads the runs that `python -m benchmarks.reproduce deprl-mnist` left. Eight new workers share the test set, on which
 nobody has trained, by the run's own Dirichlet distribution. Each trains a head on half of its images, as
-`python -m client_app personalise` does, and is tested on the other half, before and after. Writes NAME-newcomers.csv,
+`python -m client_app personalise --head fresh` does, whatever the method, and is tested on the other half, before and
+after. Writes NAME-newcomers.csv,
 and the study's part of deprl-newcomers.md.
 """
 
@@ -58,7 +59,7 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
         parts = (torch.from_numpy(mine[chosen]) for chosen in (~held_out, held_out))
         train, own_test = (replace(test, rows=test.rows[part]) for part in parts)
         data = SiteData(f"new-{k}", train, own_test, given.cohort.classes, 0)
-        outcome = personalise(given, data, steps=STEPS)
+        outcome = personalise(given, data, steps=STEPS, head="fresh")
         for values, metrics in ((before, outcome.before), (after, outcome.after)):
             values.append(float(metrics["accuracy"]))  # type: ignore[arg-type]  # other metrics are lists
     return statistics.mean(before), statistics.mean(after)
@@ -118,16 +119,18 @@ def markdown(study: Study, found: Sequence[tuple[Job, tuple[float, float]]]) -> 
         cells[job.method.label, job.cell[KEY]].append(accuracies)
     mixes = [cell[KEY] for cell in combinations(study.compare)]
     command = f"python -m benchmarks.newcomers {study.name}"
-    headings = ["method", *(f"π = {mix}, {when}" for mix in mixes for when in ("given", "own head"))]
+    headings = ["method", *(f"π = {mix}, {when}" for mix in mixes for when in ("untrained", "own head"))]
     table = [f"| {' | '.join(headings)} |", "|" + " --- |" + " ---: |" * (len(headings) - 1)]
     for label in dict.fromkeys(job.method.label for job, _ in found):
         numbers = [spread([pair[when] for pair in cells[label, mix]]) for mix in mixes for when in (0, 1)]
         table.append(f"| {label} | {' | '.join(numbers)} |")
     return (
         f"<!-- Written by `{command}`; do not edit. -->\n\n"
-        f"`{command}`: {study.title}, {NEWCOMERS} new workers with {STEPS} steps on the head. Accuracy with the head "
-        "that comes with the model (untrained where sites keep theirs) and with a head of their own: mean over the new "
-        f"workers, mean ± standard deviation over {len(study.repeat['seed'])} seeds.\n\n" + "\n".join(table) + "\n"
+        f"`{command}`: {study.title}, {NEWCOMERS} new workers with {STEPS} steps on the head. Accuracy with an "
+        "untrained head, the same for all methods, and with the head of their own that they train from it: mean over "
+        f"the new workers, mean ± standard deviation over {len(study.repeat['seed'])} seeds.\n\n"
+        + "\n".join(table)
+        + "\n"
     )
 
 

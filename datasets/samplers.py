@@ -25,6 +25,9 @@ class Sampler(Protocol):
         Shape (n,), like the batch's labels; None where all rows count alike.
         """
 
+    def restart(self) -> None:
+        """Begin a new epoch, whatever is left of this one."""
+
 
 class _Deck:
     """Positions dealt without replacement; shuffled anew when they run out."""
@@ -32,8 +35,11 @@ class _Deck:
     def __init__(self, positions: Tensor, generator: torch.Generator) -> None:
         self._positions = positions
         self._generator = generator
-        self._order = positions[:0]
-        self._dealt = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the order: the next hand is of a new one."""
+        self._order, self._dealt = self._positions[:0], 0
 
     def deal(self, size: int) -> Tensor:
         """Return `size` positions, none twice; all of them when there are no more than that."""
@@ -63,6 +69,9 @@ class _Uniform:
     def weights(self, labels: Tensor) -> Tensor | None:
         return None
 
+    def restart(self) -> None:
+        self._deck.restart()
+
 
 class _FixedPositives:
     def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
@@ -80,6 +89,10 @@ class _FixedPositives:
         positive = labels == 1
         share = positive.double().mean()
         return torch.where(positive, self._prior / share, (1 - self._prior) / (1 - share))
+
+    def restart(self) -> None:
+        self._positives.restart()
+        self._negatives.restart()
 
 
 def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:

@@ -25,3 +25,4 @@ class Stream(IntEnum):
     NEWCOMERS = 9
     SENDING_ORDER = 10
     STAGE_OUTPUT = 11
+    HEADS = 12

@@ -135,8 +135,11 @@ class Problem(ABC):
         A pure function of the seed that the problem was built with.
         """
 
-    def fresh(self) -> Arrays:
-        """Return what of the starting point a site keeps for itself; here ``y``, where there is one. Read only."""
+    def fresh(self, site: int | None = None) -> Arrays:
+        """Return what of the starting point a site keeps for itself; here ``y``, where there is one. Read only.
+
+        With ``site``, what is drawn of it is drawn for that site alone.
+        """
         return {name: vector for name, vector in self.initial().items() if name == "y"}
 
     @property

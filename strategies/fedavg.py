@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
+from federation import Card, Oracle
 from keys import hyper
 from problems import papers
+from strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from federation import Turn
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(FederatedStrategy):
+class FedAvg(LocalSteps):
     """Local SGD and averaging: the baseline for plain minimisation.
 
     Client k, from the x it was sent::
@@ -26,6 +27,8 @@ class FedAvg(FederatedStrategy):
     Server::
 
         3  x ← mean_k x_k
+
+    The step size may fall, and line 2 have weight decay and momentum, see `LocalSteps`.
     """
 
     name = "fedavg"
@@ -43,9 +46,8 @@ class FedAvg(FederatedStrategy):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-2. Line 3 is the base's average."""
-        x = sent["x"].clone()
-        lr = self.lr * turn.rate
+        x, descent = sent["x"].clone(), self.descent(turn)
         for _ in range(turn.local_steps):  # l.1
             gx, _ = oracle.gradient(x)
-            x.add_(gx, alpha=-lr)  # l.2
+            descent.move(x, gx, self.lr)  # l.2
         return {"x": x}, {}

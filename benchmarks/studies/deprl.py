@@ -12,13 +12,25 @@ _PERSONAL = {
 }
 _SHORT: Settings = {"rounds": 20, "batch-size": 16, "evaluate-every": 5}
 _GRAPHS = ("ring", "random", "full")
+_PAPER: Settings = {"decay": 0.96, "weight-decay": 1e-5}
+PLAIN: Settings = {"decay": 1.0, "weight-decay": 0.0}
 
 
 def personal(
-    algorithm: str, *steps: float, topology: str = "", body_steps: int = 0, local_steps: int = 10, dual: bool = False
+    algorithm: str,
+    *steps: float,
+    topology: str = "",
+    body_steps: int = 0,
+    local_steps: int = 10,
+    dual: bool = False,
+    sgd: Settings = _PAPER,
 ) -> Method:
-    """Return a method with one step size for all parts of the model, and a number of steps that costs ten gradients."""
+    """Return a method with one step size for all parts of the model, and a number of steps that costs ten gradients.
+
+    ``sgd`` is what all methods of a study have alike.
+    """
     settings: dict[str, Value] = {"local-steps": local_steps}
+    settings |= {f"{algorithm}.{key}": value for key, value in sgd.items()}
     settings |= {f"{algorithm}.topology": topology} if topology else {}
     settings |= {f"{algorithm}.body-steps": body_steps} if body_steps else {}
     names = {"deprl": ("lr-head", "lr-body"), "fedrep": ("lr-head", "lr-body"), "fedrod": ("lr", "lr-head")}

@@ -23,6 +23,17 @@ def test_a_head_of_its_own_serves_a_new_worker_better_than_an_untrained_one(
     assert (before, after) == measure(tmp_path / "run", ""), "the same new workers, the same batches"
 
 
+def test_new_workers_begin_alike_with_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the trained head of a common model serves them, nor the first one, which its body was trained with."""
+    monkeypatch.setattr(newcomers, "STEPS", 60)
+    keys = {"algorithm": "fedavg", "problem": "cross-entropy", "dataset": "digits", "concentration": 0.3, "sites": 4}
+    keys |= {"rounds": 8, "workers": 1, "fedavg.lr": 0.3, "runs-dir": str(tmp_path), "run-name": "run"}
+    trained = simulate(keys).metrics[-1]["central"]["accuracy"]
+    before, after = measure(tmp_path / "run", "")
+    assert before < 0.25 < trained - 0.3
+    assert after > before + 0.1
+
+
 def test_without_runs_it_says_which_command_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = ["--runs-dir", str(tmp_path), "--results-dir", str(tmp_path)]
     assert main(["deprl-mnist", *folders]) == 1
