@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
 from benchmarks.sweep import Sweep, shown
 from benchmarks.tables import Tables, csv_lines, gather, table
@@ -67,6 +68,7 @@ def markdown(sweep: Sweep, tables: Tables) -> str:
             if cell:
                 parts.append(f"**{shown(dict(cell))}**")
             parts.append(table(sweep, {cell: rows}))
+    parts += sections(sweep.study, tables)
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,14 +80,8 @@ def preamble(sweep: Sweep) -> list[str]:
         parts.append("A trial. The study's own description is left out: the changed keys may make it false.")
     else:
         parts += [" ".join(note for note in (study.size * (not sweep.full), study.note) if note)]
-    if any(sweep.tuning(method) for method in study.methods):
-        first = shown({key: values[0] for key, values in study.compare.items()})
-        parts.append(
-            f"Step sizes: for each method the best of its own grid of {len(sweep.grid(study.methods[0]))} points, by "
-            f"`{study.select}` (the samples that the sites hold out) at seed {study.tuning_seed}"
-            + (f" and {first}" if first else "")
-            + ", which no number below uses."
-        )
+    if any(len(sweep.grid(method)) > 1 for method in study.methods):
+        parts.append(choice(sweep))
     repeats = " × ".join(f"{len(values)} {key}s" for key, values in study.repeat.items())
     parts.append(f"Mean ± standard deviation over {repeats}.")
     if study.reference:
@@ -100,6 +96,26 @@ def preamble(sweep: Sweep) -> list[str]:
         )
     parts.append(study.paper_note)
     return [part for part in parts if part]
+
+
+def choice(sweep: Sweep) -> str:
+    """Say how the points were chosen."""
+    study, points = sweep.study, len(sweep.grid(sweep.study.methods[0]))
+    what = f"{points} points drawn from its own ranges" if study.trials else f"its own grid of {points} points"
+    fixed = shown({key: values[0] for key, values in study.compare.items() if key not in study.tune_by})
+    text = (
+        f"{'Search' if study.trials else 'Step sizes'}: for each method the best of {what}, by `{study.select}` (the "
+        f"samples that the sites hold out) at seed {study.tuning_seed}{f' and {fixed}' * bool(fixed)}, which no number "
+        "below uses."
+    )
+    if study.tune_by:
+        text += f" There is a choice for each {' and '.join(study.tune_by)}."
+    if study.extend:
+        text += (
+            f" A grid whose best point lies on its edge grew there by its own factor, by up to {study.extend} points; "
+            "a * marks a choice that lies on the edge still."
+        )
+    return text
 
 
 def averaging(sweep: Sweep) -> list[str]:

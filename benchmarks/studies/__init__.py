@@ -6,9 +6,9 @@ studies of one paper.
 """
 
 from benchmarks.studies import adafgda, codasca, deprl, fcsg, fmgda, heart
-from benchmarks.studies.study import REPO, Method, Settings, Study, Value, method
+from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
 
-__all__ = ["REPO", "STUDIES", "Method", "Settings", "Study", "Value", "method"]
+__all__ = ["REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
 
 STUDIES: dict[str, Study] = {
     study.name: study for paper in (adafgda, fmgda, codasca, fcsg, deprl, heart) for study in paper.STUDIES
