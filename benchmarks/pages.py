@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
-from benchmarks.sweep import Sweep, shown
+from benchmarks.sweep import FACTOR, Sweep, shown
 from benchmarks.tables import Tables, csv_lines, gather, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from benchmarks.studies import Between, Value
 
 
 def insert(page: Path, name: str, title: str, text: str) -> None:
@@ -108,14 +110,33 @@ def choice(sweep: Sweep) -> str:
         f"samples that the sites hold out) at seed {study.tuning_seed}{f' and {fixed}' * bool(fixed)}, which no number "
         "below uses."
     )
+    if study.trials:
+        text += f" What they were drawn from:\n\n{ranges(sweep)}"
     if study.tune_by:
         text += f" There is a choice for each {' and '.join(study.tune_by)}."
     if study.extend:
         text += (
-            f" A grid whose best point lies on its edge grew there by its own factor, by up to {study.extend} points; "
-            "a * marks a choice that lies on the edge still."
+            f" A grid whose best point lies on its edge grew there by a factor of {FACTOR:g}, up to {study.extend} "
+            "times; a * marks a choice that lies on the edge still."
         )
     return text
+
+
+def ranges(sweep: Sweep) -> str:
+    """List what a search draws from: a line for all methods, and one for what is each one's own."""
+    from benchmarks.studies import Between
+
+    def text(key: str, choices: Between | tuple[Value, ...]) -> str:
+        name = " ".join(dict.fromkeys(part.rpartition(".")[2] for part in key.split()))
+        if isinstance(choices, Between):
+            return f"{name} from {choices.low:g} to {choices.high:g}"
+        return f"{name} {', '.join(map(str, choices[:-1]))} or {choices[-1]}"
+
+    methods = sweep.study.methods
+    shared = {key for key in methods[0].ranges if all(key in method.ranges for method in methods)}
+    lines = {"all": {key: methods[0].ranges[key] for key in sorted(shared)}}
+    lines |= {m.label: {key: choices for key, choices in m.ranges.items() if key not in shared} for m in methods}
+    return "\n".join(f"- {label}: {'; '.join(text(*one) for one in found.items())}" for label, found in lines.items())
 
 
 def averaging(sweep: Sweep) -> list[str]:

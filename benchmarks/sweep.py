@@ -25,6 +25,7 @@ Record = dict[str, Any]
 
 # What says where and how a run is computed, not what it computes.
 MACHINE = ("data-root", "runs-dir", "run-name", "engine", "workers", "threads", "device", "checkpoint-every")
+FACTOR = 3.0  # by which a grid of step sizes grows
 OUTCOME = "outcome.json"  # written last: a folder without it is of a run that was cut off
 
 
@@ -66,10 +67,11 @@ class Job:
 
 def shown(settings: Settings) -> str:
     """Write settings in few words: an algorithm's table goes without saying."""
-    return ", ".join(
+    texts = (
         f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, float) else f"{key.rpartition('.')[2]}={value}"
         for key, value in settings.items()
     )
+    return ", ".join(dict.fromkeys(texts))  # once, where several problems have the key
 
 
 @dataclass(frozen=True)
@@ -271,18 +273,17 @@ def steps(point: Settings) -> dict[str, float]:
 
 
 def beyond(points: Sequence[Settings], best: Settings) -> Settings | None:
-    """Return the point past the edge of a grid that the best point lies on, by the grid's own factor; None inside.
+    """Return the point past the edge of a grid that the best point lies on, three times as far; None inside.
 
-    Neighbours are the points that differ in step sizes only.
+    Its neighbours are the points that differ in step sizes only.
     """
-    key = next(iter(steps(best)), "")
-    others = {k: v for k, v in best.items() if k not in steps(best)}
-    line = sorted((p for p in points if others.items() <= p.items()), key=lambda point: float(point.get(key, 0)))
-    if len(line) < 2 or best not in (line[0], line[-1]):
+    others = {key: value for key, value in best.items() if key not in steps(best)}
+    line = [min(steps(point).values()) for point in points if steps(point) and others.items() <= point.items()]
+    here = min(steps(best).values(), default=0.0)
+    if len(line) < 2 or min(line) < here < max(line):
         return None
-    edge, inner = (line[0], line[1]) if best == line[0] else (line[-1], line[-2])
-    factors = {k: value / steps(inner)[k] for k, value in steps(edge).items()}
-    return {**edge, **{k: float(f"{value * factors[k]:.2g}") for k, value in steps(edge).items()}}
+    factor = 1 / FACTOR if here == min(line) else FACTOR
+    return {**best, **{key: float(f"{value * factor:.1g}") for key, value in steps(best).items()}}
 
 
 def combinations(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:

@@ -136,7 +136,8 @@ def table(sweep: Sweep, tables: Tables, keys: Sequence[str] = ()) -> str:
     """Return one table of one or several cells; the values of ``keys``, in its first columns, tell them apart."""
     every = [(cell, row) for cell, rows in tables.items() for row in rows]
     columns = metrics(sweep.study) | costs(sweep.study, every)
-    lines = [[*keys, "method", "step sizes", *columns], ["---"] * (len(keys) + 2) + ["---:"] * len(columns)]
+    point = "chosen" if sweep.study.trials else "step sizes"
+    lines = [[*keys, "method", point, *columns], ["---"] * (len(keys) + 2) + ["---:"] * len(columns)]
     for cell, row in every:
         place = [shown({key: dict(cell)[key]}).partition("=")[2] for key in keys]
         if row.runs:

@@ -21,7 +21,7 @@ FCSG = ("fcsg", "fcsg-m", "acc-fcsg-m")
 SCGD = ("local-scgd", "local-scgdm")
 ONE_STEP_SIZE = ("fedavg", *CODA, *FCSG, *SCGD)  # the same for x and y, or there is no y
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)  # the grid of --full
-SEARCH_SEED = 0
+SEARCH_SEED = 0  # of the points that a search draws
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Method:
     grid, full_grid : tuple of Settings
         Points to choose from, at the default size and with ``--full`` (empty: the same). One: no choice.
     ranges : Ranges
-        What a study that searches at random draws its points from, instead of a grid.
+        What a study that searches at random draws its points from, instead of a grid; wins over ``settings``.
     """
 
     label: str

@@ -40,10 +40,7 @@ def test_an_experiment_sets_the_step_sizes_of_its_algorithm_and_says_where_they_
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_every_run_of_a_study_is_a_run_config(study: Study, full: bool) -> None:
     sweep = Sweep(study, full, Path())
-    for method in study.methods:
-        for point in sweep.grid(method):
-            for job in (*sweep.tuning(method), *sweep.reported(method, point)):
-                RunConfig.parse(job.settings)
+    sweep.check()
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
