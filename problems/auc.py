@@ -35,7 +35,7 @@ def score_gap(h: Tensor, positive: Tensor, prior: float) -> Tensor:
 
 @dataclass(eq=False, kw_only=True)
 class Auc(NetworkProblem, ClosedFormDual):
-    """AUC maximisation with the square surrogate (Ying et al. 2016; Guo et al. 2020; FMGDA section 5).
+    """AUC maximisation with the square surrogate (Ying et al. 2016; Guo et al. 2020; CODASCA, eq. 2; FMGDA, eq. 4).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2(1+α)(p h 1[-] - (1-p) h 1[+]) - p(1-p)α², averaged over the batch.
     x = (network, a, b), y = α. For fixed scores the optimum is a = E[h|+], b = E[h|-], α = E[h|-] - E[h|+] and

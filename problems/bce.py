@@ -1,4 +1,4 @@
-"""Binary cross-entropy: the plain minimisation that FedAvg is made for, and the baseline of every AUC paper."""
+"""Binary cross-entropy: the plain minimisation that FedAvg is made for, and what methods for AUC have to beat."""
 
 from __future__ import annotations
 

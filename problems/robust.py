@@ -33,7 +33,8 @@ class Robust(NetworkProblem):
     images). On MNIST a deviation is 0.308 of the way from black to white: a ball of radius 1 over pixels from 0 to 1 is
     ``radius = 3.25``.
 
-    With ``criterion = "squared"`` it is what the paper prints: ‖h - e_label‖², h the network's raw outputs.
+    The paper's loss is squared, and eq. 14 prints prediction and label without what stands between them: it is read as
+    ‖h - e_label‖², h the network's raw outputs, with ``criterion = "squared"``. Cross-entropy is ours.
     """
 
     name = "robust"
