@@ -114,9 +114,9 @@ def choice(sweep: Sweep) -> str:
         text += f" What they were drawn from:\n\n{ranges(sweep)}"
     if study.tune_by:
         text += f" There is a choice for each {' and '.join(study.tune_by)}."
-    if study.extend:
+    if sweep.extend:
         text += (
-            f" A grid whose best point lies on its edge grew there by a factor of {FACTOR:g}, up to {study.extend} "
+            f" A grid whose best point lies on its edge grew there by a factor of {FACTOR:g}, up to {sweep.extend} "
             "times; a * marks a choice that lies on the edge still."
         )
     return text

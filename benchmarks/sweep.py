@@ -122,6 +122,11 @@ class Sweep:
         changes = "".join(f" --set '{key}={json.dumps(value)}'" for key, value in self.changes.items())
         return f"python -m benchmarks.reproduce {self.study.name}{' --full' * self.full}{changes}"
 
+    @property
+    def extend(self) -> int:
+        """By how many points a grid may grow; what a search draws from has no edge."""
+        return 0 if self.study.trials else self.study.extend
+
     def settings(self, method: Method, cell: Settings, *more: Settings) -> Settings:
         """Return the run-config of a method; of two that name a key the later one counts."""
         from config import flatten
@@ -160,7 +165,7 @@ class Sweep:
         if len(grid) == 1:
             return []
         jobs = [self._trial(method, point, tuned) for point in grid]
-        for _ in range(self.study.extend):
+        for _ in range(self.extend):
             if (best := self._best(jobs)) is None or (point := beyond([job.point for job in jobs], best)) is None:
                 break
             jobs.append(self._trial(method, point, tuned))
@@ -255,7 +260,7 @@ class Sweep:
     def on_edge(self, method: Method, point: Settings, cell: Settings) -> bool:
         """Return whether a choice lies on the edge of a grid that has grown as far as it may."""
         jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
-        return self.study.extend > 0 and beyond([job.point for job in jobs], point) is not None
+        return self.extend > 0 and beyond([job.point for job in jobs], point) is not None
 
     def chosen(self) -> list[Job]:
         """Return the reported runs of all choices that can be made."""

@@ -37,7 +37,6 @@ def _intervals(name: str, share: float) -> Study:
         report={"central.auroc": "AUROC"},
         compare={"sites": (8, 16), "local-steps": _INTERVALS},
         tune_by=("local-steps",),
-        extend=1,
         equal_iterations=True,
         reduced=reduced,
         size=(

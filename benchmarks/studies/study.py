@@ -152,7 +152,7 @@ class Study:
     select: str = "pooled.auroc"
     tuning_seed: int = 100
     tune_by: tuple[str, ...] = ()
-    extend: int = 0
+    extend: int = 2
     trials: int = 0
     equal_iterations: bool = False
     reference: str = ""
