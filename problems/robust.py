@@ -57,7 +57,7 @@ class Robust(NetworkProblem):
         inputs, labels = batch
         return self.loss(self.outputs(inputs + y.view(inputs.shape[1:])), labels, scalars, y)
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""
         if self.criterion == "squared":
             errors: Tensor = logits - one_hot(labels, logits.shape[1])

@@ -38,7 +38,7 @@ SADDLE = Study(
         _saddle("fgda"),
         _saddle("fgda", 0.02, schedule=_CUBE_ROOT),
         # The step of AdaFGDA is up to lr / ρ as the gradients vanish, and has to stay below 2 / τ = 0.2.
-        _saddle("adafgda", 0.001, rho=0.01),
+        _saddle("adafgda", 0.01, rho=0.1),
         _saddle("sagda"),
         _saddle("cdma"),
         _saddle("fednest"),

@@ -10,10 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from config import RunConfig
 from datasets import DataConfig, DataError, load_site, load_test
 from datasets.files import Places
 from datasets.source import Source
 from datasets.sources import image_folder
+from keys import ConfigError
 from server_app import simulate
 
 Size = tuple[int, int]
@@ -282,11 +284,15 @@ def test_a_folder_that_cannot_be_used_says_why(root: Path, make: Callable[[Path]
     assert said in str(problem(root))
 
 
-def test_a_size_is_for_images_of_any_size(root: Path) -> None:
+def test_a_size_is_for_images_of_any_size() -> None:
     with pytest.raises(DataError, match="image_size is for the images of image-folder and site, not mnist"):
         DataConfig(dataset="mnist", image_size=32)
     with pytest.raises(DataError, match="image_size is -1"):
         DataConfig(dataset="image-folder", image_size=-1)
+    for dataset in ("image-folder", "site"):
+        assert RunConfig.parse({"dataset": dataset, "image-size": 64}).data().image_size == 64
+    with pytest.raises(ConfigError, match=r"image-size = 64: .* 'mnist' have one size, so take image-size = 0"):
+        RunConfig.parse({"dataset": "mnist", "image-size": 64})
 
 
 # ---------------------------------------------------------------------- a run on it
