@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.list:
         for study in STUDIES.values():
-            print(f"{study.name:20}{study.title}")
+            print(f"{study.name:22}{study.title}")
         return 0
     if not options.name:
         parser.error("NAME is missing; --list lists the studies")

@@ -32,7 +32,7 @@ _METHODS = (
     searched("codasca", {"lr": _STEP, "gamma": (0.0, 0.001, 0.002), "server-lr": (0.99, 0.999, 1.0, 1.1)}),
     searched("local-sgda", {"lr": _STEP, "lr-dual": _STEP}),
     searched("momentum-local-sgda", {"lr": _STEP, "lr-dual": _STEP, "beta": _WEIGHTS, "beta-dual": _WEIGHTS}),
-    searched("fmgda", {"lr": _STEP, "lr-dual": _STEP, "alpha": _WEIGHTS, "beta": _WEIGHTS}),
+    searched("fmgda", {"lr": _STEP, "lr-dual": _STEP, "fresh-weight": _WEIGHTS, "fresh-weight-dual": _WEIGHTS}),
     searched("sagda", {"lr": _STEP, "lr-dual": _STEP, "server-lr": (0.5, 1.0, 1.5)}),
 )
 
