@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +158,11 @@ def metrics(study: Study) -> dict[str, Entry]:
         return lambda _, row: spread(row.values(path))
 
     def published(heading: str) -> Entry:
-        return lambda _, row: number(study.paper.get(row.method.label, {}).get(heading))
+        def entry(cell: Cell, row: Row) -> str:
+            found = study.paper.get(row.method.label, {}).get(heading)
+            return number(found.get(cell[0][1]) if isinstance(found, Mapping) else found)
+
+        return entry
 
     columns = {}
     for path, heading in study.report.items():

@@ -125,7 +125,8 @@ class Study:
     reference : str
         The method whose budget the others get in the columns at equal cost; empty: no such columns.
     paper : dict, paper_note : str
-        Published numbers, by method and by heading; where they are from and what was different.
+        Published numbers, by method and by heading, and by the value of the first key of ``compare`` where they depend
+        on it; where they are from and what was different.
     picture : str
         ``"curves"`` over rounds, ``"points"``, or ``"axis"``: the last value against the last key of ``compare``.
     curves : tuple of str
@@ -156,7 +157,7 @@ class Study:
     trials: int = 0
     equal_iterations: bool = False
     reference: str = ""
-    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    paper: Mapping[str, Mapping[str, float | Mapping[float, float]]] = field(default_factory=dict)
     paper_note: str = ""
     picture: str = "curves"
     curves: tuple[str, ...] = ()
