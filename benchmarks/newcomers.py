@@ -83,9 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command_line().parse_args(arguments)
     study = STUDIES[options.name]
     sweep = Sweep(study, False, options.runs_dir.expanduser().resolve() / study.name)
-    points = ((method, sweep.choose(method)) for method in study.methods)
-    jobs = [job for method, point in points if point is not None for job in sweep.reported(method, point)]
-    there = [job for job in jobs if (sweep.folder / job.name / "model.safetensors").exists()]
+    there = [job for job in sweep.chosen() if (sweep.folder / job.name / "model.safetensors").exists()]
     if not there:
         print(f"error: no runs in {sweep.folder}: {sweep.command} makes them", file=sys.stderr)
         return 1

@@ -2,14 +2,14 @@
 
 A study's run-config under experiments/ has the paper's setting, or what fits of it, with one algorithm. ``reduced`` is
 what a default run changes so that two CPU cores finish within the hour; ``--full`` leaves it out. Each file has the
-studies of one paper.
+studies of one paper, but ``order`` those that compare methods of several.
 """
 
-from benchmarks.studies import adafgda, codasca, deprl, fcsg, fmgda, heart
-from benchmarks.studies.study import REPO, Method, Settings, Study, Value, method
+from benchmarks.studies import adafgda, codasca, deprl, fcsg, fmgda, heart, order
+from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
 
-__all__ = ["REPO", "STUDIES", "Method", "Settings", "Study", "Value", "method"]
+__all__ = ["REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
 
 STUDIES: dict[str, Study] = {
-    study.name: study for paper in (adafgda, fmgda, codasca, fcsg, deprl, heart) for study in paper.STUDIES
+    study.name: study for paper in (adafgda, fmgda, codasca, fcsg, deprl, heart, order) for study in paper.STUDIES
 }

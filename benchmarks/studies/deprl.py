@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.studies.deprl_tables import CIFAR10, FASHION_MNIST, ByMix
 from benchmarks.studies.study import REPO, Method, Settings, Study, Value
 
 _MIXES = {"concentration": (0.1, 0.3, 0.5)}
@@ -63,7 +64,13 @@ _TEN = (
 )
 
 
-def _personal_images(data: str, reduced: str, sites: Settings, remark: str = "") -> Study:
+_TABLES = "Paper: Tables 1 and 7 of Xiong et al., AAAI 2024 (DePRL), {}, 128 workers, at its step sizes."
+_THEIRS = _TABLES.format("Fashion-MNIST instead of MNIST, AlexNet")
+
+
+def _personal_images(
+    data: str, reduced: str, sites: Settings, paper: ByMix, paper_note: str, remark: str = ""
+) -> Study:
     """Return the study of a data set; ``reduced`` says what a default run changes, ``sites`` how many."""
     file = data.lower().replace("-", "")
     return Study(
@@ -78,25 +85,35 @@ def _personal_images(data: str, reduced: str, sites: Settings, remark: str = "")
         size=f"Reduced: LeNet5 instead of {reduced}, 20 rounds instead of 100.{remark}",
         note=_TEN,
         select="over-sites.accuracy.mean",
+        paper=paper,
+        paper_note=paper_note,
     )
 
 
-DEPRL_MNIST = _personal_images("MNIST", "AlexNet, batches of 16 instead of 64", {})
+DEPRL_MNIST = _personal_images("MNIST", "AlexNet, batches of 16 instead of 64", {}, FASHION_MNIST, _THEIRS)
 DEPRL_CIFAR = _personal_images(
-    "CIFAR-10", "VGG-11, 32 workers instead of 128", {"sites": 32}, " The images are recompressed JPEGs."
+    "CIFAR-10",
+    "VGG-11, 32 workers instead of 128",
+    {"sites": 32},
+    CIFAR10,
+    _TABLES.format("CIFAR-10, VGG-11"),
+    " The images are recompressed JPEGs.",
 )
 
 DEPRL_SHALLOW = Study(
     name="deprl-mnist-128",
-    title="Personal models on MNIST, 128 workers, π = 0.3, a shallow network",
+    title="Personal models on MNIST, 128 workers, a shallow network",
     experiment=REPO / "experiments/deprl/mnist-128.toml",
-    methods=_sevenfold(0.05, 0.15, graphs=("ring",)),
+    methods=_sevenfold(0.05, 0.15),
     report=_PERSONAL,
+    compare=_MIXES,
     curves=("accuracy", "consensus error"),
     reduced=_SHORT,
-    size="Reduced: 20 rounds instead of 100, batches of 16 instead of 64, the ring only. An MLP of 64 + 64.",
+    size="Reduced: 20 rounds instead of 100, batches of 16 instead of 64. An MLP of 64 + 64.",
     note=_TEN,
     select="over-sites.accuracy.mean",
+    paper=FASHION_MNIST,
+    paper_note=_THEIRS,
 )
 
 

@@ -36,6 +36,7 @@ SOURCES: dict[str, Dataset] = {
     "breast-cancer": Dataset(bundled.breast_cancer),
     "digits": Dataset(bundled.digits),
     "mnist": Dataset(partial(mnist.read, "mnist", "MNIST")),
+    "mnist-pairs": Dataset(mnist.pairs),
     "fashion-mnist": Dataset(partial(mnist.read, "fashion-mnist", "FashionMNIST")),
     "cifar10": Dataset(partial(cifar.read, "cifar10", "CIFAR10", 10)),
     "cifar100": Dataset(partial(cifar.read, "cifar100", "CIFAR100", 100)),

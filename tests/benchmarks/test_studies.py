@@ -66,10 +66,7 @@ def test_half_of_the_classes_are_positive_drawn_as_the_file_says(path: Path) -> 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_every_run_of_a_study_is_a_run_config(study: Study, full: bool) -> None:
     sweep = Sweep(study, full, Path())
-    for method in study.methods:
-        for point in sweep.grid(method):
-            for job in (*sweep.tuning(method), *sweep.reported(method, point)):
-                RunConfig.parse(job.settings)
+    sweep.check()
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
