@@ -12,7 +12,7 @@ import torch
 
 from tests.reference import algorithms as reference
 from tests.reference.games import Game, RegressionGame, SaddleGame, Vector
-from tests.strategies.halves import Arrays, OpenOracle, drive, regression_oracles, saddle_oracles
+from tests.strategies.halves import Arrays, OpenOracle, regression_oracles, saddle_oracles
 
 K, ROUNDS = 4, 8
 # Stages of 3 rounds of 3 steps, 3 rounds of 6 steps, and what is left: 2 rounds of 12 steps.
@@ -58,19 +58,6 @@ def setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
 def torched(x: Vector, y: Vector | None = None) -> Arrays:
     """Return copies as what a run starts from."""
     return {"x": torch.from_numpy(x.copy())} | ({} if y is None else {"y": torch.from_numpy(y.copy())})
-
-
-def same_bits(states: Sequence[Arrays], others: Sequence[Arrays]) -> None:
-    for one, other in zip(states, others, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def both_ways(*arguments: Any, **options: Any) -> list[Arrays]:
-    """Drive a strategy with its vectors handed over as they are, and packed and unpacked: the same bits."""
-    direct, packed = drive(*arguments, **options), drive(*arguments, **options, wire=True)
-    same_bits(direct, packed)
-    return direct
 
 
 def agree(states: Sequence[Arrays], history: Sequence[reference.Point], tolerance: float = 1e-9) -> None:

@@ -39,7 +39,7 @@ def run(folder: Path, algorithm: str, bn: str, workers: int = 1) -> Result:
     """Two rounds on unscaled features; with half of the sites in each where the algorithm can do with them."""
     keys = {"algorithm": algorithm, "problem": SOLVED[algorithm], "model": "linear", "sites": 4, "rounds": 2, "bn": bn}
     keys |= {"local-steps": 1 if algorithm == "npa" else 2, "batch-size": 8, "partition": "iid", "device": "cpu"}
-    keys |= {"standardise": False, "central-test": False, "workers": workers, "loss-bound": 1e30}
+    keys |= {"standardise": False, "central-test": False, "evaluate-every": 0, "workers": workers, "loss-bound": 1e30}
     keys |= {"fraction": 0.5 if ALGORITHMS[algorithm].partial else 1.0, "runs-dir": str(folder)}
     return simulate(keys)
 

@@ -84,6 +84,7 @@ def test_bytes_down_and_up_are_those_of_the_paper(name: str, tmp_path: Path) -> 
     sites, q = 3, 1 if name == "npa" else 2
     keys: dict[str, Any] = {"algorithm": name, "problem": "auc", "model": "linear", "sites": sites, "rounds": 6}
     keys |= {"local-steps": q, "stage-iterations": 3 * q, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
+    keys |= {"evaluate-every": 0, "central-test": False}
     x, y = 30 + 1 + 2, 1  # weights, bias, a and b; α
     if Layers in ALGORITHMS[name].needs:
         keys |= {"model": "mlp", "hidden": 3}
@@ -120,7 +121,7 @@ def small(name: str) -> dict[str, Any]:
     solved = [p for p in ("saddle", "invariant-logistic", "bce", *PROBLEMS) if can_solve(ALGORITHMS[name], PROBLEMS[p])]
     keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "linear", "sites": SITES}
     keys |= {f"{closed}.dimension": 5 for closed in ("saddle", "invariant-logistic")}
-    keys |= {"local-steps": 1 if name == "npa" else 2, "rounds": 4, "workers": 1, "device": "cpu"}
+    keys |= {"local-steps": 1 if name == "npa" else 2, "rounds": 4, "workers": 1, "device": "cpu", "evaluate-every": 0}
     keys |= {"model": "mlp", "hidden": 3} if Layers in ALGORITHMS[name].needs else {}
     if solved[0] == "maml":
         keys |= {"dataset": "digits", "partition": "iid", "batch-size": 2}

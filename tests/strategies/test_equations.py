@@ -25,7 +25,6 @@ from tests.strategies.settings import (
     Everyone,
     K,
     agree,
-    both_ways,
     by_game,
     by_turnout,
     setting,
@@ -47,9 +46,8 @@ def test_the_plan_has_three_stages_of_several_rounds_each() -> None:
 def test_fedavg(some: Everyone, weights: list[float] | None) -> None:
     game = RegressionGame(K)
     strategy = FedAvg(**STAGES, lr=0.05, fraction=share(some))
-    states = both_ways(
-        strategy, torched(game.x), regression_oracles(game), ROUNDS, K, weights=weights, participants=some
-    )
+    oracles = regression_oracles(game)
+    states = drive(strategy, torched(game.x), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     expected = reference.fedavg(game, game.x, PLAN, 0.05, weights, some)
     for state, x in zip(states, expected, strict=True):
         np.testing.assert_allclose(state["x"].numpy(), x, rtol=0, atol=1e-9)
@@ -61,7 +59,7 @@ def test_fedavg(some: Everyone, weights: list[float] | None) -> None:
 def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
     strategy = LocalSGDA(**STAGES, lr=0.03, lr_dual=0.08, fraction=share(some))
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, reference.local_sgda(game, x, y, PLAN, 0.03, 0.08, weights, some))
 
 
@@ -71,7 +69,7 @@ def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> N
 def test_coda_plus(name: str, gamma: float, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
     strategy = CodaPlus(**STAGES, lr=0.04, gamma=gamma, fraction=share(some))
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, reference.coda_plus(game, x, y, PLAN, 0.04, gamma, weights, some))
 
 
@@ -87,7 +85,7 @@ def test_codasca(
 ) -> None:
     game, x, y, oracles = setting(name)
     strategy = Codasca(**STAGES, lr=0.04, server_lr=server_lr, gamma=gamma, fraction=share(some))
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, reference.codasca(game, x, y, PLAN, 0.04, server_lr, gamma, weights, some))
 
 

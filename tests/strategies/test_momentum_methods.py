@@ -37,7 +37,6 @@ from tests.strategies.settings import (
     Everyone,
     K,
     agree,
-    both_ways,
     by_game,
     by_turnout,
     setting,
@@ -110,7 +109,7 @@ def dual_setting(name: str) -> tuple[Game, Vector, Vector, OpenOracle]:
 def test_local_sgda_plus(name: str, snapshot: int, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
     strategy = LocalSGDAPlus(**STAGES, lr=0.03, lr_dual=0.08, snapshot_steps=snapshot, fraction=share(some))
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     expected = simulated.sgda_at_snapshots(game, x, y, PLAN, 0.03, 0.08, SNAPSHOTS[snapshot], weights, some)
     agree(states, expected)
 
@@ -121,7 +120,7 @@ def test_momentum_local_sgda(name: str, some: Everyone, weights: list[float] | N
     game, x, y, oracles = setting(name)
     own: dict[str, float] = {"lr": 0.05, "lr_dual": 0.12, "alpha": 0.6, "beta": 0.5, "beta_dual": 1.3}
     strategy = MomentumLocalSGDA(**STAGES, **own, fraction=share(some))  # type: ignore[arg-type]
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, simulated.momentum_sgda(game, x, y, PLAN, *own.values(), weights, some))
 
 
@@ -132,7 +131,7 @@ def test_momentum_local_sgda_plus(name: str, snapshot: int, some: Everyone, weig
     game, x, y, oracles = setting(name)
     own: dict[str, float] = {"lr": 0.05, "lr_dual": 0.12, "alpha": 0.6, "beta": 0.5, "beta_dual": 1.3}
     strategy = MomentumLocalSGDAPlus(**STAGES, **own, snapshot_steps=snapshot, fraction=share(some))  # type: ignore[arg-type]
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, simulated.momentum_sgda(game, x, y, PLAN, *own.values(), weights, some, SNAPSHOTS[snapshot]))
 
 
@@ -142,7 +141,7 @@ def test_momentum_local_sgda_plus(name: str, snapshot: int, some: Everyone, weig
 def test_coda(name: str, gamma: float, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = dual_setting(name)
     strategy = Coda(**STAGES, lr=0.04, gamma=gamma)
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     expected = simulated.coda(game, x, y, PLAN, 0.04, gamma, weights, some)
     agree(states, expected)
     if name == "regression-clipped":  # the projection at the clients has something to do

@@ -39,7 +39,6 @@ from tests.strategies.settings import (
     agree,
     by_game,
     by_turnout,
-    same_bits,
     setting,
     share,
     torched,
@@ -58,13 +57,8 @@ def by_exchange(oracles: OpenOracle, exchanges: int) -> OpenOracle:
 
 
 def driven(strategy: FederatedStrategy, start: Arrays, oracles: OpenOracle, **options: Any) -> list[Arrays]:
-    """Drive a strategy with its vectors handed over as they are, and packed and unpacked: the same bits."""
-    direct, packed = (
-        drive(strategy, start, by_exchange(oracles, len(strategy.phases)), ROUNDS, K, wire=wire, **options)
-        for wire in (False, True)
-    )
-    same_bits(direct, packed)
-    return direct
+    """Drive a strategy with its vectors packed and unpacked on their way."""
+    return drive(strategy, start, by_exchange(oracles, len(strategy.phases)), ROUNDS, K, wire=True, **options)
 
 
 # ---------------------------------------------------------------------- equations
