@@ -8,8 +8,17 @@ studies of one paper, but ``order`` those that compare methods of several.
 from benchmarks.studies import adafgda, codasca, deprl, fcsg, fmgda, heart, order
 from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
 
-__all__ = ["REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
+__all__ = ["EARLIER", "REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
 
 STUDIES: dict[str, Study] = {
     study.name: study for paper in (adafgda, fmgda, codasca, fcsg, deprl, heart, order) for study in paper.STUDIES
 }
+
+EARLIER: frozenset[str] = frozenset(
+    (
+        *("robust-mnist", "auc-mnist", "auc-cifar10", "invariant-logistic", "auprc-mnist", "auprc-cifar10"),
+        *("omniglot-1shot", "omniglot-5shot", "codasca-mnist", "heart", "heart-personal"),
+        *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128", "deprl-speedup"),
+    )
+)
+"""Studies whose pages have numbers of an earlier version, and say so: one that is run leaves this list."""
