@@ -181,6 +181,7 @@ def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Pat
     assert not torch.equal(outcome.model["x"][outcome.head :], built(given).fresh()["head"])
 
 
+@pytest.mark.slow
 def test_from_a_shell(tmp_path: Path) -> None:
     folder = finished(tmp_path, algorithm="codasca")
     arguments = ["--model", str(folder), "--data-dir", str(newcomer(tmp_path)), "--state-dir", str(tmp_path / "state")]
