@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
 from problems import papers
-from strategies.fedavg import FedAvg
 from strategies.momentum import momentum
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FCSG(FedAvg):
+class FCSG(FederatedStrategy):
     """Local SGD on the conditional objective E_ξ f_ξ(E_η|ξ g_η(x, ξ)).
 
     ĝ is the gradient of mean_i f_ξi(mean_j g_ηij(x, ξi)) with b outer samples ξ (``batch-size``) and m inner ones η for
@@ -49,6 +48,14 @@ class FCSG(FedAvg):
     solves = frozenset({"conditional"})
 
     lr: float = hyper(0.1, "α: local step size", above=0.0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-2. Line 3 is the base's average."""
+        x, lr = sent["x"].clone(), self.lr * turn.rate
+        for _ in range(turn.local_steps):  # l.1
+            g, _ = oracle.gradient(x)
+            x.sub_(g, alpha=lr)  # l.2
+        return {"x": x}, {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,32 @@ def test_fedavg(some: Everyone, weights: list[float] | None) -> None:
 
 
 @by_turnout
+def test_fedavg_with_adam(some: Everyone, weights: list[float] | None) -> None:
+    game = RegressionGame(K)
+    strategy = FedAvg(**STAGES, lr=0.02, optimiser="adam", beta1=0.8, beta2=0.95, eps=1e-3, fraction=share(some))
+    states = both_ways(
+        strategy, torched(game.x), regression_oracles(game), ROUNDS, K, weights=weights, participants=some
+    )
+    expected = reference.fedavg_adam(game, game.x, PLAN, 0.02, (0.8, 0.95), 1e-3, weights, some)
+    for state, x in zip(states, expected, strict=True):
+        np.testing.assert_allclose(state["x"].numpy(), x, rtol=0, atol=1e-9)
+    assert np.abs(expected[-1] - expected[-2]).max() > 1e-6
+
+
+def test_one_round_of_one_site_with_adam_is_torchs_adam() -> None:
+    game, steps = RegressionGame(1), 40
+    strategy = FedAvg(local_steps=steps, lr=0.02, optimiser="adam")
+    x = torch.nn.Parameter(torch.from_numpy(game.x.copy()))
+    adam = torch.optim.Adam([x], lr=0.02)
+    for t in range(steps):
+        x.grad = torch.from_numpy(game.gradients(0, x.detach().numpy(), np.zeros(0), 1, t)[0])
+        adam.step()
+    [state] = drive(strategy, torched(game.x), regression_oracles(game), 1, 1)
+    torch.testing.assert_close(state["x"], x.detach(), rtol=0, atol=1e-12)
+    assert (x - torch.from_numpy(game.x)).abs().min() > 0.01
+
+
+@by_turnout
 @by_game
 def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
