@@ -10,10 +10,13 @@ from keys import hyper
 from problems import papers
 from problems.capabilities import Layers
 from strategies.decentralised import Decentralised
-from strategies.local_steps import existing, step, with_head
+from strategies.local_steps import existing, given_head, step, with_head
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from federation import Turn
+    from keys import Value
     from problems import Arrays
 
 
@@ -57,6 +60,11 @@ class DePRL(Decentralised):
     body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1)
     decay: float = hyper(0.96, "what step sizes are multiplied with from round to round", above=0.0, high=1.0)
     weight_decay: float = hyper(1e-5, "λ: of head and body", low=0.0)
+
+    @classmethod
+    def misfits(cls, keys: Mapping[str, Value]) -> list[str]:
+        """Refuse a head that is given."""
+        return given_head(cls.name, keys)
 
     def beginning(self, state: Arrays) -> Arrays:
         """Send the common body."""

@@ -9,12 +9,15 @@ from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
 from problems import papers
 from problems.capabilities import Layers
-from strategies.local_steps import existing, step, with_head
+from strategies.local_steps import existing, given_head, step, with_head
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from federation import Site, Turn
+    from keys import Value
     from problems import Arrays
 
 
@@ -61,6 +64,11 @@ class FedRep(FederatedStrategy):
     lr_body: float = hyper(0.1, "β: step size of the body", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
     body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1)
+
+    @classmethod
+    def misfits(cls, keys: Mapping[str, Value]) -> list[str]:
+        """Refuse a head that is given."""
+        return given_head(cls.name, keys)
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send the body."""

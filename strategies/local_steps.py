@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from federation import Oracle
+    from keys import Value
     from problems import Arrays, Batch
 
 
@@ -70,3 +73,13 @@ def with_head(sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
     """Return the model of a body that was sent and the site's own head and y; of those that all start with, if lost."""
     own = fresh | memory
     return {"x": torch.cat([sent["body"], own["head"]])} | existing(y=own.get("y"))
+
+
+def given_head(name: str, keys: Mapping[str, Value]) -> list[str]:
+    """Return, for `Algorithm.misfits`, why sites that draw their own heads cannot start with that of a file."""
+    if not keys["init-from"] or keys["init-head"] == "fresh":
+        return []
+    return [
+        f"init-head = {keys['init-head']!r}: with algorithm = {name!r} a site draws its own head by the seed and is "
+        'sent the body only, so take init-head = "fresh"'
+    ]
