@@ -37,9 +37,9 @@ def read_weights(data: bytes) -> dict[str, Tensor]:
 def fitted(name: str, network: FlatNetwork, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """Fit torchvision's weights to one of its networks as it is built here.
 
-    A network of other outputs keeps its own classifier, the last layer. A first convolution that sees one channel gets
-    the sum over the colours, which gives for a grey image what the file's gives for its three copies. One of another
-    size, as for images of 64 pixels or fewer, stays as it was drawn.
+    A network of other outputs keeps the classifier, its last layer, that was drawn for it. A first convolution that
+    sees one channel gets the sum over the colours: for a grey image that is what the file's makes of three copies. One
+    of another size, as images of 64 pixels or fewer have, stays as it was drawn.
 
     Parameters
     ----------
@@ -55,19 +55,21 @@ def fitted(name: str, network: FlatNetwork, weights: Mapping[str, Tensor]) -> tu
     tuple
         The state dict, for `FlatNetwork.flatten` to check, and what of it is not the file's, in words.
     """
-    own = network.state_dict(network.vector())
-    stem, classifier = f"{STEMS[name]}.weight", list(network.layers())[-1]
+    own, said = network.state_dict(network.vector()), []
     # Older files lack the counters of batch norm, which have no place in a vector.
     state = {**weights, **{key: tensor for key, tensor in own.items() if not tensor.is_floating_point()}}
-    said = []
-    if weights.get(f"{classifier}.weight", own[stem]).shape != own[f"{classifier}.weight"].shape:
-        state |= {key: own[key] for key in (f"{classifier}.weight", f"{classifier}.bias")}
+    classifier = list(network.layers())[-1]
+    last = {key: own[key] for key in (f"{classifier}.weight", f"{classifier}.bias")}
+    if any(key not in weights or weights[key].shape != tensor.shape for key, tensor in last.items()):
+        state |= last
         said.append(f"{classifier} drawn anew")
-    theirs, ours = weights.get(stem, own[stem]), own[stem]
-    if theirs.shape[2:] != ours.shape[2:]:
-        state[stem] = ours
-        said.append(f"{STEMS[name]} drawn anew, which for images of this size is {'x'.join(map(str, ours.shape[2:]))}")
-    elif theirs.shape != ours.shape and ours.shape[1] == 1:
-        state[stem] = theirs.sum(1, keepdim=True)
+    first = f"{STEMS[name]}.weight"
+    theirs, ours = weights.get(first, own[first]), own[first]
+    channels, sides = ours.shape[1], ours.shape[2:]
+    if theirs.shape[:2] == (len(ours), 3) and theirs.shape[2:] != sides:
+        state[first] = ours
+        said.append(f"{STEMS[name]} drawn anew, which for images of this size is {'x'.join(map(str, sides))}")
+    elif theirs.shape == (len(ours), 3, *sides) and channels == 1:
+        state[first] = theirs.sum(1, keepdim=True)
         said.append(f"{STEMS[name]} summed over the colours")
     return state, said

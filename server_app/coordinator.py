@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from config import RunConfig
-    from problems import Arrays
+    from problems import Arrays, Problem
     from server_app.console import Progress
     from server_app.report import Record
 
@@ -99,16 +99,11 @@ def _play(
     )
     sites = placed(config, ask(exchange))
     cohort = pooled(config, sites, progress)
-    cohort = given.standardising(cohort) if given else cohort
+    if given:
+        cohort = given.standardising(cohort)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
-    start = problem.initial()
-    if given:
-        assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
-        start, said = given.start(problem)
-        progress.say(said)
-    if (buffers := problem.buffers()).numel():
-        start["buffers"] = buffers
+    start = starting_point(problem, given, progress)
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
@@ -132,6 +127,18 @@ def _play(
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def starting_point(problem: Problem, given: Given | None, progress: Progress) -> Arrays:
+    """Return what the sites are sent first: x, and y and buffers where there are such, by the seed or as given."""
+    start = problem.initial()
+    if given:
+        assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
+        start, said = given.start(problem)
+        progress.say(said)
+    if (buffers := problem.buffers()).numel():
+        start["buffers"] = buffers
+    return start
 
 
 def wait_for_sites(config: RunConfig, grid: Grid) -> list[int]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from problems import Arrays
     from problems.network import NetworkProblem
 
+FRESH = 'init-head = "fresh"'
 NAMED = 3  # tensors that a message names; where the file is of another network it is all of them
 
 
@@ -102,12 +103,12 @@ class Given:
             Listing all that does not fit; then nothing has been loaded.
         """
         state, named, said = self._fitted(problem)
-        if wrong := [*self._other(problem), *self._misfits(problem, state)]:
+        if wrong := [*self._differences(problem, named), *self._misfits(problem, state)]:
             raise ModelError("\n".join(f"{_key(self.config)}: {text}" for text in wrong))
         parameters, statistics = problem.network.flatten(state)
         x, y = problem.restored(parameters, named)
         problem.load_buffers(statistics)
-        return {"x": x} | ({} if y is None else {"y": y}), f"starts from {self.file}: {', '.join(said)}"
+        return {"x": x} | ({} if y is None else {"y": problem.project(y)}), f"starts from {self.file}: {said}"
 
     @property
     def record(self) -> str:
@@ -117,25 +118,24 @@ class Given:
 
     # ------------------------------------------------------------------ what of it is used
 
-    def _fitted(self, problem: NetworkProblem) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    def _fitted(self, problem: NetworkProblem) -> tuple[dict[str, Tensor], dict[str, Any], str]:
         """Return the state dict to start from, the problem's scalars by their names, and what was done, in words."""
         network, config = problem.network, self.config
         if config.pretrained:
             state, said = fitted(config.model, network, self.state)
-            return state, {}, ["torchvision's weights", *said]
+            return state, {}, ", ".join(["torchvision's weights", *said])
         if config.init_head == "fresh":
             head, own = network.names_in_head(), network.state_dict(network.vector())
             state = {name: tensor for name, tensor in self.state.items() if name not in head}
-            return state | {name: own[name] for name in head}, {}, ["its body", "head drawn anew"]
-        same = self.facts.get("problem") == config.problem
-        scalars = problem.scalar_names() or (("y",) if problem.dual else ())
-        kept = [f"{', '.join(scalars)} {'kept' if same else 'at their start'}"] if scalars else []
-        return self.state, self.facts if same else {}, ["body and head", *kept]
+            return state | {name: own[name] for name in head}, {}, "its body; a head that is drawn anew"
+        if self.facts.get("problem") == config.problem:
+            return self.state, self.facts, "its body and head"
+        return self.state, {}, "its body and head; what else the problem has is at its start"
 
     # ------------------------------------------------------------------ what does not fit
 
-    def _other(self, problem: NetworkProblem) -> Iterator[str]:
-        """Yield how the model of a run differs from what this one needs, by what the file says of it."""
+    def _differences(self, problem: NetworkProblem, named: dict[str, Any]) -> Iterator[str]:
+        """Yield how the model of a run differs from what this one needs, by what its file says."""
         config, cohort, facts = self.config, problem.setting.cohort, self.facts
         if config.pretrained:
             return
@@ -149,9 +149,11 @@ class Given:
             was = "standardised" if theirs.shift else "not standardised"
             yield f"its inputs were {was}: take standardise = {str(bool(theirs.shift)).lower()}"
         if config.init_head == "keep" and facts.get("head") == "fresh":
-            yield "its run left heads to the sites, so that its own is untrained: take init-head = 'fresh'"
+            yield f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
         if config.init_head == "fresh" and not problem.head:
-            yield f"model = {config.model!r} is all head, of which init-head = 'fresh' leaves nothing: take 'keep'"
+            yield f'model = {config.model!r} is all head, of which {FRESH} leaves nothing: take init-head = "keep"'
+        if len(named.get("y", ())) not in (0, problem.dual):
+            yield f"its y has {len(named['y'])} entries, and here it has {problem.dual}: take {FRESH}"
 
     def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[str]:
         """Yield what of the tensors has no place in the network."""
@@ -163,7 +165,7 @@ class Given:
             if facts.get("hidden", config.hidden) != config.hidden:
                 fix = f"it was trained with hidden = {facts['hidden']}, and this run has hidden = {config.hidden}"
             elif wrong.keys() <= problem.network.names_in_head():
-                fix = 'only its body fits, so take init-head = "fresh"'
+                fix = f"only its body fits, so take {FRESH}"
             more = f", and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
             yield f"{', '.join([*wrong.values()][:NAMED])}{more}: {fix}"
         elif broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:

@@ -105,6 +105,20 @@ def test_scalars_stay_with_a_kept_head_of_the_same_problem(
     assert same(state, given) == given.keys() - (HEAD if head == "fresh" else set())
 
 
+def test_a_long_y_is_kept_as_far_as_it_is_feasible(tmp_path: Path) -> None:
+    keys: dict[str, Value] = {"problem": "robust", "dataset": "digits"}
+    folder = stage(tmp_path, "codasca", **keys).folder
+    y = torch.tensor(left(folder)[1]["y"])
+    for radius in (1.0, float(y.norm() / 2)):
+        kept = torch.tensor(
+            left(start(tmp_path, init_from=str(folder), **keys | {"robust.radius": radius}).folder)[1]["y"]
+        )
+        torch.testing.assert_close(kept, y * min(1.0, radius / float(y.norm())))
+    file = rewritten(lambda state, facts: facts.update(y=[1.0] * 3), folder, tmp_path)
+    [line] = refused(tmp_path / "again", init_from=str(file), **keys)
+    assert 'its y has 3 entries, and here it has 64: take init-head = "fresh"' in line
+
+
 def test_the_body_of_ten_classes_serves_two(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"dataset": "digits"}
     result = stage(tmp_path, "fedavg", problem="cross-entropy", **keys)
@@ -193,7 +207,7 @@ def test_the_run_says_and_writes_which_file_it_was(
     keys = f'algorithm="codasca" init-from="{first}" init-head="fresh" runs-dir="{tmp_path}" run-name="warm"'
     assert main(["--run-config", f"{keys} sites=2 rounds=1 hidden=8 workers=1"]) == 0
     file = first / "model.safetensors"
-    assert f"starts from {file}: its body, head drawn anew\n" in capsys.readouterr().out
+    assert f"starts from {file}: its body; a head that is drawn anew\n" in capsys.readouterr().out
     written = (tmp_path / "warm" / "config.toml").read_text(encoding="utf-8")
     assert written.startswith(f"# init-from: the file's SHA-256 is {hashlib.sha256(file.read_bytes()).hexdigest()}\n")
     assert tomllib.loads(written)["init-from"] == str(first)
@@ -285,7 +299,7 @@ def test_all_that_does_not_fit_is_said_at_once(first: Path, tmp_path: Path) -> N
     ("change", "keys", "said"),
     [
         (lambda state, facts: state["body.1.bias"].fill_(torch.nan), {}, "NaN or infinity in body.1.bias"),
-        (lambda state, facts: facts.update(head="fresh"), {}, "so that its own is untrained: take init-head = 'fresh'"),
+        (lambda state, facts: facts.update(head="fresh"), {}, "so that its own is untrained: take init-head"),
         (lambda state, facts: facts.update(columns="0123abcd"), {}, "columns of other names, or in another order"),
         (lambda state, facts: state.pop("body.1.bias"), {}, "missing 'body.1.bias': take the weights of model = 'mlp'"),
         (lambda state, facts: None, {"head": "body.1", "init-head": "fresh"}, "is all head, of which init-head"),
