@@ -93,7 +93,7 @@ def main() -> int:
 
 def is_path(key: str) -> bool:
     """Whether a run-config key names a file or a folder: that is what its last word is for, whoever declares it."""
-    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file")
+    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file", "from", "pretrained")
 
 
 def parse_arguments() -> argparse.Namespace:

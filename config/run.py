@@ -71,6 +71,12 @@ class RunConfig(BaseModel):
     hidden: Positive = Field(32, description="width of mlp's two hidden layers, channels of conv4")
     head: str = Field("", description='layer that the head of personalised algorithms begins with, such as "head"; '
                       "empty: the last one")  # fmt: skip
+    init_from: str = Field("", description="the model.safetensors of a finished run, or that run's folder, to start "
+                           "from; empty: from the seed")  # fmt: skip
+    init_head: Literal["keep", "fresh"] = Field("keep", description="of init-from: its head, with the problem's "
+                                                "scalars; fresh: drawn by the seed, they at their start")  # fmt: skip
+    pretrained: str = Field("", description="torchvision's file of weights for the model, such as "
+                            "resnet18-f37072fd.pth, to start from; empty: none")  # fmt: skip
     rounds: Positive = Field(40, description="R: communication rounds")
     batch_size: Positive = Field(16, description="samples per step; conditional problems: b, outer ones (maml: tasks), "
                                  "but of auprc and partial-auc m, inner ones")  # fmt: skip

@@ -179,7 +179,6 @@ def _torchvision(
     outputs: int,
     hidden: int,
     *,
-    stem: str,
     fan: Literal["fan_in", "fan_out"],
     pool: str = "",
     smallest: int = _SMALLEST_IMAGE,
@@ -193,6 +192,7 @@ def _torchvision(
 
     models = import_torchvision().models
     network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)
+    stem = STEMS[name]
     first: Any = network.get_submodule(stem)
     kernel, stride, padding = first.kernel_size, first.stride, first.padding
     if min(height, width) <= _SMALL_IMAGE:
@@ -205,9 +205,17 @@ def _torchvision(
     return network
 
 
-_resnet = partial(_torchvision, stem="conv1", pool="maxpool", fan="fan_out")
-_densenet = partial(_torchvision, stem="features.conv0", pool="features.pool0", fan="fan_in")
-_efficientnet = partial(_torchvision, stem="features.0.0", fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
+STEMS = {
+    "resnet18": "conv1",
+    "resnet50": "conv1",
+    "densenet121": "features.conv0",
+    "efficientnet-b0": "features.0.0",
+}
+"""The networks that are torchvision's, and the first convolution of each."""
+
+_resnet = partial(_torchvision, pool="maxpool", fan="fan_out")
+_densenet = partial(_torchvision, pool="features.pool0", fan="fan_in")
+_efficientnet = partial(_torchvision, fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
 
 _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "linear": _linear,

@@ -33,6 +33,7 @@ class Paper:
 # Algorithms
 FEDAVG = Paper("B. McMahan et al.", "Communication-Efficient Learning of Deep Networks from Decentralized Data",
                "AISTATS 2017", "arXiv:1602.05629")  # fmt: skip
+ADAM = Paper("D. P. Kingma, J. Ba", "Adam: A Method for Stochastic Optimization", "ICLR 2015", "arXiv:1412.6980")
 D_PSGD = Paper("X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu", "Can Decentralized Algorithms Outperform "
                "Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent",
                "NeurIPS 2017", "arXiv:1705.09056")  # fmt: skip

@@ -12,11 +12,12 @@ from problems.capabilities import Layers
 from strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
     from federation import Oracle, Turn
+    from keys import Value
     from problems import Arrays, Batch
 
 
@@ -54,6 +55,16 @@ class HeadAndBody(LocalSteps):
     head_unit: str = choice("steps", "what local-steps counts: steps on the head, or epochs", "steps", "epochs")
     body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1)
     body_unit: str = choice("steps", "what body-steps counts: steps on the body, or epochs", "steps", "epochs")
+
+    @classmethod
+    def misfits(cls, keys: Mapping[str, Value]) -> list[str]:
+        """Refuse the head of a file: sites draw their own, and are sent the body alone."""
+        if not keys["init-from"] or keys["init-head"] == "fresh":
+            return []
+        return [
+            f"init-head = {keys['init-head']!r}: with algorithm = {cls.name!r} a site draws its own head by the seed "
+            'and is sent the body only, so take init-head = "fresh"'
+        ]
 
     @property
     def own_heads(self) -> bool:

@@ -81,6 +81,37 @@ def fedavg(
     return history
 
 
+def fedavg_adam(
+    game: Game,
+    x: Vector,
+    stages: list[Stage],
+    eta: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+) -> list[Vector]:
+    """FedAvg whose clients take Adam's steps (Kingma & Ba 2015, Algorithm 1), m = v = t = 0 in every round."""
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            answers = []
+            for k in chosen:
+                xk, m, v = x.copy(), np.zeros_like(x), np.zeros_like(x)
+                for t in range(1, stage.steps + 1):
+                    g = game.gradients(k, xk, np.zeros(0), r, t - 1)[0]
+                    m = betas[0] * m + (1 - betas[0]) * g
+                    v = betas[1] * v + (1 - betas[1]) * g**2
+                    m_hat, v_hat = m / (1 - betas[0] ** t), v / (1 - betas[1] ** t)
+                    xk = xk - eta * stage.shrink * m_hat / (np.sqrt(v_hat) + epsilon)
+                answers.append(xk)
+            x = weighted(answers, [weights[k] for k in chosen])
+            history.append(x)
+    return history
+
+
 def local_sgda(
     game: Game,
     x: Vector,

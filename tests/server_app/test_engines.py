@@ -46,6 +46,8 @@ def auc_job(folder: Path, name: str, **keys: Value) -> dict[str, Value]:
         "run-name": name,
         "wait-timeout": 60.0,
         "round-timeout": 120.0,
+        "init-from": str(folder / "first"),  # which the coordinator reads, whatever the engine
+        "init-head": "fresh",
     }
     return job | {key.replace("_", "-"): value for key, value in keys.items()}
 
@@ -71,6 +73,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job in the local engine, in this process."""
     folder = tmp_path_factory.mktemp("engines")
+    simulate(auc_job(folder, "first", init_from="", init_head="keep", seed=7))
     return simulate(auc_job(folder, "local-1", workers=1)).folder
 
 

@@ -55,6 +55,32 @@ def test_fedavg(some: Everyone, weights: list[float] | None) -> None:
 
 
 @by_turnout
+def test_fedavg_with_adam(some: Everyone, weights: list[float] | None) -> None:
+    game = RegressionGame(K)
+    strategy = FedAvg(**STAGES, lr=0.02, optimiser="adam", beta1=0.8, beta2=0.95, eps=1e-3, fraction=share(some))
+    oracles = regression_oracles(game)
+    states = drive(strategy, torched(game.x), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
+    expected = reference.fedavg_adam(game, game.x, PLAN, 0.02, (0.8, 0.95), 1e-3, weights, some)
+    for state, x in zip(states, expected, strict=True):
+        np.testing.assert_allclose(state["x"].numpy(), x, rtol=0, atol=1e-9)
+    assert np.abs(expected[-1] - expected[-2]).max() > 1e-6
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_one_round_of_one_site_with_adam_is_torchs_adamw(weight_decay: float) -> None:
+    game, steps = RegressionGame(1), 40
+    strategy = FedAvg(local_steps=steps, lr=0.02, optimiser="adam", weight_decay=weight_decay)
+    x = torch.nn.Parameter(torch.from_numpy(game.x.copy()))
+    adam = torch.optim.AdamW([x], lr=0.02, weight_decay=weight_decay)
+    for t in range(steps):
+        x.grad = torch.from_numpy(game.gradients(0, x.detach().numpy(), np.zeros(0), 1, t)[0])
+        adam.step()
+    [state] = drive(strategy, torched(game.x), regression_oracles(game), 1, 1)
+    torch.testing.assert_close(state["x"], x.detach(), rtol=0, atol=1e-12)
+    assert (x - torch.from_numpy(game.x)).abs().max() > 0.1
+
+
+@by_turnout
 @by_game
 def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
@@ -93,7 +119,7 @@ def test_codasca(
 def test_a_stage_of_codasca_hands_on_the_mean_of_its_rounds(some: Everyone) -> None:
     game, x, y, oracles = setting("regression")
     strategy = Codasca(**STAGES, lr=0.04, server_lr=1.1, output="average", fraction=share(some))
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, participants=some)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, participants=some, wire=True)
 
     def mean(points: list[reference.Point]) -> reference.Point:
         return np.mean([x for x, _ in points], axis=0), np.mean([y for _, y in points], axis=0)
@@ -106,7 +132,7 @@ def test_a_stage_of_codasca_hands_on_one_of_its_rounds_drawn_by_the_seed(seed: i
     """Whichever it is, the next stage begins there: the reference takes the round that is next to the product's."""
     game, x, y, oracles = setting("regression")
     strategy = Codasca(**STAGES, lr=0.04, output="random", seed=seed)
-    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, wire=True)
     handed_on = iter([states[stage.rounds[-1] - 1]["x"].numpy() for stage in PLAN])
 
     def nearest(points: list[reference.Point]) -> reference.Point:
