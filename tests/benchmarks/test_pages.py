@@ -22,7 +22,7 @@ OUTDATED = {
     *("robust-mnist", "auc-mnist", "auc-cifar10", "auc-fashion-mnist", "invariant-logistic"),
     *("auprc-mnist", "auprc-cifar10", "omniglot-1shot", "omniglot-5shot"),
     *("codasca-mnist", "codasca-intervals", "codasca-intervals-30", "codasca-server-step"),
-    *("order-mnist", "order-cifar10"),
+    *("order-mnist", "order-cifar10", "deprl-speedup-methods", "deprl-head-steps", "deprl-workers"),
     *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128", "heart", "heart-personal"),
 }
 
