@@ -48,8 +48,8 @@ SPEEDUP = Study(
     },
     paper_note=(
         "Paper: Table 9 of Xiong et al., AAAI 2024 (DePRL), CIFAR-100 with ResNet-18 on GPUs. Its seconds to an "
-        "accuracy of 0.35, with 4, 8, 16 and 32 workers: FedRep 381.5, 194.1, 105.4, 59.7; D-PSGD 427.6, 221.3, 121.0, 66.1; "
-        "DisPFL 356.5, 185.9, 107.5, 55.8; DePRL 332.8, 167.5, 87.6, 47.5."
+        "accuracy of 0.35, with 4, 8, 16 and 32 workers: FedRep 381.5, 194.1, 105.4, 59.7; D-PSGD 427.6, 221.3, 121.0, "
+        "66.1; DisPFL 356.5, 185.9, 107.5, 55.8; DePRL 332.8, 167.5, 87.6, 47.5."
     ),
 )
 
