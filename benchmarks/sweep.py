@@ -199,7 +199,7 @@ class Sweep:
         ]
 
     def check(self) -> None:
-        """Parse every run, whatever will be chosen.
+        """Parse a run of each kind that there may be, whatever will be chosen.
 
         Raises
         ------
@@ -210,12 +210,13 @@ class Sweep:
 
         if wrong := [f"{key}: {why}; leave it out" for key, why in self.fixed().items() if key in self.changes]:
             raise ConfigError("--set", wrong)
+        repeats = len(list(combinations(self.study.repeat)))
         for method in self.study.methods:
-            for job in self.tuning(method):
-                parsed(job.settings)
-            for point in self.grid(method):
-                for job in self.reported(method, point):
+            for point in self.grid(method):  # the repeats of a run differ by seed and fold, which are as good as any
+                for job in self.reported(method, point)[::repeats]:
                     parsed(job.settings)
+            for job in self.tuning(method)[:1]:
+                parsed(job.settings)
 
     def fixed(self) -> dict[str, str]:
         """Return the keys that no user can change, and why."""

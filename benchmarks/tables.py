@@ -43,13 +43,17 @@ class Row:
         found = (final(outcome, path) for _, outcome in self.runs)
         return [value for value in found if value is not None and math.isfinite(value)]
 
-    def rounds_to(self, path: str, target: float) -> list[float]:
-        """Return in which round a metric reached a target, of each run that came so far."""
-        reached = (
-            next((record["round"] for record in outcome.records if (metric(record, path) or 0.0) >= target), None)
-            for _, outcome in self.runs
-        )
-        return [float(first) for first in reached if first is not None]
+    def reached(self, path: str, target: float) -> list[tuple[float, float]]:
+        """Return when a metric reached a target, of each run that came so far: the round, and seconds per worker."""
+        found = []
+        for job, outcome in self.runs:
+            seconds = 0.0
+            for record in outcome.records:
+                seconds += record.get("seconds", 0.0) / int(parsed(job.settings).sites)
+                if (metric(record, path) or 0.0) >= target:
+                    found.append((float(record["round"]), seconds))
+                    break
+        return found
 
     def spent(self, kind: str) -> float:
         """Return what a site spent in a whole run, on average; 0 without a run."""
@@ -171,7 +175,8 @@ def metrics(study: Study) -> dict[str, Entry]:
             columns[f"{heading}, paper"] = published(heading)
     if (target := study.target) is not None:
         path, heading = next(iter(study.report.items()))
-        columns[f"rounds to {heading} {target:g}"] = lambda _, row: rounds(row, path, target)
+        columns[f"rounds to {heading} {target:g}"] = lambda _, row: when(row, path, target, 0)
+        columns["seconds per worker"] = lambda _, row: when(row, path, target, 1)
     return columns
 
 
@@ -197,9 +202,9 @@ def costs(study: Study, every: Sequence[tuple[Cell, Row]]) -> dict[str, Entry]:
     }
 
 
-def rounds(row: Row, path: str, target: float) -> str:
-    """Format in which round, on average, a metric reached a target."""
-    reached = row.rounds_to(path, target)
+def when(row: Row, path: str, target: float, unit: int) -> str:
+    """Format when, on average, a metric reached a target: in rounds (unit 0) or in seconds (1)."""
+    reached = [found[unit] for found in row.reached(path, target)]
     missed = len(row.runs) - len(reached)
     return f"not in {missed} of {len(row.runs)} runs" if missed else amount(statistics.mean(reached))
 

@@ -98,6 +98,18 @@ def test_a_comparison_is_fair(study: Study, full: bool) -> None:
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_what_is_compared_reaches_the_runs(study: Study) -> None:
+    sweep = Sweep(study, False, Path())
+    for key, values in study.compare.items():
+        depending = [
+            method
+            for method in study.methods
+            if {job.settings.get(key) for job in sweep.reported(method, sweep.grid(method)[0])} == set(values)
+        ]
+        assert len(depending) >= len(study.methods) - 1, f"{key}: npa alone has one of its own"
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_labels_are_unique_and_refer_to_each_other(study: Study) -> None:
     labels = [method.label for method in study.methods]
     assert len(set(labels)) == len(labels)

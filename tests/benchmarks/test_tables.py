@@ -22,6 +22,7 @@ def test_columns_at_equal_cost(sweep: Sweep) -> None:
             lines = [
                 {
                     "round": r,
+                    "seconds": 3.0,
                     "bytes-down": moved,
                     "bytes-up": 0,
                     "gradients": 4,
@@ -39,11 +40,12 @@ def test_columns_at_equal_cost(sweep: Sweep) -> None:
     assert row.within("central.auroc", "megabytes", 0.5) is None
     line = next(line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("| codasca"))
     assert line == "| codasca | 0.1 | 0.4000 ± 0.0000 | 8 | 128 | 4 | 0.4000 | 0.2000 |"
-    for target, cell in ((0.25, "3"), (0.5, "not in 2 of 2 runs")):
+    # Three rounds of 3 s by two sites.
+    for target, cells in ((0.25, ["3", "4.5"]), (0.5, ["not in 2 of 2 runs"] * 2)):
         aimed = replace(sweep, study=replace(sweep.study, target=target))
         lines = markdown(aimed, gather(aimed)).splitlines()
-        assert any(f" | rounds to AUROC {target} | " in line for line in lines)
-        assert next(line for line in lines if line.startswith("| codasca | 0.1 |")).split(" | ")[3] == cell
+        assert any(f" | rounds to AUROC {target} | seconds per worker | " in line for line in lines)
+        assert next(line for line in lines if line.startswith("| codasca | 0.1 |")).split(" | ")[3:5] == cells
 
 
 def test_missing_and_diverged_runs_are_named(sweep: Sweep) -> None:
