@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from config.classes import parse_classes
 from datasets import SOURCES
-from datasets.config import SITE
+from datasets.config import SITE, SIZED
 from models import STEMS, keeps_statistics
 from problems import PROBLEMS
 from problems.capabilities import in_words
@@ -112,6 +112,11 @@ def _split(run: RunConfig) -> Iterator[str]:
         yield (
             f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
             "with which each site holds out rows of its own"
+        )
+    if run.image_size and run.dataset not in SIZED:
+        yield (
+            f"image-size = {run.image_size}: the images of dataset = {run.dataset!r} have one size, so take "
+            f"image-size = 0; it is for {' and '.join(SIZED)}"
         )
     sites = [name for name, source in SOURCES.items() if source.sites]
     if run.partition == "sites" and run.dataset not in (*sites, SITE):

@@ -83,8 +83,11 @@ class RunConfig(BaseModel):
 
     # The data, and how it is split.
     dataset: DatasetName = Field("breast-cancer", description="where samples come from")
-    data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ...; empty: that of the "
-                           "environment variable EDELWEISS_DATA, then ~/.cache/edelweiss")  # fmt: skip
+    data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ..., of image-folder with "
+                           "train/; empty: that of the environment variable EDELWEISS_DATA, then "
+                           "~/.cache/edelweiss")  # fmt: skip
+    image_size: Natural = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
+                                "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
                                      "characters, hospitals, users; sites: the data's own")  # fmt: skip
     concentration: Above0 = Field(1.0, description="of dirichlet: the smaller, the more the sites' case mixes differ")
@@ -233,6 +236,7 @@ class RunConfig(BaseModel):
             dataset=self.dataset,
             data_root=data_root or self.data_root,
             data_dir=data_dir,
+            image_size=self.image_size,
             partition=self.partition,
             concentration=self.concentration,
             positive_classes=parse_classes(self.positive_classes),

@@ -81,6 +81,8 @@ class Algorithm(ABC):
     without a separable head is refused."""
     own_statistics: ClassVar[bool] = False
     """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
+    stages_output: ClassVar[bool] = False
+    """Whether each of its stages hands on what ``output`` asks for, so that a run returns what its last stage does."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
 
@@ -223,7 +225,7 @@ class SkipsPhases(ABC):
 
     @abstractmethod
     def plays(self, turn: Turn) -> bool:
-        """Return whether this phase takes place in this round; asked of all phases but the first, which always does."""
+        """Return whether this phase takes place in this round; one at least does."""
 
 
 class FirstCome:

@@ -24,3 +24,4 @@ class Stream(IntEnum):
     GRAPH = 8
     NEWCOMERS = 9
     SENDING_ORDER = 10
+    STAGE_OUTPUT = 11

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Arrays = dict[str, Tensor]
 """Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch."""
+Batch = tuple[Tensor, ...]
+"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch; and weights (n,), where its sampler has some."""
 
 Metrics = dict[str, float | list[int]]
 """Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
@@ -165,7 +165,9 @@ class Problem(ABC):
         """
         if samples is None or sampler is None:
             return None
-        return samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
+        inputs, labels = samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
+        weights = sampler.weights(labels)
+        return (inputs, labels) if weights is None else (inputs, labels, weights.to(self.dtype))
 
     @abstractmethod
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:

@@ -35,7 +35,7 @@ class ClosedFormDual(Protocol):
         Returns
         -------
         tuple[Tensor, Tensor]
-            Numerators, shape (j, p), and denominators, shape (j,).
+            Numerators, shape (j, p), and denominators, shape (j,), which add up to the number of samples, or to 1.
         """
         ...
 

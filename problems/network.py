@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 EVALUATION_BATCH = 1024
 
 
+def mean(terms: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of terms per sample, weighted as `NetworkProblem.loss` says."""
+    return terms.mean() if weights is None else (terms * weights).mean()
+
+
 def channels_last(inputs: Tensor) -> Tensor:
     """Lay out images with the channels innermost, which convolutions are fastest on; tables stay as they are."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
@@ -76,7 +81,7 @@ class NetworkProblem(Problem, Layers):
         return len(self.dual_scalars)
 
     @abstractmethod
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the objective on a batch, a scalar.
 
         Parameters
@@ -89,6 +94,8 @@ class NetworkProblem(Problem, Layers):
             The last entries of x, one for each name in ``scalars``.
         y : Tensor
             The dual variable, shape (``dual``,).
+        weights : Tensor, optional
+            Shape (n,), of mean 1: how samples of two classes count where the sampler has changed the classes' shares.
         """
 
     def initial(self) -> Arrays:
@@ -148,8 +155,8 @@ class NetworkProblem(Problem, Layers):
 
     def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the objective at the bound parameters, with a graph that leads to them; see `loss`."""
-        inputs, labels = batch
-        return self.loss(self.outputs(inputs), self.truth(labels), scalars, y)
+        inputs, labels, *weights = batch
+        return self.loss(self.outputs(inputs), self.truth(labels), scalars, y, *weights)
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the network's raw outputs, shape (n,), or (n, C)."""

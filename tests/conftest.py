@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,24 @@ def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Save half a second per run, which is most of its time, where curves are not what a test is about."""
     if "curves" not in request.fixturenames:
         monkeypatch.setattr("server_app.report.draw", lambda *_, **__: None)
+
+
+def _convolution(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -> nn.Module:
+    """One convolution with batch norm, and a head."""
+    body = nn.Sequential(nn.Conv2d(shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+    return nn.Sequential(body, nn.Flatten(), nn.Linear(16, outputs))
+
+
+@pytest.fixture
+def small_resnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let "resnet18" stand for a network with statistics that takes no seconds; forked workers have it too."""
+    from client_app.site import cached_problem
+    from models import networks
+
+    monkeypatch.setitem(networks._BUILDERS, "resnet18", _convolution)
+    cached_problem.cache_clear()
+    yield
+    cached_problem.cache_clear()
 
 
 @pytest.fixture

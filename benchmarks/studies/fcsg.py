@@ -16,10 +16,10 @@ INVARIANT = Study(
     report={"central.accuracy": "accuracy", "central.loss": "objective"},
     compare={"invariant-logistic.sigma-ratio": (1.0, 1.5, 2.0), "invariant-logistic.inner-samples": (1, 10, 100)},
     reduced={"evaluate-every": 4},
-    size="The paper's size; the curves have a point every 4 rounds.",
+    size="The paper's d, sites, q and batches; it names no number of rounds. The curves have a point every 4 rounds.",
     note=(
-        "The held-out samples are drawn too: 50,000 of the run's seed. Sample gradients count outer samples only; each "
-        "has m inner ones."
+        "The paper has FCSG and FCSG-M. The held-out samples are drawn too: 50,000 of the run's seed. Sample gradients "
+        "count outer samples only; each has m inner ones."
     ),
     select="pooled.accuracy",
     reference="fcsg",
@@ -50,7 +50,10 @@ def _ap(*values: float) -> Mapping[str, Mapping[str, float]]:
 
 
 _PRECISION = {"central.auprc": "AP", "central.auroc": "AUROC"}
-_FCSG_TABLE_2 = "Paper: Table 2 of Wu et al., NeurIPS 2023 (FCSG), at the paper's size, network and step sizes."
+_FCSG_TABLE_2 = (
+    "Paper: Table 2 of Wu et al., NeurIPS 2023 (FCSG), which names no network, number of sites, batch, step size or "
+    "number of rounds."
+)
 
 AUPRC_MNIST = Study(
     name="auprc-mnist",
@@ -106,11 +109,13 @@ def _omniglot(shots: int, rounds: int) -> Study:
             "local-steps": 5,
             "rounds": rounds,
             "maml.test-tasks": 40,
+            "holdout-share": 0.2,
             "evaluate-every": 4,
         },
         size=(
             "Reduced: 16 channels instead of 64, 5 queries of each class instead of 15, 2 tasks per step instead of 4, "
-            f"{rounds} rounds of 5 steps instead of 100 of 10, 40 test tasks instead of 100, 2 step sizes instead of 5."
+            f"{rounds} rounds of 5 steps instead of 100 of 10, 40 test tasks instead of 100, a fifth of a site's "
+            "characters held out instead of a seventh, 2 step sizes instead of 5."
         ),
         note=_BETA,
         select="pooled.accuracy",

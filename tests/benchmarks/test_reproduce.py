@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -37,8 +38,11 @@ def test_a_run_that_cannot_be_done_says_why_and_is_no_result(sweep: Sweep) -> No
     assert sweep.outcome(job) is None
 
 
-@pytest.mark.slow
-def test_a_sweep_runs_once_whatever_the_number_of_processes(sweep: Sweep, tmp_path: Path) -> None:
+def test_a_sweep_runs_once_whatever_the_number_of_processes(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks = multiprocessing.get_context("fork")  # which start at once, and this process has no threads
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks)
     one_method = replace(sweep.study, methods=sweep.study.methods[:1], compare={})
     sweep = replace(sweep, study=one_method)
     reproduce.run(sweep, 2, "")

@@ -214,6 +214,7 @@ def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
     assert trained == ["11 of 123", "83 of 123"]
 
 
+@pytest.mark.usefixtures("small_resnet")
 def test_statistics_of_batch_norm_are_the_new_sites_own(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
     config = site_job(tmp_path, algorithm="fedrep", problem="bce", standardise=False, bn="local", **keys)
@@ -241,6 +242,7 @@ def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Pat
     assert not torch.equal(outcome.model["x"][outcome.head :], built(given).fresh()["head"])
 
 
+@pytest.mark.slow
 def test_from_a_shell(tmp_path: Path) -> None:
     folder = finished(tmp_path, algorithm="codasca")
     arguments = ["--model", str(folder), "--data-dir", str(newcomer(tmp_path)), "--state-dir", str(tmp_path / "state")]

@@ -145,7 +145,7 @@ def test_a_step_size_without_its_table_is_taken_for_the_chosen_algorithms(algori
 
 EARLIER = ["prior", "score", "margin", "radius", "robust-loss", "ways", "shots", "queries", "inner-lr", "inner-steps",
            "test-inner-steps", "test-tasks", "inner-samples", "sigma-ratio", "dimension", "heterogeneity",
-           "saddle-file"]  # fmt: skip
+           "saddle-file", "fgda.alpha", "fmgda.beta"]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", sorted({*EARLIER, *MOVED}))

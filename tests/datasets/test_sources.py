@@ -191,6 +191,7 @@ def test_real_mnist(data_root: str) -> None:
     assert len(train.targets().unique()) == 10
 
 
+@pytest.mark.slow
 def test_real_cifar(data_root: str) -> None:
     config = DataConfig(dataset="cifar10", data_root=data_root, binary=False, holdout_share=0, download=False)
     test, train = load_test(config), load_site(config, 0, 1).train

@@ -7,8 +7,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,8 +17,7 @@ from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_e
 
 from federation import RunError
 from server_app.app import PlainMistakes, stoppable
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.server_app.command import command
 
 
 @pytest.fixture
@@ -123,19 +120,27 @@ def test_after_a_run_there_is_nothing_to_interrupt() -> None:
     time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int, workers: int) -> None:
+@pytest.mark.usefixtures("curves")
+@pytest.mark.parametrize(
+    ("number", "code", "workers", "fresh"),
+    [
+        (signal.SIGINT, 130, 1, False),
+        (signal.SIGINT, 130, 2, False),
+        (signal.SIGTERM, 143, 1, False),
+        (signal.SIGTERM, 143, 2, False),
+        pytest.param(signal.SIGINT, 130, 2, True, marks=pytest.mark.slow),
+    ],
+)
+def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int, workers: int, fresh: bool) -> None:
     job = f'problem="saddle" rounds=1000000 sites=3 workers={workers} device="cpu" run-name="cut"'
     job += f' runs-dir="{tmp_path}/runs" state-dir="{tmp_path}/state"'
-    command, said = [sys.executable, "-u", "-m", "server_app", "--run-config", job], ""
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
-        assert run.stdout is not None
+    said = ""
+    with command(job, fresh=fresh) as run:
         for line in run.stdout:
             if re.match("round +3/", line) and line not in said:
                 os.killpg(run.pid, number)  # as Ctrl-C does it; a service manager, too
             said += line
-        assert run.wait(timeout=60) == code
+        assert run.wait() == code
     folder = tmp_path / "runs" / "cut"
     assert said.splitlines()[-1] == f"stopped; what was reached is in {folder}"
     assert {path.name for path in folder.iterdir()} == {

@@ -7,8 +7,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,9 +19,9 @@ from server_app import simulate
 from server_app.coordinator import Result
 from server_app.report import Report
 from tests.server_app import sites
+from tests.server_app.command import command
 from tests.server_app.sites import sabotage, saddle_job
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("sabotaged")
 
 LOST = {
@@ -219,24 +217,17 @@ def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: py
     [(signal.SIGKILL, -9, ""), (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "")],
 )
 def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signals, code: int, words: str) -> None:
-    command = [sys.executable, "-m", "server_app", "--run-config"]
-    command.append(f'problem="saddle" rounds=1000000 workers=2 sites=2 runs-dir="{tmp_path}" device="cpu"')
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as coordinator:
-        try:
-            workers = children(coordinator.pid)
-            [folder] = {Path(file).parent for file in mapped(workers[0]) if "/edelweiss-" in file}
-            if number == signal.SIGINT:  # as Ctrl-C does it
-                os.killpg(coordinator.pid, number)
-            else:
-                coordinator.send_signal(number)
-            assert coordinator.stderr is not None
-            said = coordinator.stderr.read()  # to the end: nobody holds the pipe any more
-            assert coordinator.wait(timeout=30) == code
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(coordinator.pid, signal.SIGKILL)
+    job = f'problem="saddle" rounds=1000000 workers=2 sites=2 runs-dir="{tmp_path}" device="cpu"'
+    with command(job) as coordinator:
+        workers = children(coordinator.pid)
+        [folder] = {Path(file).parent for file in mapped(workers[0]) if "/edelweiss-" in file}
+        if number == signal.SIGINT:  # as Ctrl-C does it
+            os.killpg(coordinator.pid, number)
+        else:
+            os.kill(coordinator.pid, number)
+        coordinator.stdout.read()
+        said = coordinator.stderr.read()  # to the end: nobody holds the pipe any more
+        assert coordinator.wait() == code
     assert number == signal.SIGKILL or said.strip() == words
     deadline = time.monotonic() + 10
     while (folder.exists() or any(map(runs, workers))) and time.monotonic() < deadline:

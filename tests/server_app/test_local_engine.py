@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,6 @@ from server_app.coordinator import Result, coordinate
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table
 
-ROOT = Path(__file__).resolve().parents[2]
 Job = Callable[..., dict[str, Value]]
 
 
@@ -162,6 +160,7 @@ def resnet_job(tmp_path: Path) -> Callable[..., RunConfig]:
     return lambda **more: site_job(tmp_path, **{**keys, "problem": "bce", "algorithm": "fedavg", **more})
 
 
+@pytest.mark.usefixtures("small_resnet")
 def test_batch_norm_statistics_are_averaged_or_stay_at_home(
     image_sites: list[dict[str, Value]], resnet_job: Callable[..., RunConfig]
 ) -> None:
@@ -212,15 +211,11 @@ def test_two_runs_at_a_time_do_not_mix(tmp_path: Path) -> None:
     """As two people on one machine: each run has its memory files and segments to itself."""
     job = saddle_job(tmp_path, algorithm="codasca", workers=2, rounds=20)
     alone = simulate(job)
-    text = " ".join(f"{key}={json.dumps(value)}" for key, value in job.items())
-    with subprocess.Popen(
-        [sys.executable, "-m", "server_app", "--run-config", f'{text} run-name="beside"'],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-    ) as beside:
-        while beside.poll() is None:
-            assert same_bits(simulate(job), alone)
-    assert beside.returncode == 0
+    beside = multiprocessing.get_context("fork").Process(target=simulate, args=(job | {"run-name": "beside"},))
+    beside.start()
+    while beside.is_alive():
+        assert same_bits(simulate(job), alone)
+    assert beside.exitcode == 0
     model = load_file(tmp_path / "runs" / "beside" / "model.safetensors")
     assert all(np.array_equal(model[name], vector) for name, vector in alone.arrays.items())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from keys import Value
 from server_app import simulate
 from server_app.local import LocalGrid, processes_pay
 from server_app.pool import Pool
+from server_app.worker import NAME, UNGUARDED
 from strategies import ALGORITHMS
 from strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import job, saddle_job
@@ -99,6 +101,7 @@ simulate({"problem": "saddle", "sites": 3, "rounds": 2, "workers": 2, "threads":
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_would_run_again_in_each_worker_is_told_of_its_guard(tmp_path: Path) -> None:
     script, runs = tmp_path / "script.py", tmp_path / "runs"
     script.write_text(SCRIPT.replace("RUNS", repr(str(runs))), encoding="utf-8")
@@ -109,8 +112,22 @@ def test_a_script_that_would_run_again_in_each_worker_is_told_of_its_guard(tmp_p
     assert "if __name__ == '__main__'" in done.stderr.splitlines()[-1]
     assert done.stderr.count("Traceback") == 1  # the script's own, none of a worker
     assert len(list(runs.iterdir())) == 1  # no worker began a run
-    script.write_text("if __name__ == '__main__':" + script.read_text().replace("\n", "\n    "), encoding="utf-8")
-    assert python(str(script)).returncode == 0
+
+
+def test_a_worker_that_is_still_being_started_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starting() -> None:
+        multiprocessing.current_process()._inheriting = True  # type: ignore[attr-defined]  # as the import of main sees it
+        simulate(saddle_job(tmp_path))
+
+    worker = multiprocessing.get_context("fork").Process(target=starting, name=NAME)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == UNGUARDED
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setitem(ALGORITHMS, Dying.name, Dying)
+    monkeypatch.setattr(Dying, "how", staticmethod(lambda: os._exit(UNGUARDED)))
+    with pytest.raises(RunError, match="if __name__ == '__main__', or set workers = 1"):
+        simulate(saddle_job(tmp_path, algorithm="dying", workers=2))
 
 
 def test_a_worker_that_cannot_start_points_to_its_traceback(tmp_path: Path) -> None:
@@ -148,7 +165,7 @@ def test_a_job_that_takes_no_time_stays_in_one_process(tmp_path: Path, pools: li
 
 
 def test_a_job_of_some_size_has_a_worker_for_each_core(tmp_path: Path, pools: list[int]) -> None:
-    simulate(job(tmp_path, workers=0, rounds=2, local_steps=200))
+    simulate(job(tmp_path, workers=0, rounds=2, local_steps=60))
     assert pools == [2]
 
 
@@ -195,15 +212,16 @@ def work(*arguments, begin=pool.work):
 
 pool.work = work
 keys = {"sites": 2, "rounds": 1, "hidden": 4, "partition": "iid", "workers": 2, "device": "cpu"}
-simulate(keys | {"runs-dir": sys.argv[1], "problem": sys.argv[2]})
+for problem in sys.argv[2:]:
+    simulate(keys | {"runs-dir": sys.argv[1], "problem": problem})
 """
 
 
-@pytest.mark.parametrize(("problem", "ranked"), [("auc", True), ("saddle", False)])
-def test_a_worker_is_forked_with_what_its_evaluation_needs(tmp_path: Path, problem: str, ranked: bool) -> None:
-    done = python("", "-c", NOTING, str(tmp_path), problem)
+@pytest.mark.slow
+def test_a_worker_is_forked_with_what_its_evaluation_needs_and_no_more(tmp_path: Path) -> None:
+    done = python("", "-c", NOTING, str(tmp_path), "saddle", "auc")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(ranked)] * 2
+    assert done.stdout.split() == ["False", "False", "True", "True"]
 
 
 def test_a_grid_without_messages_has_no_workers(tmp_path: Path) -> None:

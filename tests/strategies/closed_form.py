@@ -14,7 +14,7 @@ from strategies import ALGORITHMS
 from tests.problems.example import given_saddle
 from tests.strategies.halves import Arrays, OpenOracle, parted, saddle_oracles
 
-STEPS = 0.01  # all step sizes
+STEPS = 0.02  # all step sizes
 
 
 class Bowl:

@@ -10,7 +10,7 @@ from strategies import ALGORITHMS
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
 
-K, ROUNDS = 6, 300
+K, ROUNDS = 6, 150
 
 
 def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> tuple[list[Arrays], set[str]]:

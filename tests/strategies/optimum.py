@@ -17,11 +17,12 @@ from strategies.codasca import Codasca
 from tests.problems.example import given_saddle
 from tests.strategies.halves import Arrays, drive, saddle_oracles
 
-K, D, ROUNDS = 10, 20, 200
-PARTIAL = 300  # rounds of half of the sites
+K, D, ROUNDS = 10, 20, 60
+PARTIAL = 100  # rounds of half of the sites
 SPREAD = 10.0  # s: how much the sites differ
 REACHED = 1e-12
 STEPS: dict[str, Any] = {"local_steps": 10, "lr": 0.01, "lr_dual": 0.01}
+LARGE: dict[str, Any] = STEPS | {"lr": 0.03, "lr_dual": 0.03}  # larger ones would take longer, with half of the sites
 LOST = frozenset[tuple[int, int]]
 
 
@@ -56,13 +57,13 @@ def floor(strategy: FederatedStrategy, rounds: int = ROUNDS, spread: float = SPR
     """Return the ‖x-x*‖² at which a strategy stalls, and see to it that it does."""
     path = distances_of_x(strategy, rounds, spread)
     assert abs(path[-1] / path[-20] - 1) < 0.01, "it is still on its way"
-    assert 1e5 * REACHED < path[-1] < 1e-3 * path[0], "a floor is near the saddle point, and not at it"
+    assert 1e5 * REACHED < path[-1] < 1e-4 * D, "a floor is near the saddle point, and not at it"
     return path[-1]
 
 
 def codasca(**fields: Any) -> Codasca:
-    """Return CODASCA without its proximal term."""
-    return Codasca(**({"local_steps": 10, "lr": 0.01, "gamma": 0.0} | fields))
+    """Return CODASCA with large steps, without its proximal term."""
+    return Codasca(**({"local_steps": 10, "lr": 0.03, "gamma": 0.0} | fields))
 
 
 def drawn_halves(seed: int, rounds: int = PARTIAL, sites: int = K) -> list[list[int]]:

@@ -153,6 +153,7 @@ def test_sites_never_influence_each_other(tmp_path: Path, model: str) -> None:
         assert one["south"] != other["south"]
 
 
+@pytest.mark.usefixtures("small_resnet")
 def test_batch_norm_statistics_stay_at_the_site(tmp_path: Path) -> None:
     """With bn = "average", which is the default, they would be what sites tell each other."""
     resnet: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 2, "local_steps": 1, "batch_size": 4}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -112,6 +115,50 @@ def test_codasca(
     strategy = Codasca(**STAGES, lr=0.04, server_lr=server_lr, gamma=gamma, fraction=share(some))
     states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some)
     agree(states, reference.codasca(game, x, y, PLAN, 0.04, server_lr, gamma, weights, some))
+
+
+@pytest.mark.parametrize("some", [None, SOME], ids=["all", "some"])
+def test_a_stage_of_codasca_hands_on_the_mean_of_its_rounds(some: Everyone) -> None:
+    game, x, y, oracles = setting("regression")
+    strategy = Codasca(**STAGES, lr=0.04, server_lr=1.1, output="average", fraction=share(some))
+    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K, participants=some)
+
+    def mean(points: list[reference.Point]) -> reference.Point:
+        return np.mean([x for x, _ in points], axis=0), np.mean([y for _, y in points], axis=0)
+
+    agree(states, reference.codasca(game, x, y, PLAN, 0.04, 1.1, 0.002, None, some, output=mean))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stage_of_codasca_hands_on_one_of_its_rounds_drawn_by_the_seed(seed: int) -> None:
+    """Whichever it is, the next stage begins there: the reference takes the round that is next to the product's."""
+    game, x, y, oracles = setting("regression")
+    strategy = Codasca(**STAGES, lr=0.04, output="random", seed=seed)
+    states = both_ways(strategy, torched(x, y), oracles, ROUNDS, K)
+    handed_on = iter([states[stage.rounds[-1] - 1]["x"].numpy() for stage in PLAN])
+
+    def nearest(points: list[reference.Point]) -> reference.Point:
+        given = next(handed_on)
+        return min(points, key=lambda point: float(np.abs(point[0] - given).max()))
+
+    expected = reference.codasca(game, x, y, PLAN, 0.04, 1.0, 0.002, output=nearest)
+    for state, (there_x, there_y) in zip(states, expected, strict=True):
+        np.testing.assert_allclose(state["x"], there_x, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(state["y"], there_y, rtol=0, atol=1e-9)
+
+
+def test_each_round_of_a_stage_is_handed_on_equally_often() -> None:
+    counts, seeds, rounds = Counter[float](), 2000, 4
+    for seed in range(seeds):
+        strategy, state = Codasca(local_steps=1, output="random", seed=seed), dict[str, torch.Tensor]()
+        for r in range(1, rounds + 1):
+            point = {name: torch.tensor([float(r)]) for name in ("x", "y")}
+            state = strategy.stage_output(state, state | point, strategy.turn(r, rounds, "train", K))
+        counts[state["x"].item()] += 1
+        assert state["x"].item() == state["y"].item()
+    spread = math.sqrt(seeds * (1 / rounds) * (1 - 1 / rounds))
+    assert sorted(counts) == [1, 2, 3, 4]
+    assert all(abs(count - seeds / rounds) < 5 * spread for count in counts.values())
 
 
 @pytest.mark.parametrize("lost", [{(2, 1)}, {(3, 0), (5, 2), (8, 3)}])

@@ -18,11 +18,12 @@ from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
 from strategies.npa import NPA
 from strategies.sagda import Sagda
 from tests.strategies.optimum import (
+    LARGE,
     PARTIAL,
     REACHED,
     ROUNDS,
     SPREAD,
-    STEPS,
+    D,
     K,
     codasca,
     distances,
@@ -30,28 +31,28 @@ from tests.strategies.optimum import (
     floor,
 )
 
-LOCAL_SGDA = LocalSGDA(**STEPS)
+LOCAL_SGDA = LocalSGDA(**LARGE)
 STALLING: dict[str, FederatedStrategy] = {
     "local-sgda": LOCAL_SGDA,
-    "coda-plus": CodaPlus(local_steps=10, lr=0.01, gamma=0.0),
+    "coda-plus": CodaPlus(local_steps=10, lr=0.03, gamma=0.0),
     # CODASCA itself with a new stage every round: control variates that are always zero.
     "codasca-uncorrected": codasca(stage_iterations=10, stage_decay=1.0),
-    "local-sgda-plus": LocalSGDAPlus(**STEPS),
-    "local-sgda-plus-every-round": LocalSGDAPlus(**STEPS, snapshot_steps=10),
-    "momentum-without-inertia": MomentumLocalSGDA(**STEPS, beta=1.0, beta_dual=1.0),
-    "momentum-half": MomentumLocalSGDA(**STEPS, beta=0.5, beta_dual=0.5),
-    "momentum": MomentumLocalSGDA(**STEPS),
-    "momentum-plus": MomentumLocalSGDAPlus(**STEPS),
+    "local-sgda-plus": LocalSGDAPlus(**LARGE),
+    "local-sgda-plus-every-round": LocalSGDAPlus(**LARGE, snapshot_steps=10),
+    "momentum-without-inertia": MomentumLocalSGDA(**LARGE, beta=1.0, beta_dual=1.0),
+    "momentum-half": MomentumLocalSGDA(**LARGE, beta=0.5, beta_dual=0.5),
+    "momentum": MomentumLocalSGDA(**LARGE),
+    "momentum-plus": MomentumLocalSGDAPlus(**LARGE),
 }
 EXACT: dict[str, FederatedStrategy] = {
     "codasca": codasca(),
-    "npa": NPA(lr=0.1, lr_dual=0.1),
-    "sagda": Sagda(**STEPS),
-    "fedgda-gt": FedGdaGt(**STEPS),
-    "cdma": Cdma(**STEPS),
-    "cdma-fresh": Cdma(**STEPS, alpha=1.0),
-    "fednest": FedNest(**STEPS),
-    "fednest-3": FedNest(**STEPS, inner_rounds=3),
+    "npa": NPA(lr=0.09, lr_dual=0.4),
+    "sagda": Sagda(**LARGE),
+    "fedgda-gt": FedGdaGt(**LARGE),
+    "cdma": Cdma(**LARGE),
+    "cdma-fresh": Cdma(**LARGE, alpha=1.0),
+    "fednest": FedNest(**LARGE),
+    "fednest-3": FedNest(**LARGE, inner_rounds=3),
 }
 
 
@@ -73,7 +74,7 @@ def test_without_correction_the_clients_drift_leaves_a_floor(name: str) -> None:
     """
     rounds, until = (ROUNDS + 1, -1) if name == "coda-plus" else (ROUNDS, None)
     wild, mild = (distances(STALLING[name], spread, rounds)[:until] for spread in (SPREAD, SPREAD / 10))
-    assert 1e5 * REACHED < wild[-1][0] < 1e-3 * wild[0][0]
+    assert 1e5 * REACHED < wild[-1][0] < 1e-4 * D
     assert wild[-1][1] > 100 * REACHED
     assert wild[-1][0] == pytest.approx(wild[-20][0], rel=0.01), "it is a floor"
     assert wild[-1][0] / mild[-1][0] == pytest.approx(100, rel=0.05)
@@ -97,13 +98,13 @@ def test_snapshots_leave_the_floor_and_inertia_lowers_it() -> None:
 
 
 def test_codasca_survives_the_loss_of_a_clients_memory() -> None:
-    path = distances(codasca(), rounds=ROUNDS + 40, lost={(40, 3), (40, 7)})
-    assert path[40][1] > 10 * path[38][1], "the loss was felt"
+    path = distances(codasca(), rounds=ROUNDS + 20, lost={(20, 3), (20, 7)})
+    assert path[20][1] > 10 * path[18][1], "the loss was felt"
     assert max(path[-1]) < REACHED
 
 
 def test_codasca_survives_a_client_that_does_not_answer() -> None:
-    path = distances(codasca(), rounds=ROUNDS + 40, silent={(r, r % K) for r in range(20, 40)})
+    path = distances(codasca(), rounds=ROUNDS + 20, silent={(r, r % K) for r in range(10, 30)})
     assert max(path[-1]) < REACHED
 
 
@@ -111,14 +112,14 @@ def test_codasca_with_half_of_the_sites_reaches_the_saddle_point() -> None:
     chosen = drawn_halves(0)
     path = distances(codasca(fraction=0.5), rounds=PARTIAL, participants=chosen)
     assert max(path[-1]) < REACHED
-    plain = LocalSGDA(**STEPS, fraction=0.5)
+    plain = LocalSGDA(**LARGE, fraction=0.5)
     assert min(max(point) for point in distances(plain, rounds=PARTIAL, participants=chosen)) > 1e3 * REACHED
 
 
 def test_codasca_with_half_of_the_sites_survives_one_that_does_not_answer() -> None:
     """A site that was asked and stays away must not leave a constant error in the server's control variate."""
     chosen = drawn_halves(1)
-    silent = {(r, chosen[r - 1][0]) for r in range(5, 30)}
+    silent = {(r, chosen[r - 1][0]) for r in range(5, 20)}
     path = distances(codasca(fraction=0.5), rounds=PARTIAL, participants=chosen, silent=silent)
     assert max(path[-1]) < REACHED
 
@@ -126,12 +127,12 @@ def test_codasca_with_half_of_the_sites_survives_one_that_does_not_answer() -> N
 @pytest.mark.parametrize("algorithm", [Sagda, FedGdaGt, Cdma, FedNest])
 def test_with_half_of_the_sites_the_draw_of_sites_leaves_a_floor(algorithm: Callable[..., FederatedStrategy]) -> None:
     """The gradient at the global point is that of the sites drawn: unbiased, but noisy."""
-    path = distances(algorithm(**STEPS, fraction=0.5), rounds=PARTIAL, participants=drawn_halves(0))
+    path = distances(algorithm(**LARGE, fraction=0.5), rounds=PARTIAL, participants=drawn_halves(0))
     end = sorted(max(point) for point in path[-50:])[25]
     assert REACHED < end < 100  # of what is drawn, half of the sites' own optimum has ‖y‖² = Σ mean(b)² ≈ 220
 
 
-@pytest.mark.parametrize("lost", [set(), {(33, 2), (58, 7), (120, 0)}], ids=["kept", "lost"])
+@pytest.mark.parametrize("lost", [set(), {(13, 2), (38, 7), (50, 0)}], ids=["kept", "lost"])
 def test_coda_in_stages_comes_near_whether_memories_last_or_not(lost: set[tuple[int, int]]) -> None:
     """Stages of 20 rounds whose step sizes shrink; a site that lost its memory averages over what is left."""
     strategy = Coda(local_steps=10, lr=0.05, gamma=0.0, stage_iterations=200, stage_decay=1.5)
@@ -144,7 +145,7 @@ def test_coda_in_stages_comes_near_whether_memories_last_or_not(lost: set[tuple[
 
 
 @pytest.mark.parametrize("server_lr", [0.7, 1.3])
-@pytest.mark.parametrize("build", [codasca, lambda **own: Sagda(**STEPS, **own)], ids=["codasca", "sagda"])
+@pytest.mark.parametrize("build", [codasca, lambda **own: Sagda(**LARGE, **own)], ids=["codasca", "sagda"])
 def test_the_servers_step_size_changes_the_way_and_not_the_goal(
     build: Callable[..., FederatedStrategy], server_lr: float
 ) -> None:
