@@ -125,7 +125,9 @@ class Maml(NetworkProblem, InnerFunction):
 
     # ------------------------------------------------------------------ losses and adaptation
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+    def loss(
+        self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """Return the mean cross-entropy of outputs, wherever they were taken."""
         return cross_entropy(logits, labels)
 
