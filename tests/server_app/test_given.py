@@ -14,11 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from client_app.site import cached_problem
+from config import RunConfig
 from config.tables import own_options
 from datasets import Cohort
 from datasets.vision import import_torchvision
-from keys import Value
-from models import ModelError, networks
+from keys import Value, from_record
+from models import ModelError, build, networks
 from models.storage import facts_in, write_tensors
 from problems.network import NetworkProblem
 from server_app import Result, simulate
@@ -105,15 +106,23 @@ def test_scalars_stay_with_a_kept_head_of_the_same_problem(
     assert same(state, given) == given.keys() - (HEAD if head == "fresh" else set())
 
 
+def given_start(config: RunConfig, cohort: Cohort) -> tuple[dict[str, Tensor], str, NetworkProblem]:
+    """Return what a run would send its sites first, what it would say of it, and its problem."""
+    given, problem = Given.read(config), config.build_problem(config.setting(cohort, "cpu"))
+    assert given
+    assert isinstance(problem, NetworkProblem)
+    return *given.start(problem), problem
+
+
 def test_a_long_y_is_kept_as_far_as_it_is_feasible(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"problem": "robust", "dataset": "digits"}
     folder = stage(tmp_path, "codasca", **keys).folder
-    y = torch.tensor(left(folder)[1]["y"])
+    facts = left(folder)[1]
+    y = torch.tensor(facts["y"])
     for radius in (1.0, float(y.norm() / 2)):
-        kept = torch.tensor(
-            left(start(tmp_path, init_from=str(folder), **keys | {"robust.radius": radius}).folder)[1]["y"]
-        )
-        torch.testing.assert_close(kept, y * min(1.0, radius / float(y.norm())))
+        config = RunConfig.parse(job(tmp_path, init_from=str(folder), **keys, **{"robust.radius": radius}))
+        start_y = given_start(config, from_record(Cohort, facts))[0]["y"]
+        torch.testing.assert_close(start_y, y * min(1.0, radius / float(y.norm())))
     file = rewritten(lambda state, facts: facts.update(y=[1.0] * 3), folder, tmp_path)
     [line] = refused(tmp_path / "again", init_from=str(file), **keys)
     assert 'its y has 3 entries, and here it has 64: take init-head = "fresh"' in line
@@ -341,19 +350,17 @@ def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
     config = site_job(tmp_path, model="resnet18", pretrained=str(tmp_path / "resnet18.pth"))
     cohort = Cohort(shape=(1, 16, 16), shift=(0.3,), scale=(0.2,))
+    start, said, problem = given_start(config, cohort)
+    assert said.endswith("resnet18.pth: torchvision's weights, fc drawn anew, conv1 drawn anew, which for images of "
+                         "this size is 3x3")  # fmt: skip
+    state, anew = problem.network.state_dict(start["x"], problem.buffers()), {"conv1.weight", "fc.weight", "fc.bias"}
+    drawn = build("resnet18", (1, 16, 16), seed=config.seed).state_dict()
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(state[name], drawn[name] if name in anew else tensor), name
+    assert [*start["x"][-2:].tolist(), *start["y"].tolist()] == [0, 0, 0], "a, b and α at their start"
     given = Given.read(config)
     assert given
     assert given.standardising(cohort) == cohort, "by the moments of the sites' own images"
-    problem = config.build_problem(config.setting(cohort, "cpu"))
-    assert isinstance(problem, NetworkProblem)
-    cold = problem.network.state_dict(problem.initial()["x"])
-    warm, said = given.start(problem)
-    assert said.endswith("resnet18.pth: torchvision's weights, fc drawn anew, conv1 drawn anew, which for images of "
-                         "this size is 3x3")  # fmt: skip
-    state, anew = problem.network.state_dict(warm["x"], problem.buffers()), {"conv1.weight", "fc.weight", "fc.bias"}
-    assert all(torch.equal(state[name], cold[name]) for name in anew)
-    assert all(torch.equal(state[name], tensor) for name, tensor in theirs.state_dict().items() if name not in anew)
-    assert [*warm["x"][-2:].tolist(), *warm["y"].tolist()] == [0, 0, 0], "a, b and α at their start"
 
 
 def test_what_does_not_fit_torchvisions_network_is_refused(first: Path, tmp_path: Path) -> None:
