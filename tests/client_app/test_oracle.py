@@ -79,8 +79,8 @@ def test_an_epoch_is_dealt_by_the_runs_sampler() -> None:
     samples = oracle.samples
     assert samples is not None
     batches = [batch for batch in oracle.epoch() if batch is not None]
-    assert sum(len(labels) for _, labels in batches) == len(samples)
-    assert all(int(labels.sum()) == 2 for _, labels in batches)
+    assert sum(len(batch[1]) for batch in batches) == len(samples)
+    assert all(int(batch[1].sum()) == 2 for batch in batches)
 
 
 def test_a_given_batch_is_used_and_none_is_drawn() -> None:
