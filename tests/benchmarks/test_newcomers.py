@@ -30,7 +30,7 @@ def test_new_workers_begin_alike_with_every_method(tmp_path: Path, monkeypatch: 
     keys |= {"rounds": 8, "workers": 1, "fedavg.lr": 0.3, "runs-dir": str(tmp_path), "run-name": "run"}
     trained = simulate(keys).metrics[-1]["central"]["accuracy"]
     before, after = measure(tmp_path / "run", "")
-    assert before < 0.25 < trained - 0.3
+    assert before < trained - 0.4
     assert after > before + 0.1
 
 
