@@ -174,7 +174,7 @@ def _reach(study: str) -> Reach:
                  key="local-steps")  # fmt: skip
 
 
-_INTERVALS = ("codasca-intervals", "codasca-intervals-30")
+_INTERVALS = tuple(f"codasca-intervals{share}{sites}" for share in ("", "-30") for sites in ("", "-16-sites"))
 _ORDERS = ("order-mnist", "order-cifar10")
 _HIGHEST = "Its AUC is the highest (Table 2 and Figure 2)"
 _MINIMAX = ("codasca", "local-sgda-plus", "momentum-local-sgda", "sagda", "fednest")

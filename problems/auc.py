@@ -96,7 +96,7 @@ class AucMargin(Auc):
     """AUC with a margin (Yuan et al., ICCV 2021; the loss of CODASCA's published code).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2α( p(1-p)m + p h 1[-] - (1-p) h 1[+] ) - p(1-p)α², with α ≥ 0. With m = 1
-    and α replaced by 1 + α it is ``auc`` up to a constant.
+    and α replaced by 1 + α it is ``auc`` up to a constant. p is what it is there.
     """
 
     name = "auc-margin"

@@ -23,22 +23,25 @@ _INTERVALS = (1, 8, 32, 64, 128, 512, 1024)
 _FULL_STEPS = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
-def _intervals(name: str, share: float) -> Study:
-    """Return the study of the communication interval, for a share of positives."""
+def _intervals(share: float, sites: int) -> Study:
+    """Return the study of the communication interval, for a share of positives and a number of sites K."""
     reduced: Settings = {"model": "mlp", "hidden": 64, "rounds": 128, "stage-iterations": 2048}
     return Study(
-        name=name,
-        title=f"AUC against the communication interval I: pairs of digits, {share:.0%} positive, no class at two sites",
+        name="codasca-intervals" + ("-30" if share == 0.3 else "") + (f"-{sites}-sites" if sites != 8 else ""),
+        title=(
+            f"AUC against the communication interval I: pairs of digits, {share:.0%} positive, {sites} sites, no class "
+            "at two of them"
+        ),
         experiment=REPO / "experiments/codasca/mnist-pairs.toml",
         methods=tuple(
             method(algorithm, 0.3, 1.0, 3.0, full=_FULL_STEPS, settings={"thin-share": share})
             for algorithm in ("codasca", "coda-plus")
         ),
         report={"central.auroc": "AUROC"},
-        compare={"sites": (8, 16), "local-steps": _INTERVALS},
+        compare={"local-steps": _INTERVALS},
         tune_by=("local-steps",),
         equal_iterations=True,
-        reduced=reduced,
+        reduced=reduced | {"sites": sites},
         size=(
             "Reduced: an MLP of 64 + 64 instead of LeNet5 (DenseNet121 in the paper), 4,096 iterations instead of "
             "20,000, step sizes divided by 3 once, after 2,048 instead of every 2,000."
@@ -58,8 +61,7 @@ def _intervals(name: str, share: float) -> Study:
     )
 
 
-CODASCA_INTERVALS = _intervals("codasca-intervals", 0.1)
-CODASCA_INTERVALS_30 = _intervals("codasca-intervals-30", 0.3)
+_CLAIM = tuple(_intervals(share, sites) for share in (0.1, 0.3) for sites in (8, 16))
 
 CODASCA_SERVER = Study(
     name="codasca-server-step",
@@ -72,11 +74,11 @@ CODASCA_SERVER = Study(
     report={"central.auroc": "AUROC"},
     compare={"local-steps": (32, 512)},
     equal_iterations=True,
-    reduced={"sites": 8, **CODASCA_INTERVALS.reduced},
-    size=CODASCA_INTERVALS.size,
+    reduced=_CLAIM[0].reduced,
+    size=_CLAIM[0].size,
     note="The four values are those that the paper tunes over. The sites' step size is 1 in all runs.",
     versus="codasca, ηg = 1",
     picture="axis",
 )
 
-STUDIES = (CODASCA_MNIST, CODASCA_INTERVALS, CODASCA_INTERVALS_30, CODASCA_SERVER)
+STUDIES = (CODASCA_MNIST, *_CLAIM, CODASCA_SERVER)

@@ -78,9 +78,9 @@ def test_an_epoch_is_dealt_by_the_runs_sampler() -> None:
     oracle = opened(**{"sampler": "fixed-positives", "positives-per-batch": 2, "thin-share": 0.0})
     samples = oracle.samples
     assert samples is not None
-    batches = [batch for batch in oracle.epoch() if batch is not None]
-    assert sum(len(labels) for _, labels in batches) == len(samples)
-    assert all(int(labels.sum()) == 2 for _, labels in batches)
+    labels = [batch[1] for batch in oracle.epoch() if batch is not None]
+    assert sum(map(len, labels)) == len(samples)
+    assert all(int(part.sum()) == 2 for part in labels)
 
 
 def test_a_given_batch_is_used_and_none_is_drawn() -> None:

@@ -188,6 +188,7 @@ def test_every_site_has_it_with_any_number_of_processes(first: Path, tmp_path: P
 @pytest.mark.parametrize(("algorithm", "head"), [("fedrep", "fresh"), ("ditto", "keep"), ("alone", "keep")])
 def test_a_model_of_each_sites_own_begins_there(first: Path, tmp_path: Path, algorithm: str, head: str) -> None:
     keys: dict[str, Value] = {"problem": "bce", "init-head": head, "state-dir": str(tmp_path / "state")}
+    keys |= {"fedrep.first-head": "common"} if algorithm == "fedrep" else {}
     start(tmp_path, algorithm, init_from=str(first), **keys)
     given, cold = left(first)[0], left(start(tmp_path, "fedavg", problem="bce").folder)[0]
     files = [*(tmp_path / "state" / "models").iterdir()]
