@@ -85,7 +85,7 @@ def _personal_images(
         size=f"Reduced: LeNet5 instead of {reduced}, 20 rounds instead of 100.{remark}",
         note=_TEN,
         select="over-sites.accuracy.mean",
-        paper=paper,
+        paper={label: {"accuracy": numbers} for label, numbers in paper.items()},
         paper_note=paper_note,
     )
 
@@ -112,7 +112,7 @@ DEPRL_SHALLOW = Study(
     size="Reduced: 20 rounds instead of 100, batches of 16 instead of 64. An MLP of 64 + 64.",
     note=_TEN,
     select="over-sites.accuracy.mean",
-    paper=FASHION_MNIST,
+    paper=DEPRL_MNIST.paper,
     paper_note=_THEIRS,
 )
 

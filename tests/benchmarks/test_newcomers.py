@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import newcomers
 from benchmarks.newcomers import main, measure
+from benchmarks.studies import STUDIES
+from benchmarks.sweep import Sweep
 from server_app import simulate
 
 
@@ -39,3 +42,20 @@ def test_without_runs_it_says_which_command_makes_them(tmp_path: Path, capsys: p
     assert main(["deprl-mnist", *folders]) == 1
     assert "python -m benchmarks.reproduce deprl-mnist makes them" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_table_has_the_papers_numbers_where_there_are_some() -> None:
+    study = STUDIES["deprl-mnist"]
+    sweep = Sweep(study, False, Path())
+    method = next(method for method in study.methods if method.label == "fedrep")
+    jobs = sweep.reported(method, {})
+    text = newcomers.markdown(study, [(job, (0.25, float(job.cell["concentration"]))) for job in jobs])
+    first, _, line = [line for line in text.splitlines() if line.startswith("|")]
+    assert first.count("paper |") == 3
+    # Table 8, Fashion-MNIST, FedRep.
+    assert line == (
+        "| fedrep | 0.2500 ± 0.0000 | 0.1000 ± 0.0000 | 0.8612 | 0.2500 ± 0.0000 | 0.3000 ± 0.0000 | 0.7728 "
+        "| 0.2500 ± 0.0000 | 0.5000 ± 0.0000 | 0.6996 |"
+    )
+    bare = newcomers.markdown(replace(study, name="another"), [(job, (0.25, 0.5)) for job in jobs])
+    assert "paper" not in bare.splitlines()[4]
