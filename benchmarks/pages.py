@@ -71,7 +71,17 @@ def markdown(sweep: Sweep, tables: Tables) -> str:
                 parts.append(f"**{shown(dict(cell))}**")
             parts.append(table(sweep, {cell: rows}))
     parts += sections(sweep.study, tables)
+    parts.append(duration(sweep, tables))
     return "\n\n".join(parts) + "\n"
+
+
+def duration(sweep: Sweep, tables: Tables) -> str:
+    """Say how long all runs took, those that chose among them."""
+    tuning = (sweep.outcome(job) for method in sweep.study.methods for job in sweep.tuning(method))
+    outcomes = [outcome for outcome in tuning if outcome]
+    outcomes += [outcome for rows in tables.values() for row in rows for _, outcome in row.runs]
+    minutes = sum(outcome.seconds for outcome in outcomes) / 60
+    return f"{len(outcomes)} runs took {f'{minutes:,.0f} minutes' if minutes >= 1 else 'under a minute'} of one core."
 
 
 def preamble(sweep: Sweep) -> list[str]:

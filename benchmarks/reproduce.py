@@ -98,8 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line()
     options = parser.parse_args(arguments)
     if options.list:
+        width = max(map(len, STUDIES)) + 2
         for study in STUDIES.values():
-            print(f"{study.name:22}{study.title}")
+            print(f"{study.name:{width}}{study.title}")
         return 0
     if not options.name:
         parser.error("NAME is missing; --list lists the studies")

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.pages import insert, markdown, preamble, write
 from benchmarks.pictures import CAPTIONS
 from benchmarks.studies import EARLIER, REPO, STUDIES, method
-from benchmarks.sweep import Sweep
+from benchmarks.sweep import OUTCOME, Sweep
 from benchmarks.tables import gather
 from tests.benchmarks.pretended import every_run, pretend
 
@@ -53,6 +53,16 @@ def test_a_study_fills_its_page_and_shows_its_picture(sweep: Sweep, tmp_path: Pa
     write(replace(sweep, full=True), tmp_path)
     assert (tmp_path / "small-full.md").exists()
     assert page.read_text().count("begin") == 1
+
+
+def test_a_page_says_how_long_all_runs_took(sweep: Sweep) -> None:
+    assert "0 runs took under a minute of one core." in markdown(sweep, gather(sweep))
+    jobs = every_run(sweep)
+    for job in jobs:
+        pretend(sweep, job, held_out=0.6)
+    for outcome in sweep.folder.glob(f"*/{OUTCOME}"):
+        outcome.write_text(outcome.read_text().replace('"seconds": 1.0', '"seconds": 90.0'))
+    assert f"{len(jobs)} runs took {1.5 * len(jobs):.0f} minutes of one core." in markdown(sweep, gather(sweep))
 
 
 def test_only_a_default_run_says_what_is_reduced(sweep: Sweep) -> None:
