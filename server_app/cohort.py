@@ -156,5 +156,7 @@ def summary(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters
     what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
     if not PROBLEMS[config.problem].needs_data:
         return f"{what}{parameters:,} parameters"
-    labels = f"{cohort.classes} classes" if PROBLEMS[config.problem].multiclass else f"{cohort.prior:.1%} positive"
+    labels = f"{cohort.classes} classes"
+    if not PROBLEMS[config.problem].multiclass:
+        labels = f"{cohort.prior:.1%} positive" + " on average over sites" * (config.strategy().weighting == "uniform")
     return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"
