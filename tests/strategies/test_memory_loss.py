@@ -174,7 +174,17 @@ class Forgetful(LocalGrid):
         return super().push_messages(messages)
 
 
-@pytest.mark.parametrize("name", [n for n in REMEMBERING if can_solve(ALGORITHMS[n], Saddle)])
+QUICK = ("alone", "codasca", "sagda")  # the others are slow together
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in QUICK else pytest.param(n, marks=pytest.mark.slow)
+        for n in REMEMBERING
+        if can_solve(ALGORITHMS[n], Saddle)
+    ],
+)
 def test_in_the_engine(name: str, tmp_path: Path) -> None:
     """Files on disk go, in float32; the run goes on and ends where it ends without that."""
     strategy = build(name)
