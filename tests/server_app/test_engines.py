@@ -44,8 +44,8 @@ def auc_job(folder: Path, name: str, **keys: Value) -> dict[str, Value]:
         "device": "cpu",
         "runs-dir": str(folder),
         "run-name": name,
-        "wait-timeout": 60.0,
-        "round-timeout": 120.0,
+        "wait-timeout": 180.0,
+        "round-timeout": 180.0,
     }
     return job | {key.replace("_", "-"): value for key, value in keys.items()}
 

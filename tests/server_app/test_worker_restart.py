@@ -20,7 +20,7 @@ from tests.server_app.sites import job, saddle_job
 from tests.strategies.memories import REMEMBERING
 
 ROUNDS = 3
-FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 2}
+FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
 QUICK = ("alone", "codasca", "acc-fcsg-m")  # the others are slow together, and differ by what their memories hold
 
 
