@@ -60,21 +60,11 @@ def test_the_experiments_for_average_precision_are_read(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_average_precision_from_a_make_command(tmp_path: Path) -> None:
-    run_config = f'problem="auprc" algorithm="acc-fcsg-m" partition="iid" sites=2 rounds=2 runs-dir="{tmp_path}/runs"'
-    done = make_run(tmp_path / "venv", f'exec {sys.executable} "$@"', run_config, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [folder] = (tmp_path / "runs").iterdir()
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["round"] for record in records] == [1, 2]
-    assert 0 < records[-1]["auprc"] <= 1
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) -> None:
     keys = f'runs-dir="{tmp_path}/runs" run-name="cut" state-dir="{tmp_path}/state"'
-    command = make_command(tmp_path / "venv", f'exec {sys.executable} "$@"', f'problem="saddle" rounds=1000000 {keys}')
+    job = f'problem="saddle" sites=3 rounds=1000000 {keys}'
+    command = make_command(tmp_path / "venv", f'exec {sys.executable} "$@"', job)
     said = ""
     with subprocess.Popen(
         command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -99,17 +89,16 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
     }
     # What the sites remembered is where the user wanted it.
     assert sorted(path.name for path in tmp_path.glob("state/run-*/*.s*")) == [
-        f"site-{k}.safetensors" for k in range(8)
+        f"site-{k}.safetensors" for k in range(3)
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash(tmp_path: Path) -> None:
-    (tmp_path / "graph.csv").write_text("0,1\n2,3\n", encoding="utf-8")
-    job = (
-        'algorithm="d-psgd" problem="saddle" sites=4 d-psgd.topology="file" d-psgd.graph-file="graph.csv" runs-dir="r"'
-    )
+    (tmp_path / "graph.csv").write_text("0,1\n", encoding="utf-8")
+    job = 'algorithm="d-psgd" d-psgd.topology="file" d-psgd.graph-file="graph.csv" problem="saddle" sites=3'
+    job += ' runs-dir="r" engine="local" workers=1'  # ends before a client of the simulation would have started
     command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", job]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     mistake = f"d-psgd.graph-file = '{tmp_path}/graph.csv': the graph is not connected"

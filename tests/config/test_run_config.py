@@ -14,13 +14,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from config import ConfigError, RunConfig, flatten, parse_run_config
+from config import ConfigError, RunConfig, flatten
 from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS
 from keys import Value
 from models import MODELS
 from problems import PROBLEMS
 from strategies import ALGORITHMS, can_solve
+from tests.config.known import IN_TABLES, KNOWN, options_of
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -28,18 +29,6 @@ PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 def declared() -> dict[str, Value]:
     """Keys and defaults of pyproject.toml, flat."""
     return flatten(tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"])
-
-
-IN_TABLES: dict[str, Field[Any]] = {f"{name}.{key}": f for name, keys in tables().items() for key, f in keys.items()}
-"""The options of all algorithms and problems, by their full key."""
-
-KNOWN: dict[str, Value] = {key: f.default for key, f in (RunConfig.keys() | SHARED | IN_TABLES).items()}
-"""Keys and defaults that the code has."""
-
-
-def options_of(config: RunConfig) -> dict[str, Value]:
-    """All options of the run's problem, given or not."""
-    return {key: config.options.get(key, f.default) for key, f in own_options(PROBLEMS[config.problem]).items()}
 
 
 def problems_of(values: dict[str, Value]) -> list[str]:
@@ -306,6 +295,25 @@ def test_contradictions_name_both_keys(values: dict[str, Value], named: list[str
     assert [part for part in named if part not in problem] == []
 
 
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [({"folds": 3}, "folds = 3 leave none"), ({"dataset": "site"}, 'dataset = "site" has none')],
+)
+def test_a_personal_test_needs_a_common_test_set(other: dict[str, Value], reason: str) -> None:
+    assert RunConfig.parse({"personal-test": True}).data().personal_test
+    [problem] = problems_of({"personal-test": True, **other})
+    assert problem.startswith("personal-test = true")
+    assert reason in problem
+    assert "take personal-test = false" in problem
+
+
+def test_users_of_harbox_are_sites_and_groups() -> None:
+    for partition in ("sites", "by-group"):
+        assert RunConfig.parse({"dataset": "harbox", "partition": partition}).data().partition == partition
+        [problem] = problems_of({"dataset": "digits", "partition": partition})
+        assert "harbox" in problem
+
+
 def test_everything_wrong_is_said_at_once() -> None:
     wrong: dict[str, Value] = {
         "algorithm": "codsaca",
@@ -344,78 +352,3 @@ def test_class_lists(text: str, classes: tuple[int, ...]) -> None:
 def test_what_is_no_class_list_is_refused(text: str) -> None:
     [problem] = problems_of({"negative-classes": text})
     assert problem.startswith(f"negative-classes = {text!r}: must list classes")
-
-
-# ---------------------------------------------------------------------- to and from a file
-
-
-ODD: list[dict[str, Value]] = [
-    {},
-    {"algorithm": "fedavg", "problem": "bce", "fedavg.lr": 1e-7, "fraction": 0.3, "seed": 12345678901},
-    {"algorithm": "local-sgda", "local-sgda.lr-dual": 1e22, "local-sgda.lr": 0.1 + 0.2},
-    {"algorithm": "coda-plus", "coda-plus.gamma": 0, "stage-iterations": 100, "output": "average"},
-    {"run-name": 'a "quoted" \\ name\twith\nlines', "data-root": "/tmp/Spital Zürich/🏥", "positive-classes": "1-3"},
-    {"run-name": "\x7f\x00\u2028"},
-    {"codasca.lr": 1, "fedavg.lr": 0.5},  # a table of another algorithm has no effect, and is not kept
-    {"auc.score": "identity", "auc.prior": 0.1 + 0.2, "maml.ways": 3},  # nor has one of another problem
-    {"algorithm": "fcsg", "problem": "maml", "maml.ways": 3, "maml.inner-lr": 1, "maml.test-tasks": 10**9},
-    {"algorithm": "local-sgda", "problem": "saddle", "saddle.file": 'a "quoted" \\ Zürich.npz', "saddle.dimension": 3},
-]
-
-
-@pytest.mark.parametrize("values", ODD)
-def test_to_toml_is_the_same_run(values: dict[str, Value]) -> None:
-    config = RunConfig.parse(values)
-    again = RunConfig.parse(flatten(tomllib.loads(config.to_toml())))
-    assert again.strategy() == config.strategy()
-    assert options_of(again) == options_of(config)
-    assert options_of(config).items() >= {key.partition(".")[2]: value for key, value in values.items()
-                                          if key.startswith(f"{config.problem}.")}.items()  # fmt: skip
-    nothing: dict[str, Any] = {"hyper": {}, "options": {}}
-    assert again.model_copy(update=nothing) == config.model_copy(update=nothing)
-    assert again.seed == config.seed
-    assert again.to_toml() == config.to_toml()  # nothing is lost on a second way either
-
-
-@pytest.mark.parametrize("values", ODD)
-def test_flat_is_the_same_run(values: dict[str, Value]) -> None:
-    config = RunConfig.parse(values)
-    assert RunConfig.parse(config.flat()) == config
-    assert parse_run_config(config.flat()) == config
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_to_toml_names_every_key_that_matters(algorithm: str) -> None:
-    for problem in (name for name, p in PROBLEMS.items() if can_solve(ALGORITHMS[algorithm], p)):
-        written = flatten(tomllib.loads(RunConfig.parse({"algorithm": algorithm, "problem": problem}).to_toml()))
-        other_tables = {key for key in IN_TABLES if not key.startswith((f"{algorithm}.", f"{problem}."))}
-        assert sorted(written) == sorted(KNOWN.keys() - other_tables)
-
-
-def test_flatten_keeps_dotted_keys() -> None:
-    assert flatten({"a": {"b": {"c": 1}, "d": 2}, "e.f": 3}) == {"a.b.c": 1, "a.d": 2, "e.f": 3}
-
-
-def test_a_table_nested_or_flat_is_the_same() -> None:
-    nested = RunConfig.parse(flatten({"codasca": {"lr": 0.5}}))
-    assert nested == RunConfig.parse({"codasca.lr": 0.5})
-    assert nested.strategy().lr == 0.5  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("other", "reason"),
-    [({"folds": 3}, "folds = 3 leave none"), ({"dataset": "site"}, 'dataset = "site" has none')],
-)
-def test_a_personal_test_needs_a_common_test_set(other: dict[str, Value], reason: str) -> None:
-    assert RunConfig.parse({"personal-test": True}).data().personal_test
-    [problem] = problems_of({"personal-test": True, **other})
-    assert problem.startswith("personal-test = true")
-    assert reason in problem
-    assert "take personal-test = false" in problem
-
-
-def test_users_of_harbox_are_sites_and_groups() -> None:
-    for partition in ("sites", "by-group"):
-        assert RunConfig.parse({"dataset": "harbox", "partition": partition}).data().partition == partition
-        [problem] = problems_of({"dataset": "digits", "partition": partition})
-        assert "harbox" in problem

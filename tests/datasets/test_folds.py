@@ -146,7 +146,7 @@ def test_five_runs_evaluate_every_patient_of_every_hospital_once(
         "partition": "sites",
         "thin-share": 0.0,
         "sites": 4,
-        "rounds": 6,
+        "rounds": 4,
         "workers": 1,
         "device": "cpu",
         "runs-dir": str(tmp_path),

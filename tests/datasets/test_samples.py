@@ -127,6 +127,7 @@ def test_errors_keep_both_texts_between_processes() -> None:
     assert "x" not in DataError("x").public.split()
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_beside_any_torch() -> None:
     code = "from datasets.vision import import_torchvision as i; assert i() is i(); i().transforms, i().models"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

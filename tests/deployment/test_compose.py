@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DEPLOYMENT["services"]
 HOSPITALS = [name for name in SERVICES if name.startswith("hospital-")]
 START_TIMEOUT = 60.0
-ROUNDS = 4  # of which a hospital is stopped after the first, on a slow machine the second or third
+ROUNDS = 2
 
 
 def test_the_file_is_valid_compose() -> None:
@@ -75,7 +76,7 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
 ) -> None:
     """Its memory is on its disk, its key makes it the same hospital: the run ends with the numbers of a quiet one.
 
-    The round after which it is stopped stays open while it is gone, because another hospital is held up.
+    The round after which it is stopped, the first, stays open while it is gone, because another hospital is held up.
     """
     run_config: dict[str, Value] = {"algorithm": "deprl", "problem": "auc", "dataset": "site", "model": "mlp"}
     run_config |= {"hidden": 8, "sites": len(HOSPITALS), "rounds": ROUNDS, "local-steps": 3}
@@ -97,15 +98,14 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
 
         arguments = host.folder("flower", "/etc/flower"), host.environment("flower"), run_config
         run = stack.enter_context(ThreadPoolExecutor(1)).submit(submit, *arguments, timeout=2 * RUN_TIMEOUT)
-        wait_until(run, lambda: answered(host, other) >= 2)  # who it is, and a round
         [launcher] = [pid for pid in children(processes[other].pid) if "superexec" in command_line(pid)]
+        wait_until(run, lambda: bool(children(launcher)))  # a process that says who it is, and the last for now
         os.kill(launcher, signal.SIGSTOP)
         try:
-            wait_until(run, lambda: not any(map(alive, children(launcher))))
-            wait_until(run, lambda: answered(host, victim) == received(host, other) == answered(host, other) + 1)
+            wait_until(run, lambda: answered(host, victim) == received(host, other) == answered(host, other) + 1 == 2)
             # An answer that has not been fetched when its site goes offline counts as missing.
             wait_until(run, lambda: fetched(host) == sum(answered(host, name) for name in HOSPITALS))
-            identity, rounds = node_id(host, victim), answered(host, victim) - 1
+            identity = node_id(host, victim)
             # After a SIGKILL the SuperLink would take it for alive, and refuse a second one, for a minute.
             processes[victim].terminate()
             processes[victim].wait(timeout=START_TIMEOUT)
@@ -118,8 +118,7 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
 
     assert outcome.ok, f"{outcome.status}: {outcome.details}\n{outcome.log}{process_logs(tmp_path)}"
     assert node_id(host, victim) == identity
-    assert 1 <= rounds < ROUNDS
-    assert answered(host, victim) == ROUNDS - rounds + 1, "the new process did the rest, and the last evaluation"
+    assert answered(host, victim) == ROUNDS, "the new process did the rest, and the last evaluation"
     (metrics,) = host.folder("serverapp", "/results").glob("runs/*/metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     assert [untimed(line) for line in lines] == [untimed(record) for record in quiet.metrics]
@@ -183,20 +182,15 @@ def node_id(host: Host, hospital: str) -> str | None:
 def children(parent: int) -> list[int]:
     """Processes that a process has started, from the process table."""
     pids = [int(place.name) for place in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if status(pid)[1:2] == [str(parent)]]
+    return [pid for pid in pids if parent_of(pid) == parent]
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be noticed does not."""
-    return status(pid)[:1] not in ([], ["Z"])
-
-
-def status(pid: int) -> list[str]:
-    """State, parent and more of a process; empty when it is gone."""
+def parent_of(pid: int) -> int | None:
+    """Return who started a process; None when it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
-        return []
+        return None
 
 
 def command_line(pid: int) -> str:
@@ -269,11 +263,18 @@ class Host:
             started(command, environment, cwd=self.folder(service, "/results"), stdout=log, stderr=log) as process,
         ):
             deadline = time.monotonic() + START_TIMEOUT
-            while subprocess.run(check, env=environment, capture_output=True).returncode != 0:
+            while not (
+                self.listens(service) and subprocess.run(check, env=environment, capture_output=True).returncode == 0
+            ):
                 if process.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"{service} is not healthy: {' '.join(command)}{process_logs(self.root)}")
                 time.sleep(0.2)
             yield process
+
+    def listens(self, service: str) -> bool:
+        """Whether somebody answers at its health check's port: a check takes a second, and would be asked in vain."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(self.ports[service, "9099"]))) == 0
 
     def log(self, service: str) -> str:
         """Return what a service has said since it was last started."""

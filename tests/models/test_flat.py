@@ -57,6 +57,7 @@ def test_the_gradient_is_the_parameters_gradients_in_order(name: str, shape: tup
     assert gradient.abs().sum() > 0
 
 
+@pytest.mark.usefixtures("small_resnet")  # with the real one the gradients above are compared
 @cases
 def test_steps_on_the_vector_are_steps_of_sgd(name: str, shape: tuple[int, ...]) -> None:
     plain = build(name, shape, 2).double()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +15,9 @@ from federation import RunError
 from keys import Value
 from server_app import simulate
 from server_app.__main__ import main
+from tests.server_app.command import command as started
 from tests.server_app.sites import hospitals, run_at, saddle_job, site_job, table, write_table
 
-ROOT = Path(__file__).resolve().parents[2]
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -43,17 +41,12 @@ def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def test_the_command_itself_ends_with_2_for_a_bad_configuration() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "server_app", "--run-config", 'algorithm="codsaca" rounds=0'],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("2 problems in the run-config:\n")
-    assert "Did you mean 'codasca'?" in done.stderr
-    assert "Traceback" not in done.stderr
+    with started('algorithm="codsaca" rounds=0') as run:
+        assert (run.wait(), run.stdout.read()) == (2, "")
+        said = run.stderr.read()
+    assert said.startswith("2 problems in the run-config:\n")
+    assert "Did you mean 'codasca'?" in said
+    assert "Traceback" not in said
 
 
 def test_a_good_run_ends_with_0_and_says_where_the_results_are(command: Command, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from strategies import ALGORITHMS, can_solve
 from tests.server_app.sites import job, saddle_job
 from tests.strategies.memories import REMEMBERING
 
-ROUNDS = 4
-FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 4}
+ROUNDS = 3
+FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
+QUICK = ("alone", "codasca", "acc-fcsg-m")  # the others are slow together, and differ by what their memories hold
 
 
 class Killing(LocalGrid):
@@ -55,13 +56,13 @@ def untimed(result: Result) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if "seconds" not in key} for record in result.metrics]
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in REMEMBERING])
 def test_new_workers_go_on_where_those_before_them_were(name: str, tmp_path: Path) -> None:
     fit = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
     keys = saddle_job(tmp_path) if "saddle" in fit else job(tmp_path, problem=fit[0], **FEW_SHOTS)
     keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
-    keys |= {"algorithm": name, "workers": 2, "rounds": ROUNDS, "state-dir": str(tmp_path / "state")}
-    quiet, _ = run(keys)
-    restarted, killed = run(keys, rounds=(2, ROUNDS))
+    keys |= {"algorithm": name, "rounds": ROUNDS, "state-dir": str(tmp_path / "state")}
+    quiet, _ = run(keys | {"workers": 1})
+    restarted, killed = run(keys | {"workers": 2}, rounds=(2, ROUNDS))
     assert killed >= 2 * 2
     assert untimed(restarted) == untimed(quiet)

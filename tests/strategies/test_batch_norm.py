@@ -50,9 +50,12 @@ def test_they_are_averaged_or_stay_at_the_sites(algorithm: str, tmp_path: Path) 
     averaged = run(tmp_path, algorithm, "average")
     assert not np.isclose(averaged.arrays["buffers"], start).any()
     local = run(tmp_path, algorithm, "local")
-    # The coordinator has those that all began with: what a site starts from that is new, or has lost its memory ...
+    # The coordinator has those that all began with: what a site starts from that is new, or has lost its memory.
     np.testing.assert_array_equal(local.arrays["buffers"], start)
-    # ... and that does not depend on the sites it shares a process with.
-    two = run(tmp_path, algorithm, "local", workers=2)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "codasca", "cdma"])
+def test_at_the_sites_they_are_those_of_no_site_in_the_same_process(algorithm: str, tmp_path: Path) -> None:
+    local, two = (run(tmp_path, algorithm, "local", workers) for workers in (1, 2))
     np.testing.assert_array_equal(two.arrays["x"], local.arrays["x"])
     assert two.metrics[-1]["sites"] == local.metrics[-1]["sites"]

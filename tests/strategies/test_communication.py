@@ -207,8 +207,6 @@ def test_with_min_replies_a_run_goes_on_without_a_site_that_fails(
     waits = not issubclass(ALGORITHMS[name], FirstCome)
     assert all(len(result.metrics[r]["site-gradients"]) == SITES for r in (0, 2, 3)) or not waits
     assert all(np.isfinite(vector).all() for vector in result.arrays.values())
-    if waits:
-        assert len(simulate(small(name) | {"min-replies": 1, "runs-dir": str(tmp_path)}).metrics) == 4
 
 
 @pytest.mark.parametrize("name", [name for name in MINIMAX if not ALGORITHMS[name].personalised])

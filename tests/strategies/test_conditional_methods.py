@@ -383,7 +383,6 @@ def test_m_and_b_are_at_least_one() -> None:
 
 
 LOGISTIC = 'problem="invariant-logistic" algorithm="fcsg"'
-LOGISTIC = 'problem="invariant-logistic" algorithm="fcsg"'
 MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
 
 

@@ -155,7 +155,17 @@ def test_codascas_answer_and_message_are_longer_by_one_number_at_most() -> None:
 # ---------------------------------------------------------------------- in the engine
 
 
-@pytest.mark.parametrize("name", [n for n in REMEMBERING if can_solve(ALGORITHMS[n], Saddle)])
+QUICK = ("alone", "codasca", "sagda")  # the others are slow together
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in QUICK else pytest.param(n, marks=pytest.mark.slow)
+        for n in REMEMBERING
+        if can_solve(ALGORITHMS[n], Saddle)
+    ],
+)
 def test_in_the_engine(name: str, tmp_path: Path) -> None:
     """Files on disk go, in float32; the run goes on and ends where it ends without that."""
     strategy = build(name)
