@@ -352,3 +352,13 @@ def test_class_lists(text: str, classes: tuple[int, ...]) -> None:
 def test_what_is_no_class_list_is_refused(text: str) -> None:
     [problem] = problems_of({"negative-classes": text})
     assert problem.startswith(f"negative-classes = {text!r}: must list classes")
+
+
+def test_all_sites_may_be_needed_and_no_more() -> None:
+    assert RunConfig.parse({"sites": 3, "min-replies": 3}).min_replies == 3
+    assert any("min-replies = 4" in problem for problem in problems_of({"sites": 3, "min-replies": 4}))
+
+
+def test_a_sampler_of_two_classes_is_refused_where_all_are_kept() -> None:
+    found = problems_of({"problem": "fair", "algorithm": "local-sgda", "sampler": "fixed-positives"})
+    assert any(problem.startswith("sampler = 'fixed-positives'") for problem in found)

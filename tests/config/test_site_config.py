@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import ConfigError, SiteConfig
+from config import ConfigError, RunConfig, SiteConfig
 
 
 def test_every_key_is_optional_and_has_dashes() -> None:
@@ -67,3 +67,10 @@ def test_an_unknown_key_keeps_its_value_to_itself() -> None:
     with pytest.raises(ConfigError) as caught:
         SiteConfig.parse({"data_dir": "/mnt/ward-7"})
     assert "ward-7" not in str(caught.value)
+
+
+def test_what_an_operator_says_of_the_data_wins_over_the_run() -> None:
+    run = RunConfig.parse({"dataset": "site", "label": "sick", "data-root": "theirs"})
+    mine = run.data("folder", "ill", "mine")
+    assert (mine.label, mine.data_root) == ("ill", "mine")
+    assert (run.data("folder").label, run.data("folder").data_root) == ("sick", "theirs")

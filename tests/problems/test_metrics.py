@@ -289,3 +289,8 @@ def test_an_evaluation_between_two_gradients_changes_neither() -> None:
 
 def test_problems_without_batch_norm_have_no_statistics() -> None:
     assert make(**WITH_DATA[0]).buffers().numel() == 0
+
+
+def test_scores_beyond_the_grid_are_in_its_last_bins() -> None:
+    counts = histogram(np.array([-math.inf, -2 * LIMIT, 2 * LIMIT, math.inf, math.inf]))
+    assert (counts[0], counts[-1], sum(counts)) == (2, 3, 5)
