@@ -74,3 +74,8 @@ def test_what_an_operator_says_of_the_data_wins_over_the_run() -> None:
     mine = run.data("folder", "ill", "mine")
     assert (mine.label, mine.data_root) == ("ill", "mine")
     assert (run.data("folder").label, run.data("folder").data_root) == ("sick", "theirs")
+
+
+def test_a_hospitals_patients_are_all_used() -> None:
+    assert RunConfig.parse({"dataset": "site", "thin-share": 0.1}).data("folder").thin_share == 0
+    assert RunConfig.parse({"dataset": "breast-cancer", "thin-share": 0.1}).data().thin_share == 0.1
