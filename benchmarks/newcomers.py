@@ -2,10 +2,10 @@
 
     python -m benchmarks.newcomers deprl-mnist
 
-Reads the runs that `python -m benchmarks.reproduce deprl-mnist` left. Eight new workers share the test set, on which
-nobody has trained, by the run's own Dirichlet distribution. Each trains a head on half of its images, as
-`python -m client_app personalise` does, and is tested on the other half, before and after. Writes NAME-newcomers.csv,
-and the study's part of deprl-newcomers.md.
+Reads the runs that `python -m benchmarks.reproduce deprl-mnist` left. Half as many new workers, as in the paper, but
+eight at least, share the test set, on which nobody has trained, by the run's own Dirichlet distribution. Each trains a
+head on half of its images, as `python -m client_app personalise --head fresh` does, whatever the method, and is tested
+on the other half, before and after. Writes NAME-newcomers.csv, and the study's part of deprl-newcomers.md.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 
 from benchmarks.pages import insert, write_csv
 from benchmarks.studies import REPO, STUDIES, Study
+from benchmarks.studies.deprl_tables import NEWCOMERS, NEWCOMERS_NOTE
 from benchmarks.sweep import Job, Sweep, combinations
-from benchmarks.tables import spread
+from benchmarks.tables import number, spread
 from keys import Stream
 
-NEWCOMERS = 8
 STEPS = 200
 KEY = "concentration"
 
@@ -49,16 +49,17 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
     labels = test.targets().numpy()
     random = np.random.default_rng([given.config.seed, Stream.NEWCOMERS])
     rows = Rows(labels, labels, np.zeros_like(labels), None, given.config.concentration)
-    owner = partition("dirichlet", rows, NEWCOMERS, random)
+    newcomers = max(8, given.config.sites // 2)
+    owner = partition("dirichlet", rows, newcomers, random)
     before: list[float] = []
     after: list[float] = []
-    for k in range(NEWCOMERS):
+    for k in range(newcomers):
         mine = np.flatnonzero(owner == k)
         held_out = stratified(labels[mine], 0.5, random)
         parts = (torch.from_numpy(mine[chosen]) for chosen in (~held_out, held_out))
         train, own_test = (replace(test, rows=test.rows[part]) for part in parts)
         data = SiteData(f"new-{k}", train, own_test, given.cohort.classes, 0)
-        outcome = personalise(given, data, steps=STEPS)
+        outcome = personalise(given, data, steps=STEPS, head="fresh")
         for values, metrics in ((before, outcome.before), (after, outcome.after)):
             values.append(float(metrics["accuracy"]))  # type: ignore[arg-type]  # other metrics are lists
     return statistics.mean(before), statistics.mean(after)
@@ -82,9 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command_line().parse_args(arguments)
     study = STUDIES[options.name]
     sweep = Sweep(study, False, options.runs_dir.expanduser().resolve() / study.name)
-    points = ((method, sweep.choose(method)) for method in study.methods)
-    jobs = [job for method, point in points if point is not None for job in sweep.reported(method, point)]
-    there = [job for job in jobs if (sweep.folder / job.name / "model.safetensors").exists()]
+    there = [job for job in sweep.chosen() if (sweep.folder / job.name / "model.safetensors").exists()]
     if not there:
         print(f"error: no runs in {sweep.folder}: {sweep.command} makes them", file=sys.stderr)
         return 1
@@ -112,23 +111,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def markdown(study: Study, found: Sequence[tuple[Job, tuple[float, float]]]) -> str:
-    """Return the table: a row per method, two columns per class mix."""
+    """Return the table: a row per method, two columns per class mix, and the paper's where it has one."""
     cells = defaultdict(list)
     for job, accuracies in found:
         cells[job.method.label, job.cell[KEY]].append(accuracies)
     mixes = [cell[KEY] for cell in combinations(study.compare)]
     command = f"python -m benchmarks.newcomers {study.name}"
-    headings = ["method", *(f"π = {mix}, {when}" for mix in mixes for when in ("given", "own head"))]
+    theirs = NEWCOMERS.get(study.name, {})
+    kinds = ("untrained", "own head", *(["paper"] if theirs else []))
+    headings = ["method", *(f"π = {mix}, {kind}" for mix in mixes for kind in kinds)]
     table = [f"| {' | '.join(headings)} |", "|" + " --- |" + " ---: |" * (len(headings) - 1)]
     for label in dict.fromkeys(job.method.label for job, _ in found):
-        numbers = [spread([pair[when] for pair in cells[label, mix]]) for mix in mixes for when in (0, 1)]
-        table.append(f"| {label} | {' | '.join(numbers)} |")
-    return (
+        line = [label]
+        for mix in mixes:
+            line += [spread([pair[when] for pair in cells[label, mix]]) for when in (0, 1)]
+            line += [number(theirs.get(label, {}).get(mix))] if theirs else []
+        table.append(f"| {' | '.join(line)} |")
+    text = (
         f"<!-- Written by `{command}`; do not edit. -->\n\n"
-        f"`{command}`: {study.title}, {NEWCOMERS} new workers with {STEPS} steps on the head. Accuracy with the head "
-        "that comes with the model (untrained where sites keep theirs) and with a head of their own: mean over the new "
-        f"workers, mean ± standard deviation over {len(study.repeat['seed'])} seeds.\n\n" + "\n".join(table) + "\n"
+        f"`{command}`: {study.title}, half as many new workers with {STEPS} steps on the head. Accuracy with an "
+        "untrained head, the same for all methods, and with the head of their own that they train from it: mean over "
+        f"the new workers, mean ± standard deviation over {len(study.repeat['seed'])} seeds."
     )
+    text += f" {NEWCOMERS_NOTE}" if theirs else ""
+    return f"{text}\n\n" + "\n".join(table) + "\n"
 
 
 if __name__ == "__main__":

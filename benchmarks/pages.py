@@ -9,13 +9,16 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
-from benchmarks.sweep import Sweep, shown
+from benchmarks.sweep import FACTOR, Sweep, shown
 from benchmarks.tables import Tables, csv_lines, gather, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from benchmarks.studies import Between, Value
 
 
 def insert(page: Path, name: str, title: str, text: str) -> None:
@@ -67,7 +70,18 @@ def markdown(sweep: Sweep, tables: Tables) -> str:
             if cell:
                 parts.append(f"**{shown(dict(cell))}**")
             parts.append(table(sweep, {cell: rows}))
+    parts += sections(sweep.study, tables)
+    parts.append(duration(sweep, tables))
     return "\n\n".join(parts) + "\n"
+
+
+def duration(sweep: Sweep, tables: Tables) -> str:
+    """Say how long all runs took, those that chose among them."""
+    tuning = (sweep.outcome(job) for method in sweep.study.methods for job in sweep.tuning(method))
+    outcomes = [outcome for outcome in tuning if outcome]
+    outcomes += [outcome for rows in tables.values() for row in rows for _, outcome in row.runs]
+    minutes = sum(outcome.seconds for outcome in outcomes) / 60
+    return f"{len(outcomes)} runs took {f'{minutes:,.0f} minutes' if minutes >= 1 else 'under a minute'} of one core."
 
 
 def preamble(sweep: Sweep) -> list[str]:
@@ -78,14 +92,8 @@ def preamble(sweep: Sweep) -> list[str]:
         parts.append("A trial. The study's own description is left out: the changed keys may make it false.")
     else:
         parts += [" ".join(note for note in (study.size * (not sweep.full), study.note) if note)]
-    if any(sweep.tuning(method) for method in study.methods):
-        first = shown({key: values[0] for key, values in study.compare.items()})
-        parts.append(
-            f"Step sizes: for each method the best of its own grid of {len(sweep.grid(study.methods[0]))} points, by "
-            f"`{study.select}` (the samples that the sites hold out) at seed {study.tuning_seed}"
-            + (f" and {first}" if first else "")
-            + ", which no number below uses."
-        )
+    if any(len(sweep.grid(method)) > 1 for method in study.methods):
+        parts.append(choice(sweep))
     repeats = " × ".join(f"{len(values)} {key}s" for key, values in study.repeat.items())
     parts.append(f"Mean ± standard deviation over {repeats}.")
     if study.reference:
@@ -100,6 +108,45 @@ def preamble(sweep: Sweep) -> list[str]:
         )
     parts.append(study.paper_note)
     return [part for part in parts if part]
+
+
+def choice(sweep: Sweep) -> str:
+    """Say how the points were chosen."""
+    study, points = sweep.study, len(sweep.grid(sweep.study.methods[0]))
+    what = f"{points} points drawn from its own ranges" if study.trials else f"its own grid of {points} points"
+    fixed = shown({key: values[0] for key, values in study.compare.items() if key not in study.tune_by})
+    text = (
+        f"{'Search' if study.trials else 'Step sizes'}: for each method the best of {what}, by `{study.select}` (the "
+        f"samples that the sites hold out) at seed {study.tuning_seed}{f' and {fixed}' * bool(fixed)}, which no number "
+        "below uses."
+    )
+    if study.trials:
+        text += f" What they were drawn from:\n\n{ranges(sweep)}"
+    if study.tune_by:
+        text += f" There is a choice for each {' and '.join(study.tune_by)}."
+    if sweep.extend:
+        text += (
+            f" A grid whose best point lies on its edge grew there by a factor of {FACTOR:g}, up to {sweep.extend} "
+            "times; a * marks a choice that lies on the edge still."
+        )
+    return text
+
+
+def ranges(sweep: Sweep) -> str:
+    """List what a search draws from: a line for all methods, and one for what is each one's own."""
+    from benchmarks.studies import Between
+
+    def text(key: str, choices: Between | tuple[Value, ...]) -> str:
+        name = " ".join(dict.fromkeys(part.rpartition(".")[2] for part in key.split()))
+        if isinstance(choices, Between):
+            return f"{name} from {choices.low:g} to {choices.high:g}"
+        return f"{name} {', '.join(map(str, choices[:-1]))} or {choices[-1]}"
+
+    methods = sweep.study.methods
+    shared = {key for key in methods[0].ranges if all(key in method.ranges for method in methods)}
+    lines = {"all": {key: methods[0].ranges[key] for key in sorted(shared)}}
+    lines |= {m.label: {key: choices for key, choices in m.ranges.items() if key not in shared} for m in methods}
+    return "\n".join(f"- {label}: {'; '.join(text(*one) for one in found.items())}" for label, found in lines.items())
 
 
 def averaging(sweep: Sweep) -> list[str]:

@@ -1,4 +1,4 @@
-"""The picture of a study: curves over rounds, or final numbers side by side; spreads are those of the table."""
+"""The picture of a study: curves over rounds, or final numbers, side by side or along an axis; spreads as in tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from benchmarks.tables import Row, Tables
+    from benchmarks.tables import Cell, Row, Tables
 
 LINES = ("-", "--", ":")  # ten colours, then again with another style
 CAPTIONS = {
     "curves": "Lines: means. Bands: ± one standard deviation.",
     "points": "Points: means. Bars: ± one standard deviation.",
+    "axis": "Points: means after the last round. Bars: ± one standard deviation.",
 }
 
 
@@ -32,6 +33,8 @@ def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
     study = sweep.study
     if study.picture == "points":
         figure, axes = points(next(iter(tables.values())), study.report)
+    elif study.picture == "axis":
+        figure, axes = axis(tables, *next(iter(study.report.items())))
     else:
         wanted = {path: title for path, title in study.report.items() if title in (study.curves or (title,))}
         figure, axes = panels(tables, wanted, len([*study.compare.values()][-1]) if study.compare else 1)
@@ -107,6 +110,29 @@ def points(rows: Sequence[Row], report: Mapping[str, str]) -> tuple[Figure, Axes
     axes.grid(alpha=0.3)
     axes.set_ylabel("mean ± standard deviation")
     return figure, axes
+
+
+def axis(tables: Tables, path: str, heading: str) -> tuple[Figure, Axes]:
+    """Draw a metric after the last round against the last key of a cell: a panel per choice of the other keys."""
+    from matplotlib.figure import Figure
+
+    blocks: dict[Cell, list[tuple[Any, list[Row]]]] = defaultdict(list)
+    for cell, rows in tables.items():
+        blocks[cell[:-1]].append((cell[-1][1], rows))
+    key = next(iter(tables))[-1][0]
+    figure = Figure(figsize=(max(4.2 * len(blocks), 6.5), 4.2), layout="constrained", dpi=100)
+    grid = figure.subplots(1, len(blocks), squeeze=False, sharey="row")[0]
+    for axes, (others, line) in zip(grid, blocks.items(), strict=True):
+        for place, first in enumerate(line[0][1]):
+            means, deviations = zip(*(spread(rows[place].values(path)) for _, rows in line), strict=True)
+            values = [value for value, _ in line]
+            axes.errorbar(values, means, deviations, fmt="o-", markersize=4, capsize=2, label=first.method.label)
+        if all(isinstance(value, int | float) and value > 0 for value, _ in line):
+            axes.set_xscale("log", base=2)
+        axes.set_xticks([value for value, _ in line], [str(value) for value, _ in line])
+        axes.set(xlabel=key, ylabel=heading if axes is grid[0] else "", title=shown(dict(others)))
+        axes.grid(alpha=0.3)
+    return figure, grid[0]
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:

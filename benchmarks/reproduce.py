@@ -4,8 +4,9 @@
     python -m benchmarks.reproduce heart --data-root FOLDER
 
 A study (benchmarks/studies/) is a run-config under experiments/, the methods that are compared on it, and a grid of
-step sizes for each. First every point of every grid is run once at a seed of its own; the best point by the metric on
-the sites' held-out samples is then run with the seeds that are reported. The test set takes no part in the choice.
+step sizes for each, or ranges that points are drawn from. First every point is run once at a seed of its own, and a
+grid may grow where its best point lies on its edge; the best point by the metric on the sites' held-out samples is then
+run with the seeds that are reported. The test set takes no part in the choice.
 
 Each run is a process's work on one core, and its numbers do not depend on ``--jobs``. It has a folder named after its
 configuration: a run that is there is read, one that was cut off is run again, so that the command can be stopped and
@@ -39,19 +40,22 @@ def run(sweep: Sweep, workers: int, data_root: str) -> None:
         When one cannot be done.
     """
     methods = sweep.study.methods
-    tuning = different(job for method in methods for job in sweep.tuning(method))
-    # How many runs there will be does not depend on what is chosen.
+    # How many runs there will be does not depend on what is chosen; the grids that grow make it more.
     later = different(job for method in methods for job in sweep.reported(method, sweep.grid(method)[0]))
-    missing = [job for job in tuning if sweep.outcome(job) is None]
-    progress = Progress(len(tuning) - len(missing), len(tuning) + len(later), sweep.study.select)
+    progress = Progress(sweep.study.select)
     with contextlib.closing(progress), Workers(workers, data_root) as pool:
-        pool.run(sweep, missing, progress)
-        points = [(method, sweep.choose(method)) for method in methods]
-        chosen = different(job for m, point in points if point is not None for job in sweep.reported(m, point))
-        missing = [job for job in chosen if sweep.outcome(job) is None]
-        progress.total = len(tuning) + len(chosen)
-        progress.done = progress.total - len(missing)
-        pool.run(sweep, missing, progress)
+
+        def missing(jobs: list[Job], rest: int) -> list[Job]:
+            found = [job for job in jobs if sweep.outcome(job) is None]
+            progress.done, progress.total = len(jobs) - len(found), len(jobs) + rest
+            return found
+
+        def tuning() -> list[Job]:
+            return different(job for method in methods for job in sweep.tuning(method))
+
+        while jobs := missing(tuning(), len(later)):  # again, for what the grids grew by
+            pool.run(sweep, jobs, progress)
+        pool.run(sweep, missing(tuning() + different(sweep.chosen()), 0), progress)
 
 
 def different(jobs: Iterable[Job]) -> list[Job]:
@@ -94,8 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line()
     options = parser.parse_args(arguments)
     if options.list:
+        width = max(map(len, STUDIES)) + 2
         for study in STUDIES.values():
-            print(f"{study.name:20}{study.title}")
+            print(f"{study.name:{width}}{study.title}")
         return 0
     if not options.name:
         parser.error("NAME is missing; --list lists the studies")

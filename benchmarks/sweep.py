@@ -9,11 +9,11 @@ import hashlib
 import json
 import re
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.studies import Method, Settings, Study, Value
+from benchmarks.studies import Method, Settings, Study, Value, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ Record = dict[str, Any]
 
 # What says where and how a run is computed, not what it computes.
 MACHINE = ("data-root", "runs-dir", "run-name", "engine", "workers", "threads", "device", "checkpoint-every")
+FACTOR = 3.0  # by which a grid of step sizes grows
 OUTCOME = "outcome.json"  # written last: a folder without it is of a run that was cut off
 
 
@@ -39,7 +40,7 @@ class Job:
     point : Settings
         Of the method's grid.
     cell : Settings
-        Which table or panel it belongs to; empty for a tuning run.
+        Which table or panel it belongs to; of a tuning run the values that a choice of their own is made for.
     repeat : Settings
         Its seed, and its fold where there are folds.
     settings : Settings
@@ -66,10 +67,11 @@ class Job:
 
 def shown(settings: Settings) -> str:
     """Write settings in few words: an algorithm's table goes without saying."""
-    return ", ".join(
+    texts = (
         f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, float) else f"{key.rpartition('.')[2]}={value}"
         for key, value in settings.items()
     )
+    return ", ".join(dict.fromkeys(texts))  # once, where several problems have the key
 
 
 @dataclass(frozen=True)
@@ -120,43 +122,84 @@ class Sweep:
         changes = "".join(f" --set '{key}={json.dumps(value)}'" for key, value in self.changes.items())
         return f"python -m benchmarks.reproduce {self.study.name}{' --full' * self.full}{changes}"
 
+    @property
+    def extend(self) -> int:
+        """By how many points a grid may grow; what a search draws from has no edge."""
+        return 0 if self.study.trials else self.study.extend
+
     def settings(self, method: Method, cell: Settings, *more: Settings) -> Settings:
         """Return the run-config of a method; of two that name a key the later one counts."""
         from config import flatten
 
-        merged: dict[str, Value] = flatten(tomllib.loads(self.study.experiment.read_text(encoding="utf-8")))
-        for part in ({} if self.full else self.study.reduced, cell, method.settings, *more, self.changes):
+        merged: dict[str, Any] = flatten(tomllib.loads(self.study.experiment.read_text(encoding="utf-8")))
+        merged |= ({} if self.full else self.study.reduced) | self.changes
+        iterations = merged.get("rounds", 1) * merged.get("local-steps", 1)
+        for part in (cell, method.settings, *more, self.changes):
             merged |= part
+        if self.study.equal_iterations:
+            merged["rounds"] = max(1, round(iterations / merged["local-steps"]))
         merged["algorithm"] = method.algorithm
         own = ("", method.algorithm, merged.get("problem", "auc"))  # the tables of others change nothing
         return {key: value for key, value in merged.items() if key.rpartition(".")[0] in own and key not in MACHINE}
 
     def grid(self, method: Method) -> tuple[Settings, ...]:
-        """Return the method's points at this size."""
+        """Return the method's points at this size, before any extension."""
+        if self.study.trials:
+            return drawn(method, self.study.trials)
         return (method.full_grid or method.grid) if self.full else method.grid
 
+    def tuned_cells(self) -> list[dict[str, Value]]:
+        """Return the values of `Study.tune_by` that a choice of their own is made for; one empty cell without keys."""
+        return list(combinations({key: self.study.compare[key] for key in self.study.tune_by}))
+
     def tuning(self, method: Method) -> list[Job]:
-        """Return one run per point of the grid; none where there is no choice."""
+        """Return the runs of all choices, as far as one can say which there are."""
+        return [job for cell in self.tuned_cells() for job in self.trials(method, cell)]
+
+    def trials(self, method: Method, tuned: Settings) -> list[Job]:
+        """Return the runs of one choice: one per point of the grid, as far as it was extended; none without a choice.
+
+        A grid whose best point lies on its edge grows there by a point, once all of its runs are there.
+        """
         grid = self.grid(method)
         if len(grid) == 1:
             return []
-        cell, repeat = next(combinations(self.study.compare)), next(combinations(self.study.repeat))
+        jobs = [self._trial(method, point, tuned) for point in grid]
+        for _ in range(self.extend):
+            if (best := self._best(jobs)) is None or (point := beyond([job.point for job in jobs], best)) is None:
+                break
+            jobs.append(self._trial(method, point, tuned))
+        return jobs
+
+    def _trial(self, method: Method, point: Settings, tuned: Settings) -> Job:
+        cell, repeat = next(combinations(self.study.compare)) | tuned, next(combinations(self.study.repeat))
         repeat |= {"seed": self.study.tuning_seed}
         quick: Settings = {"evaluate-every": 0, "central-test": False}
-        jobs = [Job(method, point, {}, repeat, self.settings(method, cell, point, repeat, quick)) for point in grid]
+        settings = self.settings(method, cell, point, repeat, quick)
         # Not on the test set, even where each site is given its part of that.
-        return [replace(job, settings={k: v for k, v in job.settings.items() if k != "personal-test"}) for job in jobs]
+        return Job(method, point, tuned, repeat, {k: v for k, v in settings.items() if k != "personal-test"})
 
-    def reported(self, method: Method, point: Settings) -> list[Job]:
-        """Return the runs that the tables show."""
+    def _best(self, jobs: Sequence[Job]) -> Settings | None:
+        """Return the point with the highest value, the smallest one if all diverged; None before all runs are there."""
+        outcomes = [self.outcome(job) for job in jobs]
+        if None in outcomes:
+            return None
+        values = [final(outcome, self.study.select) for outcome in outcomes if outcome]
+        found = [(value, -place) for place, value in enumerate(values) if value is not None]
+        if not found:
+            return min((job.point for job in jobs), key=lambda point: min(steps(point).values(), default=0.0))
+        return jobs[-max(found)[1]].point
+
+    def reported(self, method: Method, point: Settings, only: Settings | None = None) -> list[Job]:
+        """Return the runs that the tables show, all or those of one cell."""
         return [
             Job(method, point, cell, repeat, self.settings(method, cell, point, repeat))
-            for cell in combinations(self.study.compare)
+            for cell in ([only] if only is not None else combinations(self.study.compare))
             for repeat in combinations(self.study.repeat)
         ]
 
     def check(self) -> None:
-        """Parse every run, whatever will be chosen.
+        """Parse a run of each kind that there may be, whatever will be chosen.
 
         Raises
         ------
@@ -167,10 +210,13 @@ class Sweep:
 
         if wrong := [f"{key}: {why}; leave it out" for key, why in self.fixed().items() if key in self.changes]:
             raise ConfigError("--set", wrong)
+        repeats = len(list(combinations(self.study.repeat)))
         for method in self.study.methods:
-            for point in self.grid(method):
-                for job in (*self.tuning(method), *self.reported(method, point)):
+            for point in self.grid(method):  # the repeats of a run differ by seed and fold, which are as good as any
+                for job in self.reported(method, point)[::repeats]:
                     parsed(job.settings)
+            for job in self.tuning(method)[:1]:
+                parsed(job.settings)
 
     def fixed(self) -> dict[str, str]:
         """Return the keys that no user can change, and why."""
@@ -199,20 +245,51 @@ class Sweep:
         records = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         return Outcome(records, **end)
 
-    def choose(self, method: Method) -> Settings | None:
-        """Return the best point of the grid by the held-out samples.
+    def choose(self, method: Method, cell: Settings | None = None) -> Settings | None:
+        """Return the best point by the held-out samples, for a cell of what is compared; left out: for the first one.
 
         None when the tuning runs are not all there, or when all of them diverged.
         """
-        grid, jobs = self.grid(method), self.tuning(method)
+        cell = cell or next(combinations(self.study.compare))
+        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
         if not jobs:
-            return grid[0]
-        outcomes = [self.outcome(job) for job in jobs]
-        if None in outcomes:
+            return self.grid(method)[0]
+        if all((outcome := self.outcome(job)) is not None and outcome.diverged for job in jobs):
             return None
-        values = [final(outcome, self.study.select) for outcome in outcomes if outcome]
-        found = [(value, -place) for place, value in enumerate(values) if value is not None]
-        return grid[-max(found)[1]] if found else None
+        return self._best(jobs)
+
+    def on_edge(self, method: Method, point: Settings, cell: Settings) -> bool:
+        """Return whether a choice lies on the edge of a grid that has grown as far as it may."""
+        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
+        return self.extend > 0 and beyond([job.point for job in jobs], point) is not None
+
+    def chosen(self) -> list[Job]:
+        """Return the reported runs of all choices that can be made."""
+        found = []
+        for method in self.study.methods:
+            for cell in combinations(self.study.compare):
+                if (point := self.choose(method, cell)) is not None:
+                    found += self.reported(method, point, cell)
+        return found
+
+
+def steps(point: Settings) -> dict[str, float]:
+    """Return the step sizes of a point: what a grid is extended by."""
+    return {key: float(value) for key, value in point.items() if key.rpartition(".")[2].startswith("lr")}
+
+
+def beyond(points: Sequence[Settings], best: Settings) -> Settings | None:
+    """Return the point past the edge of a grid that the best point lies on, three times as far; None inside.
+
+    Its neighbours are the points that differ in step sizes only.
+    """
+    others = {key: value for key, value in best.items() if key not in steps(best)}
+    line = [min(steps(point).values()) for point in points if steps(point) and others.items() <= point.items()]
+    here = min(steps(best).values(), default=0.0)
+    if len(line) < 2 or min(line) < here < max(line):
+        return None
+    factor = 1 / FACTOR if here == min(line) else FACTOR
+    return {**best, **{key: float(f"{value * factor:.1g}") for key, value in steps(best).items()}}
 
 
 def combinations(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +43,17 @@ class Row:
         found = (final(outcome, path) for _, outcome in self.runs)
         return [value for value in found if value is not None and math.isfinite(value)]
 
-    def rounds_to(self, path: str, target: float) -> list[float]:
-        """Return in which round a metric reached a target, of each run that came so far."""
-        reached = (
-            next((record["round"] for record in outcome.records if (metric(record, path) or 0.0) >= target), None)
-            for _, outcome in self.runs
-        )
-        return [float(first) for first in reached if first is not None]
+    def reached(self, path: str, target: float) -> list[tuple[float, float]]:
+        """Return when a metric reached a target, of each run that came so far: the round, and seconds per worker."""
+        found = []
+        for job, outcome in self.runs:
+            seconds = 0.0
+            for record in outcome.records:
+                seconds += record.get("seconds", 0.0) / int(parsed(job.settings).sites)
+                if (metric(record, path) or 0.0) >= target:
+                    found.append((float(record["round"]), seconds))
+                    break
+        return found
 
     def spent(self, kind: str) -> float:
         """Return what a site spent in a whole run, on average; 0 without a run."""
@@ -88,16 +92,15 @@ def gather(sweep: Sweep) -> Tables:
     """Read the reported runs: rows by cell, a cell per combination of what is compared."""
     tables: Tables = {tuple(cell.items()): [] for cell in combinations(sweep.study.compare)}
     for method in sweep.study.methods:
-        point = sweep.choose(method)
-        rows = {cell: Row(method, point) for cell in tables}
-        for job in sweep.reported(method, point) if point is not None else ():
-            row, outcome = rows[tuple(job.cell.items())], sweep.outcome(job)
-            if outcome is None:
-                row.missing += 1
-            else:
-                row.runs.append((job, outcome))
-        for cell, row in rows.items():
-            tables[cell].append(row)
+        for cell, rows in tables.items():
+            row = Row(method, sweep.choose(method, dict(cell)))
+            for job in sweep.reported(method, row.chosen, dict(cell)) if row.chosen is not None else ():
+                outcome = sweep.outcome(job)
+                if outcome is None:
+                    row.missing += 1
+                else:
+                    row.runs.append((job, outcome))
+            rows.append(row)
     return tables
 
 
@@ -137,11 +140,13 @@ def table(sweep: Sweep, tables: Tables, keys: Sequence[str] = ()) -> str:
     """Return one table of one or several cells; the values of ``keys``, in its first columns, tell them apart."""
     every = [(cell, row) for cell, rows in tables.items() for row in rows]
     columns = metrics(sweep.study) | costs(sweep.study, every)
-    lines = [[*keys, "method", "step sizes", *columns], ["---"] * (len(keys) + 2) + ["---:"] * len(columns)]
+    point = "chosen" if sweep.study.trials else "step sizes"
+    lines = [[*keys, "method", point, *columns], ["---"] * (len(keys) + 2) + ["---:"] * len(columns)]
     for cell, row in every:
         place = [shown({key: dict(cell)[key]}).partition("=")[2] for key in keys]
         if row.runs:
-            name = [row.method.label + remark(row), step_sizes(row.chosen or {})]
+            edge = " *" * sweep.on_edge(row.method, row.chosen or {}, dict(cell))
+            name = [row.method.label + remark(row), step_sizes(row.chosen or {}) + edge]
             lines.append([*place, *name, *(entry(cell, row) for entry in columns.values())])
         else:
             unfinished = row.missing or None in map(sweep.outcome, sweep.tuning(row.method))
@@ -157,7 +162,11 @@ def metrics(study: Study) -> dict[str, Entry]:
         return lambda _, row: spread(row.values(path))
 
     def published(heading: str) -> Entry:
-        return lambda _, row: number(study.paper.get(row.method.label, {}).get(heading))
+        def entry(cell: Cell, row: Row) -> str:
+            found = study.paper.get(row.method.label, {}).get(heading)
+            return number(found.get(cell[0][1]) if isinstance(found, Mapping) else found)
+
+        return entry
 
     columns = {}
     for path, heading in study.report.items():
@@ -166,7 +175,8 @@ def metrics(study: Study) -> dict[str, Entry]:
             columns[f"{heading}, paper"] = published(heading)
     if (target := study.target) is not None:
         path, heading = next(iter(study.report.items()))
-        columns[f"rounds to {heading} {target:g}"] = lambda _, row: rounds(row, path, target)
+        columns[f"rounds to {heading} {target:g}"] = lambda _, row: when(row, path, target, 0)
+        columns["seconds per worker"] = lambda _, row: when(row, path, target, 1)
     return columns
 
 
@@ -192,9 +202,9 @@ def costs(study: Study, every: Sequence[tuple[Cell, Row]]) -> dict[str, Entry]:
     }
 
 
-def rounds(row: Row, path: str, target: float) -> str:
-    """Format in which round, on average, a metric reached a target."""
-    reached = row.rounds_to(path, target)
+def when(row: Row, path: str, target: float, unit: int) -> str:
+    """Format when, on average, a metric reached a target: in rounds (unit 0) or in seconds (1)."""
+    reached = [found[unit] for found in row.reached(path, target)]
     missed = len(row.runs) - len(reached)
     return f"not in {missed} of {len(row.runs)} runs" if missed else amount(statistics.mean(reached))
 

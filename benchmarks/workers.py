@@ -126,8 +126,8 @@ class Workers:
 class Progress:
     """How far a sweep is: one live line on a terminal, a line per run elsewhere."""
 
-    def __init__(self, done: int, total: int, select: str) -> None:
-        self.done, self.total, self.select = done, total, select
+    def __init__(self, select: str) -> None:
+        self.done, self.total, self.select = 0, 0, select
         self.started, self.fresh = time.monotonic(), 0
 
     def finished(self, job: Job, outcome: Outcome | None) -> None:

@@ -21,7 +21,8 @@ from typing import Any, Literal, cast, get_args, get_origin
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
-from config import RunConfig, SiteConfig  # noqa: E402  the app is no installed package
+# The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
+from config import RunConfig, SiteConfig  # noqa: E402
 from config.run import OneOf  # noqa: E402
 from config.tables import SHARED, own_options  # noqa: E402
 from federation import FederatedStrategy  # noqa: E402
@@ -67,8 +68,9 @@ def written() -> Iterator[tuple[Path, str]]:
 
 
 def _filled(found: re.Match[str]) -> str:
-    table = TABLES.get(found[2])
-    return found[0] if table is None else f"{found[1]}\n{table()}\n\n{found[3]}"
+    if found[2] not in TABLES:
+        raise SystemExit(f"<!-- begin {found[2]} -->: no such table; there are {', '.join(sorted(TABLES))}")
+    return f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}"
 
 
 # ---------------------------------------------------------------------- pyproject.toml
@@ -76,6 +78,8 @@ def _filled(found: re.Match[str]) -> str:
 
 def config_tables() -> str:
     """Return [tool.flwr.app.config] and its tables: every key with its default and its meaning."""
+    if unknown := SECTIONS.keys() - RunConfig.keys():
+        raise SystemExit(f"SECTIONS begins with {', '.join(sorted(unknown))}: no such key")
     lines = ["", "[tool.flwr.app.config]"]
     for key, f in RunConfig.keys().items():
         if key in SECTIONS:

@@ -42,7 +42,8 @@ from typing import Any
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
-from keys import ConfigError, Value, flatten, read_overrides, to_toml  # noqa: E402  the app is no installed package
+# The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
+from keys import ConfigError, Value, flatten, read_overrides, to_toml  # noqa: E402
 
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
 STOP_TIMEOUT = 5.0  # seconds to end in peace
@@ -92,7 +93,7 @@ def main() -> int:
 
 def is_path(key: str) -> bool:
     """Whether a run-config key names a file or a folder: that is what its last word is for, whoever declares it."""
-    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file")
+    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file", "from", "pretrained")
 
 
 def parse_arguments() -> argparse.Namespace:

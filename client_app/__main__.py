@@ -44,6 +44,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     one.add_argument("--label", default="", help="your label column; default: the run's")
     one.add_argument("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     one.add_argument("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
+    one.add_argument("--head", choices=("fresh", "trained"), default="", help="what the training starts from: a new "
+                     "random head, or the model's, which must be trained (default: the model's, as it is)")  # fmt: skip
     one.add_argument("--lr", type=above_zero, help="step size of the head (default: the run's)")
     one.add_argument("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")
     one.add_argument("--run-config", action="append", default=[], metavar="'KEY=VALUE ...'",
@@ -91,7 +93,13 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(config.threads)
     data = load_site(config.data(options.data_dir, options.label), 0, 1)
     outcome = personalise(
-        given, data, steps=options.steps, lr=options.lr, lr_dual=options.lr_dual, device=options.device
+        given,
+        data,
+        steps=options.steps,
+        lr=options.lr,
+        lr_dual=options.lr_dual,
+        head=options.head,
+        device=options.device,
     )
 
     name = options.site or Path(options.data_dir).resolve().name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -124,6 +124,7 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     sent = unpack(message.content.array_records["arrays"], problem.device)
     store = site.memory(request)
     memory = store.load(problem.device)
+    fresh = partial(site.fresh, request)
 
     kept_here = memory.pop("buffers", None)
     statistics = sent.pop("buffers", None) if kept_here is None else kept_here
@@ -131,10 +132,10 @@ def train(message: Message, site: OpenSite) -> RecordDict:
         problem.load_buffers(statistics)
     metrics = MetricRecord({})
     if request.evaluate:
-        metrics = _evaluation(site, problem, strategy.personal(sent, memory, problem.fresh()), request)
+        metrics = _evaluation(site, problem, strategy.personal(sent, memory, fresh), request)
 
     random = stream(site.run.seed, request.site, request.round, strategy.phases.index(request.phase))
-    oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random)
+    oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)
     reply, memory = strategy.local_update(sent, memory, oracle, turn)
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
@@ -169,7 +170,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     statistics = memory.pop("buffers", sent.pop("buffers", None))
     if statistics is not None:
         problem.load_buffers(statistics)
-    model = strategy.personal(sent, memory, problem.fresh())
+    model = strategy.personal(sent, memory, partial(site.fresh, request))
     metrics = _evaluation(site, problem, model, request)
     if strategy.personalised:
         buffers = {} if statistics is None else {"buffers": statistics}

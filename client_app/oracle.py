@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -13,7 +14,7 @@ from keys import Stream
 from problems.network import EVALUATION_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
 
@@ -43,6 +44,8 @@ class SiteOracle:
         This site's random stream of this round.
     batch_size : int
         Of a draw that names no size.
+    fresh : callable, optional
+        Returns the head and the y that the site starts with, not to be written to; default: those of all.
 
     Attributes
     ----------
@@ -59,9 +62,10 @@ class SiteOracle:
         sampler: Sampler | None,
         generator: torch.Generator,
         batch_size: int = 1,
+        fresh: Callable[[], Arrays] | None = None,
     ) -> None:
         self.problem, self.samples, self.sampler = problem, samples, sampler
-        self.generator, self.batch_size = generator, batch_size
+        self.generator, self.batch_size, self.fresh = generator, batch_size, fresh or problem.fresh
         self.gradients = self.differentiated = 0
         self._counts: Tensor | None = None  # of the classes, once asked for
         self._batch: Batch | None = None  # of the last gradient
@@ -71,7 +75,12 @@ class SiteOracle:
 
     @classmethod
     def open(
-        cls, config: RunConfig, problem: Problem, samples: Samples | None, generator: torch.Generator
+        cls,
+        config: RunConfig,
+        problem: Problem,
+        samples: Samples | None,
+        generator: torch.Generator,
+        fresh: Callable[[], Arrays] | None = None,
     ) -> SiteOracle:
         """Bind a problem to samples and a random stream, with the run's sampler and batch size.
 
@@ -84,7 +93,7 @@ class SiteOracle:
         if samples is not None:
             labels = samples.targets().cpu()
             sampler = make_sampler(config.sampler, labels, size, config.positives_per_batch, generator)
-        return cls(problem, samples, sampler, generator, size)
+        return cls(problem, samples, sampler, generator, size, fresh)
 
     def draw(self, size: int | None = None) -> Batch | None:
         """Return a fresh mini-batch; None for a problem that needs none."""
@@ -92,6 +101,20 @@ class SiteOracle:
         if size == self.batch_size and size < self.problem.draws_ahead:
             return next(self._ahead, None) or self._many()
         return self.problem.draw(self.samples, self.sampler, self.generator, size)
+
+    def epoch(self) -> Iterator[Batch | None]:
+        """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in an order that is drawn here.
+
+        Their sizes differ by one at most, so that none holds a single sample that was left over, which batch norm
+        cannot use. The run's sampler deals them: ``uniform`` each sample once, ``fixed-positives`` its share of
+        positives in each batch.
+        """
+        count, sampler = 0 if self.samples is None else len(self.samples), self.sampler
+        if sampler is not None:
+            sampler.restart()
+        batches = max(1, math.ceil(count / self.batch_size))
+        for i in range(batches):
+            yield self.draw(count * (i + 1) // batches - count * i // batches)
 
     def _many(self) -> Batch:
         """Draw batches ahead, twice as many as the last time (a round may be short); return the first of them."""
@@ -174,10 +197,6 @@ class SiteOracle:
     def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
         """Where each of the network's parameters lies in x, and its shape."""
         return cast("Layers", self.problem).layers
-
-    def fresh(self) -> Arrays:
-        """Return the head and the y that a site starts from which has none yet; not to be written to."""
-        return self.problem.fresh()
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from models import ModelError, resolve_device
 from models.storage import facts_in
 from problems import PROBLEMS
 from problems.network import NetworkProblem
-from strategies.local_steps import existing, step
+from strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ class Personalised:
     Attributes
     ----------
     before, after : Metrics
-        On its held-out samples, with the head that was given (fresh, after a personalised run) and with its own.
+        On its held-out samples, with the head that the training started from and with its own.
     model : Arrays
         x, and y and buffers where there are such.
     head : int
@@ -129,6 +129,7 @@ def personalise(
     steps: int = 500,
     lr: float | None = None,
     lr_dual: float | None = None,
+    head: str = "",
     device: str = "",
 ) -> Personalised:
     """Train the head of a given model on a new site's samples: θ ← θ - α ∇_θ f(φ, θ), and y, if any, by ascent.
@@ -145,20 +146,30 @@ def personalise(
         On the head, 1 or more.
     lr, lr_dual : float, optional
         Step sizes, above 0; by default those of the run's algorithm, ``lr-head`` where it has one.
+    head : str
+        What the training starts from. ``"fresh"``: a random head, drawn as for one more site of the run, and the start
+        of y; no body has been trained with it. ``"trained"``: the head that the model has, with its y. Default: that,
+        or, where sites keep theirs, the untrained one that the model has.
     device : str
         In place of the run's.
 
     Raises
     ------
     PersonaliseError
-        When data and model do not go together, or training diverges.
+        When data and model do not go together, the model's head is not trained and should be, or training diverges.
     """
     config = given.config
     require_fit(given, data)
     problem = config.build_problem(config.setting(given.cohort, resolve_device(device or config.device)))
     assert isinstance(problem, NetworkProblem), "others have no data"
-    head = problem.head
-    if not head:
+    untrained = given.facts.get("head") == "fresh"
+    if untrained and head == "trained":
+        raise PersonaliseError(
+            f"--head trained: with algorithm = {config.algorithm!r} sites keep their trained heads, and the model's is "
+            "none of them: take --head fresh"
+        )
+    split = problem.head
+    if not split:
         raise PersonaliseError(
             f"model = {config.model!r} has no separable head: nothing lies before it, so there is no body to be given"
         )
@@ -166,18 +177,22 @@ def personalise(
         raise PersonaliseError(f"the site has, to train on, {text}")
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
     x, y = starting_point(problem, given)
+    if head == "fresh":
+        fresh = problem.fresh(config.sites)
+        x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
     train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     oracle = SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))
-    if "head" in given.facts and problem.buffers().numel():
+    if problem.buffers().numel() and (untrained or config.bn == "local"):
         warm_up(problem, x, oracle)
     before = problem.metrics(x, y, held_out)
+    descent = Descent()
     for _ in range(steps):
-        y = step(x, y, oracle, lr, lr_dual, part=slice(head, None))
+        y = descent.step(x, y, oracle, lr, lr_dual, part=slice(split, None))
     if not x.isfinite().all() or not (y is None or y.isfinite().all()):
         raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
     after = problem.metrics(x, y, held_out)
     statistics = problem.buffers()
-    return Personalised(before, after, existing(x=x, y=y, buffers=statistics if statistics.numel() else None), head)
+    return Personalised(before, after, existing(x=x, y=y, buffers=statistics if statistics.numel() else None), split)
 
 
 def require_fit(given: FinishedRun, data: SiteData) -> None:

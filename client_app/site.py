@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
 
     from datasets import Samples
+    from problems import Arrays
 
 Options = tuple[tuple[str, Value], ...]
 
@@ -155,6 +156,10 @@ class OpenSite:
     def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""
         return cached_problem(*self._problem_key(request))
+
+    def fresh(self, request: Request) -> Arrays:
+        """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""
+        return self.problem(request).fresh(request.site if self.run.strategy().own_heads else None)
 
     def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from config.classes import parse_classes
 from datasets import SOURCES
-from datasets.config import SITE
-from models import keeps_statistics
+from datasets.config import SITE, SIZED
+from models import STEMS, keeps_statistics
 from problems import PROBLEMS
 from problems.capabilities import in_words
 from strategies import ALGORITHMS, can_solve
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
-    looks = (_algorithm_and_problem, _algorithm, _batches, _classes, _split, _rest)
+    looks = (_algorithm_and_problem, _algorithm, _start, _batches, _classes, _split, _rest)
     return [text for look in looks for text in look(run)]
 
 
@@ -45,6 +45,29 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
         yield (
             f"bn = {run.bn!r}: with algorithm = {run.algorithm!r} the batch-norm statistics of model = "
             f'{run.model!r} belong to each site\'s own model, so take bn = "local"'
+        )
+
+
+def _start(run: RunConfig) -> Iterator[str]:
+    """Whatever cannot be where a run starts from."""
+    named = {key: value for key, value in (("init-from", run.init_from), ("pretrained", run.pretrained)) if value}
+    if len(named) > 1:
+        yield (
+            f"init-from = {run.init_from!r} and pretrained = {run.pretrained!r}: a run starts from one model, so leave "
+            "one of them empty"
+        )
+    if named and not PROBLEMS[run.problem].needs_data:
+        for key, value in named.items():
+            yield f'{key} = {value!r}: problem = {run.problem!r} has no network to start from it, so leave {key} = ""'
+    elif run.pretrained and run.model not in STEMS:
+        yield (
+            f"pretrained = {run.pretrained!r}: torchvision has no weights of model = {run.model!r}; take model "
+            f'{" or ".join(STEMS)}, or leave pretrained = ""'
+        )
+    if run.init_head != "keep" and not run.init_from:
+        yield (
+            f"init-head = {run.init_head!r} is about the model of init-from, which is empty: name one, or leave "
+            'init-head = "keep"'
         )
 
 
@@ -89,6 +112,11 @@ def _split(run: RunConfig) -> Iterator[str]:
         yield (
             f"personal-test = true deals a common test set over the sites, and {none}: take personal-test = false, "
             "with which each site holds out rows of its own"
+        )
+    if run.image_size and run.dataset not in SIZED:
+        yield (
+            f"image-size = {run.image_size}: the images of dataset = {run.dataset!r} have one size, so take "
+            f"image-size = 0; it is for {' and '.join(SIZED)}"
         )
     sites = [name for name, source in SOURCES.items() if source.sites]
     if run.partition == "sites" and run.dataset not in (*sites, SITE):

@@ -71,14 +71,23 @@ class RunConfig(BaseModel):
     hidden: Positive = Field(32, description="width of mlp's two hidden layers, channels of conv4")
     head: str = Field("", description='layer that the head of personalised algorithms begins with, such as "head"; '
                       "empty: the last one")  # fmt: skip
+    init_from: str = Field("", description="the model.safetensors of a finished run, or that run's folder, to start "
+                           "from; empty: from the seed")  # fmt: skip
+    init_head: Literal["keep", "fresh"] = Field("keep", description="of init-from: its head, with the problem's "
+                                                "scalars; fresh: drawn by the seed, they at their start")  # fmt: skip
+    pretrained: str = Field("", description="torchvision's file of weights for the model, such as "
+                            "resnet18-f37072fd.pth, to start from; empty: none")  # fmt: skip
     rounds: Positive = Field(40, description="R: communication rounds")
     batch_size: Positive = Field(16, description="samples per step; conditional problems: b, outer ones (maml: tasks), "
                                  "but of auprc and partial-auc m, inner ones")  # fmt: skip
 
     # The data, and how it is split.
     dataset: DatasetName = Field("breast-cancer", description="where samples come from")
-    data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ...; empty: that of the "
-                           "environment variable EDELWEISS_DATA, then ~/.cache/edelweiss")  # fmt: skip
+    data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ..., of image-folder with "
+                           "train/; empty: that of the environment variable EDELWEISS_DATA, then "
+                           "~/.cache/edelweiss")  # fmt: skip
+    image_size: Natural = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
+                                "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
                                      "characters, hospitals, users; sites: the data's own")  # fmt: skip
     concentration: Above0 = Field(1.0, description="of dirichlet: the smaller, the more the sites' case mixes differ")
@@ -227,6 +236,7 @@ class RunConfig(BaseModel):
             dataset=self.dataset,
             data_root=data_root or self.data_root,
             data_dir=data_dir,
+            image_size=self.image_size,
             partition=self.partition,
             concentration=self.concentration,
             positive_classes=parse_classes(self.positive_classes),

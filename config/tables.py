@@ -45,12 +45,18 @@ MOVED: dict[str, tuple[str, ...]] = {
     "dimension": ("saddle.dimension", "invariant-logistic.dimension"),
     "heterogeneity": ("saddle.heterogeneity",),
     "saddle-file": ("saddle.file",),
+} | {
+    f"{algorithm}.{old}": (f"{algorithm}.{new}",)
+    for algorithm in ("fmgda", "fgda", "adafgda")
+    for old, new in (("alpha", "fresh-weight"), ("beta", "fresh-weight-dual"))
 }
 """Keys of earlier releases, and what they are called now."""
 
 
 def renamed(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the keys of an earlier release's run as they are called now; those of other problems had no effect."""
-    own = f"{flat.get('problem', 'auc')}."
-    moved = {name: value for key, value in flat.items() for name in MOVED.get(key, ()) if name.startswith(own)}
+    """Return the keys of an earlier release's run as they are called now; those of others had no effect."""
+    owners = {flat.get("problem", "auc"), flat.get("algorithm")}
+    moved = {
+        name: value for key, value in flat.items() for name in MOVED.get(key, ()) if name.partition(".")[0] in owners
+    }
     return {key: value for key, value in flat.items() if key not in MOVED} | moved

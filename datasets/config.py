@@ -12,6 +12,7 @@ from keys import hint
 
 SITE = "site"  # a hospital's own folder
 DATASETS = (*SOURCES, SITE)
+SIZED = (*(name for name, row in SOURCES.items() if row.sized), SITE)  # images of any size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class DataConfig:
         it is set, then the cache folder, to which a download goes.
     data_dir
         A hospital's own folder, for the data set ``"site"``.
+    image_size
+        At least 0. The side that the images of ``"image-folder"`` and ``"site"`` are scaled to; 0 leaves them.
     partition
         One of `PARTITIONS`.
     concentration
@@ -70,6 +73,7 @@ class DataConfig:
     dataset: str
     data_root: str = ""
     data_dir: str = ""
+    image_size: int = 0
     partition: str = "iid"
     concentration: float = 0.5
     binary: bool = True
@@ -105,8 +109,9 @@ class DataConfig:
                 yield f"{name} is {getattr(self, name)}; it must be at least 0 and below 1"
         if not 0 < self.concentration < float("inf"):
             yield f"concentration is {self.concentration}; it must be above 0 and finite"
-        if self.seed < 0:
-            yield f"seed is {self.seed}; it must be at least 0"
+        for name in ("seed", "image_size"):
+            if getattr(self, name) < 0:
+                yield f"{name} is {getattr(self, name)}; it must be at least 0"
 
     def _contradictions(self) -> Iterator[str]:
         """Say which fields do not go together."""
@@ -125,6 +130,8 @@ class DataConfig:
             yield "thin_share needs binary = true; set thin_share to 0 to keep the classes"
         if self.dataset in SOURCES:
             row, others = SOURCES[self.dataset], "use iid, dirichlet or by-class"
+            if self.image_size and not row.sized:
+                yield f"image_size is for the images of {' and '.join(SIZED)}, not {self.dataset}; set it to 0"
             if self.partition == "sites" and not row.sites:
                 able = ", ".join(name for name, other in SOURCES.items() if other.sites)
                 yield f"partition 'sites' needs a data set with natural sites ({able}), not {self.dataset}; {others}"

@@ -93,7 +93,8 @@ class Cohort:
     classes : int
         C, how many labels there are.
     prior : float
-        p, the share of positives, in (0, 1); 0.5 where there are more than two classes.
+        p, the share of positives that averages over the sites see, with the sites' weights, in (0, 1); 0.5 where there
+        are more than two classes.
     shares : tuple of float
         p_1 to p_C where all classes are kept, each in [0, 1]; else empty.
     shift, scale : tuple of float

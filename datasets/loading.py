@@ -147,8 +147,9 @@ def _rng(config: DataConfig, purpose: str, *site: int) -> np.random.Generator:
 
 
 @lru_cache(maxsize=4)
-def _source(dataset: str, places: Places) -> Source:
-    return SOURCES[dataset].read(places)
+def _source(dataset: str, places: Places, image_size: int) -> Source:
+    row = SOURCES[dataset]
+    return row.read(places, image_size) if row.sized else row.read(places)
 
 
 _site_source = lru_cache(maxsize=4)(read_site)
@@ -157,9 +158,9 @@ _site_source = lru_cache(maxsize=4)(read_site)
 @lru_cache(maxsize=16)
 def _pool(config: DataConfig, places: Places) -> _Pool:
     if config.dataset == SITE:
-        source = _site_source(config.data_dir, config.label, config.binary)
+        source = _site_source(config.data_dir, config.label, config.binary, config.image_size)
     else:
-        source = _source(config.dataset, places)
+        source = _source(config.dataset, places, config.image_size)
     labels = _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero(labels >= 0)
     if config.dataset == SITE:

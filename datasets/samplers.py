@@ -19,6 +19,15 @@ class Sampler(Protocol):
     def draw(self, size: int | None = None) -> Tensor:
         """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
 
+    def weights(self, labels: Tensor) -> Tensor | None:
+        """Return what makes a mean over a batch an unbiased estimate of that over all rows, with a mean of 1.
+
+        Shape (n,), like the batch's labels; None where all rows count alike.
+        """
+
+    def restart(self) -> None:
+        """Begin a new epoch, whatever is left of this one."""
+
 
 class _Deck:
     """Positions dealt without replacement; shuffled anew when they run out."""
@@ -26,8 +35,11 @@ class _Deck:
     def __init__(self, positions: Tensor, generator: torch.Generator) -> None:
         self._positions = positions
         self._generator = generator
-        self._order = positions[:0]
-        self._dealt = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the order: the next hand is of a new one."""
+        self._order, self._dealt = self._positions[:0], 0
 
     def deal(self, size: int) -> Tensor:
         """Return `size` positions, none twice; all of them when there are no more than that."""
@@ -54,10 +66,17 @@ class _Uniform:
     def draw(self, size: int | None = None) -> Tensor:
         return self._deck.deal(self._size if size is None else size)
 
+    def weights(self, labels: Tensor) -> Tensor | None:
+        return None
+
+    def restart(self) -> None:
+        self._deck.restart()
+
 
 class _FixedPositives:
     def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
         self._size, self._share = batch_size, positives / batch_size
+        self._prior = (labels == 1).double().mean().item()
         self._positives = _Deck(torch.nonzero(labels == 1).flatten(), generator)
         self._negatives = _Deck(torch.nonzero(labels != 1).flatten(), generator)
 
@@ -65,6 +84,15 @@ class _FixedPositives:
         size = self._size if size is None else size
         quota = max(1, round(self._share * size))
         return torch.cat([self._positives.deal(quota), self._negatives.deal(size - quota)])
+
+    def weights(self, labels: Tensor) -> Tensor | None:
+        positive = labels == 1
+        share = positive.double().mean()
+        return torch.where(positive, self._prior / share, (1 - self._prior) / (1 - share))
+
+    def restart(self) -> None:
+        self._positives.restart()
+        self._negatives.restart()
 
 
 def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:
@@ -77,7 +105,8 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         of an epoch is completed from the next one. A set smaller than the batch is given whole. Epochs are those of
         this sampler: a run makes a new one for each round.
         ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size - positives`` others; either
-        kind runs through epochs of its own. A kind smaller than its quota is given whole.
+        kind runs through epochs of its own. A kind smaller than its quota is given whole. Its weights give both kinds
+        the share that they have among all rows.
     labels
         Shape (n,) int64, the labels of the rows.
     batch_size

@@ -13,7 +13,7 @@ from federation.stages import Stages, Turn
 from keys import check_fields, choice, hyper, key_of, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
 
@@ -81,6 +81,8 @@ class Algorithm(ABC):
     without a separable head is refused."""
     own_statistics: ClassVar[bool] = False
     """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
+    stages_output: ClassVar[bool] = False
+    """Whether each of its stages hands on what ``output`` asks for, so that a run returns what its last stage does."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
 
@@ -138,10 +140,15 @@ class Algorithm(ABC):
         """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
         return state | average(replies)
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    @property
+    def own_heads(self) -> bool:
+        """Whether `Oracle.fresh` gives each site a random head of its own, or, as by default, the same to all."""
+        return False
+
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the model that a site evaluates and uses; by default the one that it was sent.
 
-        ``fresh`` is what `Oracle.fresh` returns.
+        ``fresh`` is `Oracle.fresh`: ask it only where the memory is not enough.
         """
         return sent
 
@@ -223,7 +230,7 @@ class SkipsPhases(ABC):
 
     @abstractmethod
     def plays(self, turn: Turn) -> bool:
-        """Return whether this phase takes place in this round; asked of all phases but the first, which always does."""
+        """Return whether this phase takes place in this round; one at least does."""
 
 
 class FirstCome:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from problems.capabilities import ClosedFormDual, InnerFunction, Layers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     import torch
@@ -24,6 +25,10 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
 
     def draw(self, size: int | None = None) -> Batch | None:
         """Return a fresh mini-batch (of ``size`` samples; default: the run's batch size)."""
+        ...
+
+    def epoch(self) -> Iterator[Batch | None]:
+        """Yield the mini-batches of one pass over the site's training samples."""
         ...
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:

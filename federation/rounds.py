@@ -104,7 +104,8 @@ class Rounds:
         if algorithm.splits_model:
             start["body"] = self._separable(start["x"])
         self.state = algorithm.initial_state(start)
-        self.output = Output(algorithm.output, self.count, algorithm.seed)
+        which = "last" if algorithm.stages_output else algorithm.output
+        self.output = Output(which, self.count, algorithm.seed)
         self.total_weight = sum(site.weight for site in self.exchange.sites)
         order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
         self.first_come = order if isinstance(algorithm, FirstCome) else None
@@ -154,8 +155,8 @@ class Rounds:
         samples = 0.0
         evaluated: list[tuple[Site, Metrics]] = []
         try:
-            for phase in self._phases(r):
-                samples += self._phase(self.turn(r, phase), work, evaluated)
+            for place, phase in enumerate(self._phases(r)):
+                samples += self._phase(self.turn(r, phase), place == 0, work, evaluated)
             arrays = pack(self.model())
         finally:
             if evaluated:
@@ -169,17 +170,18 @@ class Rounds:
         return arrays if r < self.count else pack(self.output.model | self._shared())
 
     def _phases(self, r: int) -> Iterator[str]:
-        """Yield the phases of a round; the first one always takes place."""
-        first, *others = self.algorithm.phases
-        yield first
-        for phase in others:
+        """Yield the phases that take place in a round."""
+        for phase in self.algorithm.phases:
             if not isinstance(self.algorithm, SkipsPhases) or self.algorithm.plays(self.turn(r, phase)):
                 yield phase
 
-    def _phase(self, turn: Turn, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]) -> float:
-        """Exchange the messages of a phase and fold the answers into the state; return the samples that it took."""
+    def _phase(self, turn: Turn, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]) -> float:
+        """Exchange the messages of a phase and fold the answers into the state; return the samples that it took.
+
+        The phase that opens a round carries the evaluation of the model that the round begins with.
+        """
         r, every = turn.round, self.evaluate_every
-        wanted = turn.phase == self.algorithm.phases[0] and r > 1 and every > 0 and (r - 1) % every == 0
+        wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
         answers = self.exchange(self.messages(turn, evaluate=wanted), first_come=self.first_come)
         samples = self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
         self._require_convergence(at_sites(evaluated))

@@ -24,3 +24,5 @@ class Stream(IntEnum):
     GRAPH = 8
     NEWCOMERS = 9
     SENDING_ORDER = 10
+    STAGE_OUTPUT = 11
+    HEADS = 12

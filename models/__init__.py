@@ -8,6 +8,15 @@ all that the personalised methods need, which share the body and keep the head; 
 from models.architecture import Architecture, resolve_device
 from models.errors import ModelError
 from models.flat import FlatNetwork
-from models.networks import MODELS, build, keeps_statistics
+from models.networks import MODELS, STEMS, build, keeps_statistics
 
-__all__ = ["MODELS", "Architecture", "FlatNetwork", "ModelError", "build", "keeps_statistics", "resolve_device"]
+__all__ = [
+    "MODELS",
+    "STEMS",
+    "Architecture",
+    "FlatNetwork",
+    "ModelError",
+    "build",
+    "keeps_statistics",
+    "resolve_device",
+]

@@ -241,22 +241,30 @@ class FlatNetwork:
         Raises
         ------
         ModelError
-            Naming every missing key, unexpected key and wrong shape at once.
+            Naming everything that `misfits` finds.
         """
-        problems = [f"missing {name!r}" for name in self._state if name not in state]
-        problems += [f"unexpected {name!r}" for name in state if name not in self._state]
-        problems += [
-            f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-            for name, tensor in self._state.items()
-            if name in state and state[name].shape != tensor.shape
-        ]
-        if problems:
-            raise ModelError(f"the state does not fit {type(self.module).__name__}: " + "; ".join(problems))
+        if wrong := self.misfits(state):
+            raise ModelError(f"the state does not fit {type(self.module).__name__}: " + "; ".join(wrong.values()))
         values = {id(tensor): state[name] for name, tensor in self._state.items()}
         x, buffers = (
             _join((values[id(tensor)] for tensor in tensors), self._x) for tensors in (self._parameters, self._buffers)
         )
         return x, buffers
+
+    def misfits(self, state: Mapping[str, Tensor]) -> dict[str, str]:
+        """Return what `flatten` refuses of a state dict, in words by name: missing, unexpected, of another shape."""
+        wrong = {name: f"missing {name!r}" for name in self._state if name not in state}
+        wrong |= {name: f"unexpected {name!r}" for name in state if name not in self._state}
+        return wrong | {
+            name: f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
+            for name, tensor in self._state.items()
+            if name in state and state[name].shape != tensor.shape
+        }
+
+    def names_in_head(self) -> set[str]:
+        """Return the names in the state dict of what belongs to the head: its parameters, its layers' buffers."""
+        layers = {name.rpartition(".")[0] for name, span in self.spans.items() if span.start >= self.head}
+        return {name for name in self._state if name.rpartition(".")[0] in layers}
 
     def _require_buffers(self, flat: Tensor) -> None:
         if flat.shape != (self.buffer_size,):  # copy_ would spread a single number over all of them

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
-from itertools import pairwise
 from math import prod
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from models.flat import statistics
 _Shape = tuple[int, ...]
 
 _SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
-_FRAME = 32  # pixels; smaller images of vgg11 and alexnet stand in a frame of this size
+_FRAME = 32  # pixels; smaller images of vgg11, alexnet and cnn7 stand in a frame of this size
 _SMALLEST_IMAGE = 16  # pixels; divided by eight, 2 x 2 are left: batch norm can train, even on one sample
 _ANY = (3, 32, 32)  # a shape that every model takes
 
@@ -29,11 +28,15 @@ def _body_and_head(body: list[nn.Module], width: int, outputs: int) -> nn.Module
     return nn.Sequential(OrderedDict(body=nn.Sequential(*body), head=nn.Linear(width, outputs)))
 
 
-def _dense(*widths: int, drop: float = 0.0) -> list[nn.Module]:
-    """Fully connected layers, each with its ReLU, and dropout where asked for; the first width is the input's."""
+def _dense(before: int, *rows: float) -> list[nn.Module]:
+    """Fully connected layers: a whole number is the width of one with its ReLU, a fraction the rate of a dropout."""
     layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU(), *([Dropout(drop)] if drop else [])]
+    for row in rows:
+        if isinstance(row, int):
+            layers += [nn.Linear(before, row), nn.ReLU()]
+            before = row
+        else:
+            layers.append(Dropout(row))
     return layers
 
 
@@ -58,8 +61,9 @@ def _mlp(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
 
 
 def _dnn(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
-    """DePRL's network for HARBox (Xiong et al. 2024): any shape, flattened; dropout of 5 % behind each layer."""
-    return _body_and_head([nn.Flatten(), *_dense(prod(shape), 512, 256, 128, 64, drop=0.05)], 64, outputs)
+    """DePRL's network for HARBox (Xiong et al. 2024, Table 6), on any shape, flattened; theirs are 900 numbers."""
+    rows = (512, 0.05, 256, 0.05, 128, 0.05, 64)
+    return _body_and_head([nn.Flatten(), *_dense(prod(shape), *rows)], 64, outputs)
 
 
 def _cnn(
@@ -87,41 +91,70 @@ def _cnn(
 
 
 def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998) in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2."""
+    """LeNet-5 (LeCun et al. 1998) in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
+
+    AdaFGDA's network for MNIST (Huang et al. 2024, section 6.2), which names it and no more.
+    """
     # The original digits of 28 pixels stood in a frame of 32.
     padding = (2 if min(shape[1:], default=0) < 32 else 0, 0)
     return _cnn(name, shape, outputs, hidden, channels=(6, 16), padding=padding, widths=(120, 84))
 
 
 def _plain_deep(
-    name: str, shape: _Shape, outputs: int, hidden: int, *, blocks: tuple[tuple[int, ...], ...], stride: int, side: int
+    name: str,
+    shape: _Shape,
+    outputs: int,
+    hidden: int,
+    *,
+    blocks: tuple[tuple[int, ...], ...],
+    stride: int,
+    side: int,
+    rows: tuple[float, ...],
 ) -> nn.Module:
-    """Blocks of 3 x 3 convolutions and a pooling, without normalisation or dropout, then two dense layers of 512.
+    """Blocks of 3 x 3 convolutions, a 2 x 2 pooling behind each block, then ``rows`` of `_dense`.
 
-    The first convolution has a stride, and pads small images to `_FRAME`. A block does without its pooling where
-    ``side``, that of what the fully connected layers see, is reached before. Of larger images' features the means of
-    parts are taken. The convolutions start as He et al. 2015.
+    The first convolution has the stride. A 32 x 32 image leaves ``side`` x ``side`` features. A smaller one is padded
+    to that frame by the first convolution; of a larger one's features the means of parts are taken. The convolutions
+    start as in He et al. 2015: without normalisation PyTorch's own start shrinks what passes each by a factor of 2.4.
     """
     before, *sides = _image(name, shape, _SMALLEST_IMAGE)
-    padding = 1 + max(0, _FRAME - sides[0] + 1) // 2, 1 + max(0, _FRAME - sides[1] + 1) // 2
-    sides = [(length + 2 * pad - 3) // stride + 1 for length, pad in zip(sides, padding, strict=True)]
+    padding = tuple(1 + max(0, _FRAME - length + 1) // 2 for length in sides)
     layers: list[nn.Module] = []
     for block in blocks:
         for after in block:
             form = (1, 1) if layers else (stride, padding)
-            layers += [nn.Conv2d(before, after, 3, *form), nn.ReLU()]
+            convolution = nn.Conv2d(before, after, 3, *form)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # optional, and here it is
+            layers += [convolution, nn.ReLU()]
             before = after
-        if min(sides) >= 2 * side:
-            layers[-1:] = [nn.MaxPool2d(2), nn.ReLU()]  # commute, as in `_cnn`
-            sides = [length // 2 for length in sides]
-    if sides != [side, side]:  # a larger image
-        layers.append(nn.AdaptiveAvgPool2d(side))
-    layers += [nn.Flatten(), *_dense(before * side * side, 512, 512)]
-    for layer in layers:  # PyTorch's own initialisation would shrink what passes each ReLU by a factor of 2.4
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # optional, and here it is
-    return _body_and_head(layers, 512, outputs)
+        layers[-1:] = [nn.MaxPool2d(2), nn.ReLU()]  # commute, as in `_cnn`
+    widths = [before * side * side, *(row for row in rows if isinstance(row, int))]
+    layers += [nn.AdaptiveAvgPool2d(side), nn.Flatten(), *_dense(widths[0], *rows)]
+    return _body_and_head(layers, widths[-1], outputs)
+
+
+def _vgg11(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """DePRL's network for CIFAR-10 (Xiong et al. 2024, Table 4), after Simonyan & Zisserman 2015.
+
+    The third convolution has 128 channels there, not 256. One line of the table cannot hold: its first fully connected
+    layer takes 4096 numbers, and 512 channels leave 4096 of no square image. Behind the table's five poolings a 32 x 32
+    image has one pixel left, so the layer takes 512 here. All else is as printed.
+    """
+    blocks, rows = ((64,), (128, 128), (256, 256), (512, 512), (512,)), (0.2, 512, 512, 0.2)
+    return _plain_deep(name, shape, outputs, hidden, blocks=blocks, stride=1, side=1, rows=rows)
+
+
+def _alexnet(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+    """DePRL's network for Fashion-MNIST (Xiong et al. 2024, Table 5), after Krizhevsky et al. 2012.
+
+    Where the table's weight and bias of a layer disagree on its width (second to fourth convolution, first two fully
+    connected layers), the weight holds here, for the next layer takes as many. The table is for three channels, and its
+    1024 features are those of 32 x 32 pixels: an image of 28 stands in that frame, and a grey one has one channel, with
+    which the first convolution can do as much as with three equal ones.
+    """
+    blocks, rows = ((64,), (192,), (384, 256, 256)), (0.2, 4096, 0.2, 4096)
+    return _plain_deep(name, shape, outputs, hidden, blocks=blocks, stride=2, side=2, rows=rows)
 
 
 def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
@@ -129,6 +162,7 @@ def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
 
     Four 3 x 3 convolutions of ``hidden`` channels (64 there) with stride 2 rather than pooling, each with batch norm
     and ReLU, then the mean over the image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
+    FCSG (Wu et al. 2023, section 5.2) takes this network too; it names the ReLU first, unlike the paper that it cites.
     """
     before = _image(name, shape, 17)[0]  # the sides, divided by 16 and rounded up, are 2: batch norm can train
     layers: list[nn.Module] = []
@@ -145,7 +179,6 @@ def _torchvision(
     outputs: int,
     hidden: int,
     *,
-    stem: str,
     fan: Literal["fan_in", "fan_out"],
     pool: str = "",
     smallest: int = _SMALLEST_IMAGE,
@@ -159,6 +192,7 @@ def _torchvision(
 
     models = import_torchvision().models
     network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)
+    stem = STEMS[name]
     first: Any = network.get_submodule(stem)
     kernel, stride, padding = first.kernel_size, first.stride, first.padding
     if min(height, width) <= _SMALL_IMAGE:
@@ -171,9 +205,17 @@ def _torchvision(
     return network
 
 
-_resnet = partial(_torchvision, stem="conv1", pool="maxpool", fan="fan_out")
-_densenet = partial(_torchvision, stem="features.conv0", pool="features.pool0", fan="fan_in")
-_efficientnet = partial(_torchvision, stem="features.0.0", fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
+STEMS = {
+    "resnet18": "conv1",
+    "resnet50": "conv1",
+    "densenet121": "features.conv0",
+    "efficientnet-b0": "features.0.0",
+}
+"""The networks that are torchvision's, and the first convolution of each."""
+
+_resnet = partial(_torchvision, pool="maxpool", fan="fan_out")
+_densenet = partial(_torchvision, pool="features.pool0", fan="fan_in")
+_efficientnet = partial(_torchvision, fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
 
 _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "linear": _linear,
@@ -185,12 +227,13 @@ _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     # The CNN of FedAvg (McMahan et al. 2017).
     "cnn-cifar": partial(_cnn, channels=(32, 64), padding=(2, 2), widths=(512,)),
     "conv4": _conv4,
-    # AlexNet's five convolutions (Krizhevsky et al. 2012), made small for images of 28 or 32 pixels.
-    "alexnet": partial(_plain_deep, blocks=((64,), (192,), (384, 256, 256)), stride=2, side=2),
-    # VGG's configuration A (Simonyan & Zisserman 2015) with half its channels and the first three of its poolings, so
-    # that a 32 x 32 image leaves the 256 x 4 x 4 = 4096 numbers of which DePRL's classifier makes 512, 512, outputs.
-    "vgg11": partial(_plain_deep, blocks=((32,), (64,), (128, 128), (256, 256, 256, 256)), stride=1, side=4),
-    "resnet18": _resnet,  # He et al. 2016
+    # AdaFGDA's network for CIFAR-10 has 7 layers (Huang et al. 2024, section 6.2), and no more is said: these are ours.
+    "cnn7": partial(_plain_deep, blocks=((32, 32), (64, 64), (128, 128)), stride=1, side=4, rows=()),
+    "alexnet": _alexnet,
+    "vgg11": _vgg11,
+    # He et al. 2016, whose strides of 2 between the stages DePRL's Table 3 does not print; it prints a bias in front of
+    # batch norm, which changes nothing.
+    "resnet18": _resnet,
     "resnet50": _resnet,
     "densenet121": _densenet,  # Huang et al. 2017
     "efficientnet-b0": _efficientnet,  # Tan & Le 2019: dropout and stochastic depth

@@ -13,7 +13,7 @@ import torch
 from keys import choice, hyper
 from problems import papers
 from problems.capabilities import ClosedFormDual
-from problems.network import NetworkProblem
+from problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ def score_gap(h: Tensor, positive: Tensor, prior: float) -> Tensor:
 
 @dataclass(eq=False, kw_only=True)
 class Auc(NetworkProblem, ClosedFormDual):
-    """AUC maximisation with the square surrogate (Ying et al. 2016; Guo et al. 2020; FMGDA section 5).
+    """AUC maximisation with the square surrogate (Ying et al. 2016; Guo et al. 2020; CODASCA, eq. 2; FMGDA, eq. 4).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2(1+α)(p h 1[-] - (1-p) h 1[+]) - p(1-p)α², averaged over the batch.
     x = (network, a, b), y = α. For fixed scores the optimum is a = E[h|+], b = E[h|-], α = E[h|-] - E[h|+] and
@@ -43,6 +43,10 @@ class Auc(NetworkProblem, ClosedFormDual):
 
     With ``score = "sigmoid"`` h is the sigmoid of the network's output, as in the published code, with ``"identity"``
     the output itself.
+
+    p is the share of positives that the average sees: mean_k p_k with uniform weights of the sites, that of all samples
+    together with ``weighting = "examples"``. With any other p the terms in α would not cancel, and a constant added to
+    all scores would change the objective.
     """
 
     name = "auc"
@@ -56,7 +60,7 @@ class Auc(NetworkProblem, ClosedFormDual):
     scalars = ("a", "b")
     dual_scalars = ("alpha",)
 
-    prior: float = hyper(0.0, "p: share of positives; 0: that of all sites together", low=0.0, below=1.0)
+    prior: float = hyper(0.0, "p: share of positives; 0: what the average over the sites sees", low=0.0, below=1.0)
     score: str = choice("sigmoid", "h: what is ranked, of the network's output", "sigmoid", "identity")
 
     def __post_init__(self) -> None:
@@ -67,11 +71,11 @@ class Auc(NetworkProblem, ClosedFormDual):
         """Return the scores."""
         return torch.sigmoid(logits) if self.score == "sigmoid" else logits.clone()
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch. A batch of one class is legal: its other terms are zero."""
         h, p = self.h(logits), self.p
         terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + y) * score_gap(h, labels, p)
-        return terms.mean() - p * (1 - p) * y.square().sum()
+        return mean(terms, weights) - p * (1 - p) * y.square().sum()
 
     @torch.no_grad()
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
@@ -79,9 +83,12 @@ class Auc(NetworkProblem, ClosedFormDual):
         assert batch is not None, "a network learns from batches"
         self.network.bind(x)
         self.network.train(False)  # as a prediction: batch norm's statistics stay as they are
-        h, positive = self.h(self.outputs(batch[0])), self.truth(batch[1])
-        sums = torch.stack([h @ (1 - positive), -(h @ positive)])
-        return sums[:, None], torch.stack([(1 - positive).sum(), positive.sum()])
+        inputs, labels, *weights = batch
+        h, positive = self.h(self.outputs(inputs)), self.truth(labels)
+        negative = 1 - positive
+        for of_sample in weights:
+            negative, positive = negative * of_sample, positive * of_sample
+        return torch.stack([h @ negative, -(h @ positive)])[:, None], torch.stack([negative.sum(), positive.sum()])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -89,7 +96,7 @@ class AucMargin(Auc):
     """AUC with a margin (Yuan et al., ICCV 2021; the loss of CODASCA's published code).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2α( p(1-p)m + p h 1[-] - (1-p) h 1[+] ) - p(1-p)α², with α ≥ 0. With m = 1
-    and α replaced by 1 + α it is ``auc`` up to a constant.
+    and α replaced by 1 + α it is ``auc`` up to a constant. p is what it is there.
     """
 
     name = "auc-margin"
@@ -99,11 +106,12 @@ class AucMargin(Auc):
 
     margin: float = hyper(1.0, "m: how far apart positives and negatives are pushed, in units of h", above=0.0)
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch."""
         h, p = self.h(logits), self.p
         gap = p * (1 - p) * self.margin + score_gap(h, labels, p)
-        return (weighted_squares(h, labels, p, scalars) + 2 * y * gap).mean() - p * (1 - p) * y.square().sum()
+        terms = weighted_squares(h, labels, p, scalars) + 2 * y * gap
+        return mean(terms, weights) - p * (1 - p) * y.square().sum()
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
         """Return sums of scores and counts: the best α is m + E[h|-] - E[h|+], clipped at zero."""

@@ -29,9 +29,10 @@ class Auprc(NetworkProblem):
     precision at z⁺. The objective is the mean of f over the positives z⁺; it lies in [-1, 0].
 
     In a batch every positive is an outer sample, and the whole batch, z⁺ included, are the inner samples of each: z
-    comes from all the data, as z⁺ does. That ℓ(z⁺, z⁺) = s² also keeps g₂ away from zero. The batch's share of
-    positives stands for that of the data, as it does where these methods were published; ``fixed-positives`` makes it
-    constant.
+    comes from all the data, as z⁺ does. That ℓ(z⁺, z⁺) = s² also keeps g₂ away from zero. ``fixed-positives`` draws
+    more positives than their share of the site's samples, and weights both classes back in the inner means; in the code
+    that these methods were published with, the batch's share stands for that of the data.
+
     With s ≥ 1 every pair has loss mass, for sigmoids differ by less than 1.
     """
 
@@ -49,22 +50,23 @@ class Auprc(NetworkProblem):
 
     margin: float = hyper(1.0, "s: how far a positive should rank above others, in units of h", above=0.0)
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean of f over the positives of the batch; zero, with zero gradient, where there are none."""
         h = torch.sigmoid(logits)
         positives = h[labels == 1]
         if not len(positives):
             return h.sum() * 0
         blocks = torch.split(positives, max(1, PAIRS // len(h)))
-        return -torch.cat([self.precision(block, h, labels) for block in blocks]).mean()
+        return -torch.cat([self.precision(block, h, labels, weights) for block in blocks]).mean()
 
-    def precision(self, positives: Tensor, h: Tensor, labels: Tensor) -> Tensor:
+    def precision(self, positives: Tensor, h: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return g₁/g₂ of each positive against all samples, shape (p,).
 
         A positive without loss mass (g₂ = 0, where s² is too small for its dtype) has nobody near or above it:
         precision 1, gradient zero.
         """
         mass = (self.margin - positives[:, None] + h).relu().square()
-        among_positives, among_all = mass @ labels, mass.sum(1)
+        among_positives = mass @ (labels if weights is None else labels * weights)
+        among_all = mass.sum(1) if weights is None else mass @ weights
         some = among_all > 0
         return torch.where(some, among_positives / torch.where(some, among_all, 1), 1)

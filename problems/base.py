@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Arrays = dict[str, Tensor]
 """Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch."""
+Batch = tuple[Tensor, ...]
+"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch; and weights (n,), where its sampler has some."""
 
 Metrics = dict[str, float | list[int]]
 """Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
 
 
-RESERVED = {key_of(f.name) for f in fields(Cohort)} | {"head", "hidden", "y"}
+RESERVED = {key_of(f.name) for f in fields(Cohort)} | {"head", "hidden", "model", "problem", "y"}
 """What a model's file says besides the problem's own scalars."""
 
 
@@ -135,8 +135,11 @@ class Problem(ABC):
         A pure function of the seed that the problem was built with.
         """
 
-    def fresh(self) -> Arrays:
-        """Return what of the starting point a site keeps for itself; here ``y``, where there is one. Read only."""
+    def fresh(self, site: int | None = None) -> Arrays:
+        """Return what of the starting point a site keeps for itself; here ``y``, where there is one. Read only.
+
+        With ``site``, what is drawn of it is drawn for that site alone.
+        """
         return {name: vector for name, vector in self.initial().items() if name == "y"}
 
     @property
@@ -165,7 +168,9 @@ class Problem(ABC):
         """
         if samples is None or sampler is None:
             return None
-        return samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
+        inputs, labels = samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
+        weights = sampler.weights(labels)
+        return (inputs, labels) if weights is None else (inputs, labels, weights.to(self.dtype))
 
     @abstractmethod
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""Binary cross-entropy: the plain minimisation that FedAvg is made for, and the baseline of every AUC paper."""
+"""Binary cross-entropy: the plain minimisation that FedAvg is made for, and what methods for AUC have to beat."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from problems.network import NetworkProblem
+from problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Bce(NetworkProblem):
-    """Mean over the batch of -log σ(h) on positives and -log(1 - σ(h)) on negatives; no y."""
+    """Mean over the batch of -log σ(h) on positives and -log(1 - σ(h)) on negatives; no y.
+
+    The same objective with every sampler: one that changes the shares of the classes weights them back.
+    """
 
     name = "bce"
     kind = "minimisation"
     optimises = "binary cross-entropy, the usual baseline"
     reports = ("auroc", "auprc")
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the cross-entropy on the batch."""
-        return binary_cross_entropy_with_logits(logits, labels)
+        return mean(binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)

@@ -35,7 +35,7 @@ class ClosedFormDual(Protocol):
         Returns
         -------
         tuple[Tensor, Tensor]
-            Numerators, shape (j, p), and denominators, shape (j,).
+            Numerators, shape (j, p), and denominators, shape (j,), which add up to the number of samples, or to 1.
         """
         ...
 
@@ -106,8 +106,9 @@ class Layers(Protocol):
     def fresh(self) -> Arrays:
         """Return what of the starting point a site keeps for itself: ``head``, and ``y`` where there is one.
 
-        A pure function of the seed that the problem was built with, so that a head is never sent. It belongs to the
-        problem: read only.
+        The head is the one for all, of `Problem.initial`, or one that is drawn for the site in the same way
+        (`Algorithm.own_heads`). It follows from the run's seed and the site's number, so that a head is never sent. It
+        belongs to the problem: read only.
         """
         ...
 

@@ -24,7 +24,7 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
     reports = ("accuracy", "worst-class")
     multiclass = True
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the cross-entropy on the batch."""
         return cross_entropy(logits, labels)
 

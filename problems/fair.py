@@ -69,7 +69,7 @@ class Fair(NetworkProblem):
         """Return uniform weights."""
         return {"y": torch.full((self.dual,), 1 / self.dual, device=self.device, dtype=self.dtype)}
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch."""
         return ((y * self.weights)[labels] * cross_entropy(logits, labels, reduction="none")).mean()
 

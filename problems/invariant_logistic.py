@@ -30,7 +30,8 @@ AHEAD = 2**16  # numbers drawn at once: a step costs less, and they stay in the 
 
 @dataclass(eq=False, kw_only=True)
 class InvariantLogistic(Problem):
-    """FCSG 5.1: E_ξ log(1 + exp(-b E_η|ξ[ηᵀx])) + λ Σ_i γ x_i² / (1 + γ x_i²), λ = 0.001, γ = 10.
+    """FCSG 5.1: E_ξ log(1 + exp(-b E_η|ξ[ηᵀx])) + λ Σ_i γ x_i² / (1 + γ x_i²), λ = 0.001, γ = 10
+    (the paper's value of α, which its formula calls γ).
 
     ξ = (a, b) with a ~ N(0, I) and b = sign(aᵀx*); η given ξ is a view of a through noise, N(a, σ² I). An estimate
     takes the mean over m of them inside the logarithm. All sites draw from the same distribution, each its own samples.

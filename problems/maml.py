@@ -46,7 +46,7 @@ class Maml(NetworkProblem, InnerFunction):
 
     x = network, with N outputs, whatever classes the data have: a class is a number from 0 to N-1 within one task only.
     Batch norm takes the statistics of the set it is given, of the support set or of the query set (a transductive
-    prediction, as in the paper), and keeps none.
+    prediction; FCSG does not say), and keeps none.
 
     As a composition f(g(x)), which Local-SCGD needs, g(x) is the adapted vector, averaged over the tasks of a batch,
     and f the mean of their query losses, all at that one vector; ∇gᵀ∇f is (mean Jacobian)ᵀ (mean gradient). Only with
@@ -125,7 +125,9 @@ class Maml(NetworkProblem, InnerFunction):
 
     # ------------------------------------------------------------------ losses and adaptation
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(
+        self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """Return the mean cross-entropy of outputs, wherever they were taken."""
         return cross_entropy(logits, labels)
 

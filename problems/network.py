@@ -6,8 +6,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
+from keys import Stream
 from problems.base import Problem
 from problems.capabilities import Layers
 from problems.metrics import correct_by_class, histogram, ranking
@@ -18,9 +20,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from datasets import Samples
+    from models import FlatNetwork
     from problems.base import Arrays, Batch, Metrics
 
 EVALUATION_BATCH = 1024
+
+
+def mean(terms: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of terms per sample, weighted as `NetworkProblem.loss` says."""
+    return terms.mean() if weights is None else (terms * weights).mean()
 
 
 def channels_last(inputs: Tensor) -> Tensor:
@@ -51,14 +59,22 @@ class NetworkProblem(Problem, Layers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        setting = self.setting
-        self.network = setting.architecture.network(
-            setting.cohort.shape, self.width, seed=setting.seed, device=setting.device, dtype=setting.dtype
-        )
+        self.network = self._built(self.setting.seed)
         start = self.network.vector()
         self.device, self.dtype = start.device, start.dtype
-        self._head = torch.cat([start[self.network.head :], start.new_zeros(len(self.scalars))])
-        self._autocast = setting.architecture.autocast(self.device)
+        self._head = self._head_of(self.network)
+        self._autocast = self.setting.architecture.autocast(self.device)
+
+    def _built(self, seed: int) -> FlatNetwork:
+        """Return the network, initialised from a seed."""
+        setting = self.setting
+        return setting.architecture.network(
+            setting.cohort.shape, self.width, seed=seed, device=setting.device, dtype=setting.dtype
+        )
+
+    def _head_of(self, network: FlatNetwork) -> Tensor:
+        start = network.vector()
+        return torch.cat([start[network.head :], start.new_zeros(len(self.scalars))])
 
     @classmethod
     def scalar_names(cls) -> tuple[str, ...]:
@@ -76,7 +92,7 @@ class NetworkProblem(Problem, Layers):
         return len(self.dual_scalars)
 
     @abstractmethod
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the objective on a batch, a scalar.
 
         Parameters
@@ -89,6 +105,8 @@ class NetworkProblem(Problem, Layers):
             The last entries of x, one for each name in ``scalars``.
         y : Tensor
             The dual variable, shape (``dual``,).
+        weights : Tensor, optional
+            Shape (n,), of mean 1: how samples of two classes count where the sampler has changed the classes' shares.
         """
 
     def initial(self) -> Arrays:
@@ -110,9 +128,13 @@ class NetworkProblem(Problem, Layers):
         """Where each parameter lies in x, and its shape."""
         return tuple(parameter for layer in self.network.layers().values() for parameter in layer)
 
-    def fresh(self) -> Arrays:
-        """Return the head that the network was built with, and the dual's start."""
-        return {"head": self._head} | self.dual_start()
+    def fresh(self, site: int | None = None) -> Arrays:
+        """Return the head that the network was built with, or one drawn like it for a site, and the dual's start."""
+        head = self._head
+        if site is not None:
+            seed = np.random.SeedSequence([self.setting.seed, Stream.HEADS, site]).generate_state(1, np.uint64)
+            head = self._head_of(self._built(int(seed[0])))
+        return {"head": head} | self.dual_start()
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
         """Return the problem's own entries of x and y, by their names."""
@@ -148,8 +170,8 @@ class NetworkProblem(Problem, Layers):
 
     def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the objective at the bound parameters, with a graph that leads to them; see `loss`."""
-        inputs, labels = batch
-        return self.loss(self.outputs(inputs), self.truth(labels), scalars, y)
+        inputs, labels, *weights = batch
+        return self.loss(self.outputs(inputs), self.truth(labels), scalars, y, *weights)
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the network's raw outputs, shape (n,), or (n, C)."""

@@ -33,6 +33,7 @@ class Paper:
 # Algorithms
 FEDAVG = Paper("B. McMahan et al.", "Communication-Efficient Learning of Deep Networks from Decentralized Data",
                "AISTATS 2017", "arXiv:1602.05629")  # fmt: skip
+ADAM = Paper("D. P. Kingma, J. Ba", "Adam: A Method for Stochastic Optimization", "ICLR 2015", "arXiv:1412.6980")
 D_PSGD = Paper("X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu", "Can Decentralized Algorithms Outperform "
                "Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent",
                "NeurIPS 2017", "arXiv:1705.09056")  # fmt: skip
@@ -60,7 +61,7 @@ SAGDA = Paper("H. Yang, Z. Liu, X. Zhang, J. Liu", "SAGDA: Achieving O(ε⁻²) 
               "Min-Max Learning", "NeurIPS 2022", "arXiv:2210.00611")  # fmt: skip
 FEDGDA_GT = Paper("J. Sun, E. Wei", "A Communication-Efficient Algorithm with Linear Convergence for Federated Minimax "
                   "Learning", "NeurIPS 2022", "arXiv:2206.01132")  # fmt: skip
-FMGDA = Paper("Anonymous", "On the Convergence of Federated Deep AUC Maximization", "submitted to ICLR 2023")
+FMGDA = Paper("Anonymous", "On the Convergence of Federated Deep AUC Maximization", "withdrawn from ICLR 2023")
 CDMA = Paper("J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian", "CDMA: A Practical Cross-Device Federated Learning "
              "Algorithm for General Minimax Problems", "AAAI 2023", "arXiv:2105.14216")  # fmt: skip
 FCSG = Paper("X. Wu, J. Sun, Z. Hu, J. Li, A. Zhang, H. Huang", "Federated Conditional Stochastic Optimization",

@@ -33,7 +33,8 @@ class PartialAuc(NetworkProblem):
     mean over all pairs, a surrogate of the whole AUC; with λ → 0 each positive has to beat the worst negative.
 
     In a batch every positive is an outer sample, and the negatives are the inner samples of each. The logarithm of a
-    batch's mean is too low on average, the more so the fewer the negatives and the smaller λ.
+    batch's mean is too low on average, the more so the fewer the negatives and the smaller λ. Both means are within a
+    class, so the share of positives in a batch does not matter.
     """
 
     name = "partial-auc"
@@ -52,7 +53,7 @@ class PartialAuc(NetworkProblem):
         0.5, "λ, in units of ℓ: small for the worst negatives, large for all of them alike", low=1e-6, high=1e6
     )
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the objective on a batch; zero, with zero gradient, where a class is missing."""
         h = torch.sigmoid(logits)
         positives, negatives = h[labels == 1], h[labels == 0]

@@ -33,7 +33,8 @@ class Robust(NetworkProblem):
     images). On MNIST a deviation is 0.308 of the way from black to white: a ball of radius 1 over pixels from 0 to 1 is
     ``radius = 3.25``.
 
-    With ``criterion = "squared"`` it is what the paper prints: ‖h - e_label‖², h the network's raw outputs.
+    The paper's loss is squared, and eq. 14 prints prediction and label without what stands between them: it is read as
+    ‖h - e_label‖², h the network's raw outputs, with ``criterion = "squared"``. Cross-entropy is ours.
     """
 
     name = "robust"
@@ -56,7 +57,7 @@ class Robust(NetworkProblem):
         inputs, labels = batch
         return self.loss(self.outputs(inputs + y.view(inputs.shape[1:])), labels, scalars, y)
 
-    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""
         if self.criterion == "squared":
             errors: Tensor = logits - one_hot(labels, logits.shape[1])

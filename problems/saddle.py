@@ -36,6 +36,7 @@ class Saddle(Problem, ClosedFormDual):
 
     With mean(b_k) = 0 the saddle point of the mean objective is x* = y* = 0; otherwise it solves a 2 × 2 system
     per coordinate. ``metrics`` reports the squared distances to it. The coordinator evaluates but never trains.
+    AdaFGDA has τ = 10 and s = 1 and 10, and names no K and d.
     """
 
     name = "saddle"

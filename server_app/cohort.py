@@ -68,6 +68,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     _tell(config, facts, progress)
     every = list(facts.values())
     examples = sum(one.examples or 0 for one in every)
+    positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
     counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
     sums = [[sum(column) for column in zip(*(getattr(one, name) for one in every), strict=True)]
             for name in ("count", "total", "squares")]  # fmt: skip
@@ -75,7 +76,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     return Cohort(
         shape=every[0].shape,
         classes=max(one.classes for one in every),  # a site knows only the labels it has
-        prior=0.5 if problem.multiclass else sum(one.positives or 0 for one in every) / examples,
+        prior=0.5 if problem.multiclass else positives / sum(site.weight for site in sites),
         shares=tuple(count / examples for count in counts) if problem.multiclass else (),
         shift=shift,
         scale=scale,
@@ -155,5 +156,7 @@ def summary(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters
     what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
     if not PROBLEMS[config.problem].needs_data:
         return f"{what}{parameters:,} parameters"
-    labels = f"{cohort.classes} classes" if PROBLEMS[config.problem].multiclass else f"{cohort.prior:.1%} positive"
+    labels = f"{cohort.classes} classes"
+    if not PROBLEMS[config.problem].multiclass:
+        labels = f"{cohort.prior:.1%} positive" + " on average over sites" * (config.strategy().weighting == "uniform")
     return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"

@@ -14,6 +14,7 @@ from models import resolve_device
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary
 from server_app.evaluation import central_evaluation
+from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
 from server_app.report import Report
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from config import RunConfig
-    from problems import Arrays
+    from problems import Arrays, Problem
     from server_app.console import Progress
     from server_app.report import Record
 
@@ -60,11 +61,14 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     ------
     RunError
         When it cannot go on; the run folder keeps what was reached.
+    ModelError
+        When the model that it is given to start from cannot be used.
     """
     started = time.monotonic()
-    report = Report(config, progress)
+    given = Given.read(config)
+    report = Report(config, progress, given.record if given else "")
     try:
-        arrays, sizes = _play(config, grid, report, started)
+        arrays, sizes = _play(config, given, grid, report, started)
     except BaseException:  # Ctrl-C, too
         report.close()
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
@@ -78,7 +82,9 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     return Result(report.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, report.folder)
 
 
-def _play(config: RunConfig, grid: Grid, report: Report, started: float) -> tuple[Arrays, dict[str, Record]]:
+def _play(
+    config: RunConfig, given: Given | None, grid: Grid, report: Report, started: float
+) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy(), report.progress
     exchange = Exchange(
@@ -93,11 +99,11 @@ def _play(config: RunConfig, grid: Grid, report: Report, started: float) -> tupl
     )
     sites = placed(config, ask(exchange))
     cohort = pooled(config, sites, progress)
+    if given:
+        cohort = given.standardising(cohort)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
-    start = problem.initial()
-    if (buffers := problem.buffers()).numel():
-        start["buffers"] = buffers
+    start = starting_point(problem, given, progress)
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
@@ -121,6 +127,18 @@ def _play(config: RunConfig, grid: Grid, report: Report, started: float) -> tupl
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def starting_point(problem: Problem, given: Given | None, progress: Progress) -> Arrays:
+    """Return what the sites are sent first: x, and y and buffers where there are such, by the seed or as given."""
+    start = problem.initial()
+    if given:
+        assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
+        start, said = given.start(problem)
+        progress.say(said)
+    if (buffers := problem.buffers()).numel():
+        start["buffers"] = buffers
+    return start
 
 
 def wait_for_sites(config: RunConfig, grid: Grid) -> list[int]:

@@ -22,9 +22,9 @@ class ModelFile:
     """The file, written again and again as a run goes.
 
     Its metadata is one entry, ``edelweiss``, of JSON: what the sites agreed on, such as ``shift`` and ``scale`` of the
-    inputs where they are standardised, and the problem's own scalars by their names. Where each site has a model of its
-    own, there is a file at the end of a run only, and only if sites share a body: it has that, a fresh head, and the
-    entry ``"head": "fresh"``.
+    inputs where they are standardised, the problem's own scalars by their names, and which problem and network it is of
+    (``problem``, ``model``, ``hidden``). Where each site has a model of its own, there is a file at the end of a run
+    only, and only if sites share a body: it has that, a fresh head, and the entry ``"head": "fresh"``.
 
     Parameters
     ----------
@@ -50,13 +50,14 @@ class ModelFile:
     def note_body(self, shared: Tensor, start: Arrays) -> None:
         """Take note of what a personalised run leaves to new sites, for a head of their own; nothing without a body.
 
-        That is the body of what the sites share, x as the run returns it, and the start's head, scalars of the problem,
-        y and batch-norm statistics.
+        That is the body of what the sites share, x as the run returns it, and the start's batch-norm statistics; head,
+        scalars of the problem and y are untrained, also where the run was given others to start from.
         """
         problem = self.problem
         if isinstance(problem, NetworkProblem) and problem.head:
-            body = shared[: problem.head].to(problem.device)
-            self._model = {**start, "x": torch.cat([body, start["x"][problem.head :]])}
+            fresh = problem.fresh()
+            body, head = shared[: problem.head].to(problem.device), fresh.pop("head")
+            self._model = {**start, **fresh, "x": torch.cat([body, head])}
 
     def write(self) -> None:
         """Write the model that was noted last, if any."""
@@ -64,6 +65,8 @@ class ModelFile:
             return
         state, facts = described(self.problem, self._model)
         if self.problem.needs_data:
+            architecture = self.problem.setting.architecture
+            facts |= {"problem": self.problem.name, "model": architecture.model, "hidden": architecture.hidden}
             facts |= self.cohort.facts()
         if self.personalised:
             facts["head"] = "fresh"

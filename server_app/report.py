@@ -50,6 +50,8 @@ class Report:
         Of the run.
     progress : Progress
         Where lines are printed.
+    record : str
+        A comment for ``config.toml``.
 
     Raises
     ------
@@ -57,11 +59,11 @@ class Report:
         When the folder cannot be made.
     """
 
-    def __init__(self, config: RunConfig, progress: Progress) -> None:
+    def __init__(self, config: RunConfig, progress: Progress, record: str = "") -> None:
         self.config, self.progress = config, progress
         try:
             self.folder = _new_folder(Path(config.runs_dir).expanduser(), config)
-            (self.folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+            (self.folder / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
         except OSError as error:
             raise RunError(f"runs-dir = {config.runs_dir!r}: no run folder can be made there ({error})") from None
         self.records: list[Record] = []

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from federation import Card, Oracle
 from keys import hyper
 from problems import papers
-from strategies.recursive_momentum import RecursiveMomentum, corrected, initial_estimate
+from strategies.recursive_momentum import RecursiveMomentum, corrected, initial_estimate, own_point, remembered
 
 if TYPE_CHECKING:
     from federation import Turn
@@ -30,10 +28,9 @@ class AccFCSGM(RecursiveMomentum):
 
     Line 3 is the server's, and as in `Fmgda` a round begins with line 4, from the averages to the point that the site
     itself stepped from, and ends with line 2. η_t, β_t: see `RecursiveMomentum`; with the constant schedule they are 1
-    and β. With β = 1 as well, and B the batch size, it is FCSG.
+    and β. With β = 1 as well, and B one mini-batch, it is FCSG.
 
-    Client state: x_prev. Lost, it is the received point: the averaged u then moves by β (ĝ - u), without the correction
-    for the last step. The paper lets all sites take part in every round.
+    Client state: x_prev; see `own_point` for where it is lost. The paper lets all sites take part in every round.
     """
 
     name = "acc-fcsg-m"
@@ -50,21 +47,20 @@ class AccFCSGM(RecursiveMomentum):
     partial = False
 
     lr: float = hyper(0.1, "α: step size; times η_t", above=0.0)
-    beta: float = hyper(0.1, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
-    schedule_c: float = hyper(1.0, "c of cube-root: β_t = c η_t², at most 1", above=0.0)
+    beta: float = hyper(0.5, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
+    schedule_c: float = hyper(1.0, "c of a schedule: β_t = c η_t², at most 1", above=0.0)
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 4, 1 and 2, q times. Line 3 is the base's average."""
         x, u = sent["x"], sent.get("u")  # no u in the first round
-        remembers = bool(memory) and memory["round"].item() == turn.round - 1
-        x_prev = memory["x_prev"] if remembers else x
+        x_prev, _ = own_point(memory, sent, turn)
         for step in range(turn.local_steps):
             if u is None:
-                u, _ = initial_estimate(oracle, (x, None), self.initial_batch)
+                u, _ = initial_estimate(oracle, (x, None), self.initial_batch, turn)
             else:  # l.4, the end of the iteration before
                 weight = self.weight(self.beta, self.schedule_c, self.eta(turn, step - 1))
                 u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (weight, 1.0))
             x_prev = x  # l.1
             x = x.sub(u, alpha=self.lr * self.eta(turn, step) * turn.rate)  # l.2
         assert u is not None, "q is at least 1"
-        return {"x": x, "u": u}, {"x_prev": x_prev, "round": torch.tensor([turn.round])}
+        return {"x": x, "u": u}, remembered(turn, x_prev=x_prev)

@@ -7,41 +7,46 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, Oracle, average
+from federation import Card, Oracle, SkipsPhases, average
 from keys import choice, hyper
 from problems import papers
-from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
+from strategies.fgda import Fgda
+from strategies.recursive_momentum import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
-    from federation import Reply, Turn
+    from federation import Reply, Site, Turn
     from problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaFgda(RecursiveDescentAscent):
+class AdaFgda(Fgda, SkipsPhases):
     """FGDA whose steps are divided by diagonal matrices A and B, the same at all sites during a round.
 
-    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on a batch of B samples (u is the paper's w)::
+    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on B samples (u is the paper's w)::
 
-        1  every q iterations, except at t = 0: x, y, u, v ← mean_k x_k, mean_k y_k, mean_k u_k, mean_k v_k
-        2      adam:   a ← ϱ a + (1 - ϱ) u²
-               belief: a ← ϱ a + (1 - ϱ) (u - u_before)², u_before the average of one synchronisation earlier
-               (both elementwise; b from v in the same way; a = b = 0 at the start)
-        3  A = √a + ρ;  B = √b + ρ
-        4  x_prev, y_prev ← x, y
-        5  x ← x - γ η_t u / A;  y ← P(y + λ η_t v / B)
-        6  draw a mini-batch; u ← gx(x, y) + (1 - α_t) (u - gx(x_prev, y_prev))
-        7                     v ← gy(x, y) + (1 - β_t) (v - gy(x_prev, y_prev))
+        1  x_prev, y_prev ← x, y
+        2  every q iterations, except at t = 0: x, y, u, v ← mean_k x_k, mean_k y_k, mean_k u_k, mean_k v_k
+        3  every q iterations, of the averages u, v:
+               adam:   a ← ϱ a + (1 - ϱ) u²
+               belief: a ← ϱ a + (1 - ϱ) (u - u_before)², u_before the average of q iterations earlier
+               (both elementwise; b from v in the same way; at the start a = b = 0, and u_before = 0)
+           A = √a + ρ;  B = √b + ρ
+        4  x ← x - γ η_t u / A;  y ← P(y + λ η_t v / B)
+        5  draw a mini-batch; u ← gx(x, y) + (1 - β_t) (u - gx(x_prev, y_prev))
+        6                     v ← gy(x, y) + (1 - α_t) (v - gy(x_prev, y_prev))
 
-    Lines 1 and 2 are the server's. The first ``belief`` has no average before it and takes u² as ``adam`` does.
+    Lines 2 and 3 are the server's. The paper generates the first matrices after the clients' first estimates and does
+    not say how; here it is by line 3 as well. So the run begins with one exchange more, phase "start", in which the
+    sites send their u, v; in line 4 each then steps along its own. The paper prints ρ for ϱ in belief.
+
     η_t, α_t, β_t: see `RecursiveMomentum`. As the gradients vanish so do a and b, and the step becomes γ η_t / ρ: that
-    is what must be small enough. In the first round it is that, too.
+    is what must be small enough.
 
-    Client state: none.
+    Client state: that of `Fgda`, and between the first two exchanges u, v; lost, they are estimated anew.
     """
 
     name = "adafgda"
@@ -52,6 +57,7 @@ class AdaFgda(RecursiveDescentAscent):
         up="2d + 2p",
         gradients="2q",
         sends="x, y, and running estimates u, v of both gradients",
+        remembers="the point that it sent",
     )
 
     lr: float = hyper(0.001, "γ: step size of x; times η_t, and up to 1/ρ times that", above=0.0)
@@ -65,26 +71,38 @@ class AdaFgda(RecursiveDescentAscent):
         """The step sizes as a user writes them, and what else bounds a step."""
         return f"{super().step_sizes}, or raise {self.key('rho')} = {self.rho:g} (a step is up to lr / rho)"
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        """Lines 3-7."""
-        x, y = sent["x"], sent["y"]
-        u, v = (sent["u"], sent["v"]) if "u" in sent else initial_estimate(oracle, (x, y), self.initial_batch)
-        A, B = self._matrix(x, sent.get("a")), self._matrix(y, sent.get("b"))  # l.3
-        for step in range(turn.local_steps):
-            lr, lr_dual = self.steps(turn, step)
-            previous = x, y  # l.4
-            x, y = x.addcdiv(u, A, value=-lr), oracle.project(y.addcdiv(v, B, value=lr_dual))  # l.5
-            u, v = corrected(oracle, (x, y), previous, (u, v), self.weights(turn, step))  # l.6-7
-        return {"x": x, "y": y, "u": u, "v": v}, {}
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """What A and B begin with, and the local steps."""
+        return ("start", "train")
 
-    def _matrix(self, point: Tensor, squares: Tensor | None) -> Tensor:
-        """Return the diagonal of A or B; no squares are sent while they are zero, in the first round."""
-        return torch.full_like(point, self.rho) if squares is None else squares.sqrt().add_(self.rho)
+    def plays(self, turn: Turn) -> bool:
+        """Begin once."""
+        return turn.phase == "train" or turn.round == 1
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        """Send all, but in the first round no averages u, v: each client has its own."""
+        return state if turn.round > 1 else {name: state[name] for name in ("x", "y", "a", "b") if name in state}
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """The first estimators, or lines 1 and 4-6, q times."""
+        if turn.phase == "train":
+            return super().local_update(sent, memory, oracle, turn)
+        u, v = super().first(sent, memory, oracle, turn)
+        return {"u": u, "v": v}, remembered(turn, u=u, v=v)
+
+    def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Tensor, Tensor]:
+        """Return the estimators (u, v) that the client has sent."""
+        return (memory["u"], memory["v"]) if "u" in memory else super().first(sent, memory, oracle, turn)
+
+    def matrices(self, sent: Arrays) -> tuple[Tensor, Tensor]:
+        """Return the diagonals of A and B."""
+        return sent["a"].sqrt().add_(self.rho), sent["b"].sqrt().add_(self.rho)
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
-        """Lines 1 and 2."""
-        new = state | average(replies)  # l.1
-        for name, squares in (("u", "a"), ("v", "b")):  # l.2
+        """Lines 2 and 3."""
+        new = state | average(replies)  # l.2
+        for name, squares in (("u", "a"), ("v", "b")):  # l.3
             change = new[name]
             if self.matrix == "belief" and name in state:
                 change = change - state[name]

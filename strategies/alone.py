@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
+from federation import Card, Oracle
 from keys import hyper
-from strategies.local_steps import existing, step
+from strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from federation import Turn
     from problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone(FederatedStrategy):
+class Alone(LocalSteps):
     """Local SGD, or SGDA where there is a y, without any exchange.
 
     Client k, from its own (x, y), at first those of the common start::
@@ -24,6 +26,8 @@ class Alone(FederatedStrategy):
         2      draw a mini-batch; take gx, gy at (x, y)
         3      x ← x - ηx gx
         4      y ← P(y + ηy gy)
+
+    Step sizes may fall, and line 3 have weight decay and momentum, see `LocalSteps`.
 
     Client state: x, y. Nothing goes up. What comes down is the common start, in every round, because the server cannot
     know which site is new or has lost its memory; such a site starts there, all others ignore it. With one site this is
@@ -47,13 +51,12 @@ class Alone(FederatedStrategy):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-4."""
-        own = self.personal(sent, memory, {})
+        own, descent = memory or sent, self.descent(turn)
         x, y = own["x"].clone(), own.get("y")
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         for _ in range(turn.local_steps):  # l.1
-            y = step(x, y, oracle, lr, lr_dual)  # l.2-4
+            y = descent.step(x, y, oracle, self.lr, self.lr_dual)  # l.2-4
         return {}, existing(x=x, y=y)
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the site's own model; the start before it has one."""
         return memory or sent

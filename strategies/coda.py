@@ -31,8 +31,9 @@ class Coda(CodaPlus, SkipsPhases):
 
         9  y ← the y that maximises the mean objective at x; for AUC α ← E[h|-] - E[h|+]
 
-    The sums are added up over the sites, so that each sample counts the same, as in Algorithm 1 with samples of one
-    size, and a sample without positives is as good as any. If no site at all has drawn one of the classes, y is the
+    A site's sums are divided by the size of its sample and enter with the site's weight, as in all averages: these are
+    the expectations of the objective. In Algorithm 1 all samples are of one size. One without positives is as good as
+    any. If no site at all has drawn one of the classes, y is the
     stage's average, as in CODA+. The best y is sought in all of R^p; clients project what they are sent.
 
     Client state: that of `CodaPlus`, with its fallback.
@@ -82,7 +83,7 @@ class Coda(CodaPlus, SkipsPhases):
             return super().aggregate(state, replies, turn)
         terms = Mean()
         for reply in replies:
-            terms.add(reply.arrays, 1.0)
+            terms.add(reply.arrays, reply.site.weight / float(reply.arrays["denominators"].sum()))
         numerators, denominators = terms.sums["numerators"], terms.sums["denominators"]
         if not denominators.all():
             return state

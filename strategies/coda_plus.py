@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, FederatedStrategy, Oracle, average
+from federation import Card, FederatedStrategy, Mean, Oracle
 from keys import hyper
 from problems import papers
 
@@ -33,9 +33,12 @@ class CodaPlus(FederatedStrategy):
     Server::
 
         6  x, y ← mean_k x_k, mean_k y_k
-        7  at the end of a stage: x, y ← mean_k x̃_k, mean_k ỹ_k;  x_ref ← x
+        7  at the end of a stage: x, y ← means of x̃_k, ỹ_k, weighted by iterations;  x_ref ← x
 
-    Client state: x̃, ỹ and their count. Lost, the average starts anew from there.
+    With partial participation (x̃, ỹ) is of one round and sent in each, for a site may miss the end of a stage; the
+    server averages over the rounds, so that it is the mean over all k and t that took place.
+
+    Client state: x̃, ỹ and their count; none with partial participation. Lost, the average starts anew from there.
     """
 
     name = "coda-plus"
@@ -45,13 +48,14 @@ class CodaPlus(FederatedStrategy):
         down="2d + p",
         up="d + p",
         gradients="q",
-        sends="x, y; at the end of a stage the averages of its iterates instead",
+        sends="x, y; at the end of a stage the averages of its iterates and their number instead; with `fraction` "
+        "below 1 both, in every round",
         remembers="the mean of its iterates in this stage",
     )
     solves = frozenset({"minimax"})
 
     lr: float = hyper(0.1, "η_1: local step size of x and y in the first stage", above=0.0)
-    gamma: float = hyper(0.002, "γ: weight of the proximal term; 1/γ in the paper's notation", low=0.0)
+    gamma: float = hyper(0.002, "γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002", low=0.0)
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Start with x_ref at the initial point."""
@@ -67,14 +71,9 @@ class CodaPlus(FederatedStrategy):
         x, y = sent["x"].clone(), sent["y"].clone()
         x_ref = sent.get("x_ref", sent["x"])
         lr = self.lr * turn.rate
+        x_mean, y_mean, count = torch.zeros_like(x), torch.zeros_like(y), 0
         if memory and memory["stage"].item() == turn.stage:
-            x_mean, y_mean, count = (
-                memory["x_mean"].clone(),
-                memory["y_mean"].clone(),
-                int(memory["count"].item()),
-            )
-        else:
-            x_mean, y_mean, count = torch.zeros_like(x), torch.zeros_like(y), 0
+            x_mean, y_mean, count = memory["x_mean"].clone(), memory["y_mean"].clone(), int(memory["count"])
         for _ in range(turn.local_steps):  # l.1
             gx, gy = oracle.gradient(x, y)  # l.2
             if self.gamma:
@@ -84,13 +83,26 @@ class CodaPlus(FederatedStrategy):
             count += 1
             x_mean.lerp_(x, 1 / count)  # l.5
             y_mean.lerp_(y, 1 / count)
-        reply = {"x": x, "y": y} if not turn.ends_stage else {"x_mean": x_mean, "y_mean": y_mean}
-        stage, steps = torch.tensor([turn.stage]), torch.tensor([count])
-        return reply, {"x_mean": x_mean, "y_mean": y_mean, "count": steps, "stage": stage}
+        means = {"x_mean": x_mean, "y_mean": y_mean, "count": torch.tensor([count])}
+        if self.fraction < 1:
+            return {"x": x, "y": y} | means, {}
+        return means if turn.ends_stage else {"x": x, "y": y}, means | {"stage": torch.tensor([turn.stage])}
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
         """Line 6 or, in the last round of a stage, line 7."""
-        mean = average(replies)
-        if not turn.ends_stage:
-            return state | mean  # l.6
-        return state | {"x": mean["x_mean"], "y": mean["y_mean"], "x_ref": mean["x_mean"]}  # l.7
+        ends, means = Mean(), Mean()
+        if "weight" in state and not turn.starts_stage:  # of earlier rounds, with partial participation
+            means.add({name: state[name] for name in ("x_mean", "y_mean")}, state["weight"].item())
+        for reply in replies:
+            arrays = dict(reply.arrays)
+            if "count" in arrays:
+                iterations = int(arrays.pop("count"))
+                part = {name: arrays.pop(name) for name in ("x_mean", "y_mean")}
+                means.add(part, reply.site.weight * iterations)
+            if arrays:
+                ends.add(arrays, reply.site.weight)
+        weight = torch.tensor([means.total], dtype=torch.float64)
+        new = state | ends.value() | means.value()  # l.6
+        if turn.ends_stage:
+            new |= {"x": new["x_mean"], "y": new["y_mean"], "x_ref": new["x_mean"]}  # l.7
+        return new | {"weight": weight} if self.fraction < 1 else new

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from federation import Card, FederatedStrategy, Mean, Oracle
-from keys import hyper
+from keys import Stream, hyper
 from problems import papers
 from strategies.ledger import ROUND, SINCE, Ledger, origin, still_valid
 
@@ -36,12 +37,20 @@ class Codasca(FederatedStrategy):
         6  cx, cy ← mean_k ckx, mean_k cky
            (with partial participation: c ← c + 1/K Σ over participants of the change of ck)
         7  x ← x + ηg (mean_k x_k - x);  y ← y + ηg (mean_k y_k - y)
-        8  at the start of a stage: x_ref ← the previous stage's output; cx, cy, ckx, cky ← 0
+        8  at the end of a stage: x, y ← the stage's ``output``
+        9  at the start of a stage: x_ref ← x; cx, cy, ckx, cky ← 0
+
+    Algorithm 4 returns a round of the stage that is drawn uniformly, which is ``output = "random"``; "average" is the
+    mean over its rounds, and "last", which the paper's experiments suggest and is the default here, its last one.
+
+    Theorem 2 lets I_s grow as the local step size falls, both by one factor g from stage to stage, with the same number
+    of rounds in each: ``stage-decay = stage-growth = stage-steps-growth = g``. The experiments keep I and set
+    ``stage-decay = 3`` alone.
 
     Client state: ckx, cky, and the round that they are from. Lost, they are zero, as at the start of a stage. With all
     sites in every round c heals at once; with partial participation `Ledger` notices, and everybody starts anew::
 
-        9  if some client's ck is not the one that is in c: cx, cy, ckx, cky ← 0 in the next round
+        10  if some client's ck is not the one that is in c: cx, cy, ckx, cky ← 0 in the next round
     """
 
     name = "codasca"
@@ -56,10 +65,11 @@ class Codasca(FederatedStrategy):
         remembers="control variates",
     )
     solves = frozenset({"minimax"})
+    stages_output = True
 
     lr: float = hyper(0.1, "ηl: local step size of x and y in the first stage", above=0.0)
     server_lr: float = hyper(1.0, "ηg: step size of the server", above=0.0)
-    gamma: float = hyper(0.002, "γ: weight of the proximal term; 1/γ in the paper's notation", low=0.0)
+    gamma: float = hyper(0.002, "γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002", low=0.0)
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Start with x_ref at the initial point and no correction."""
@@ -98,9 +108,9 @@ class Codasca(FederatedStrategy):
         return {"x": x, "y": y, "cx": new_ckx - ckx, "cy": new_cky - cky} | origin(memory), remembered
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
-        """Lines 6-9."""
+        """Lines 6-10."""
         zeros = {"cx": torch.zeros_like(state["cx"]), "cy": torch.zeros_like(state["cy"])}
-        new = dict(state) | (zeros | {"x_ref": state["x"]} if turn.starts_stage else {})  # l.8
+        new = dict(state) | (zeros | {"x_ref": state["x"]} if turn.starts_stage else {})  # l.9
         ledger, mean_k = Ledger(state, turn), Mean()
         for reply in replies:
             mean_k.add(ledger.entered(reply), reply.site.weight)
@@ -111,5 +121,22 @@ class Codasca(FederatedStrategy):
             mean["cy"].mul_(share).add_(new["cy"])
         for name in ("x", "y"):  # l.7
             new[name] = torch.lerp(state[name], mean[name], self.server_lr)
-        new |= {"cx": mean["cx"], "cy": mean["cy"]} if ledger.consistent else zeros  # l.9
-        return ledger.closed(new)
+        new |= {"cx": mean["cx"], "cy": mean["cy"]} if ledger.consistent else zeros  # l.10
+        return self.stage_output(state, ledger.closed(new), turn)  # l.8
+
+    def stage_output(self, state: Arrays, new: Arrays, turn: Turn) -> Arrays:
+        """Line 8: note what ``output`` asks for; at the end of the stage it is what the next one, or the run, gets."""
+        if self.output == "last":
+            return new
+        # A later round replaces the one drawn so far with probability 1/r: uniform, however long the stage is.
+        seed = [self.seed, Stream.STAGE_OUTPUT, turn.stage, turn.round_in_stage]
+        drawn = self.output == "random" and np.random.default_rng(seed).integers(turn.round_in_stage) == 0
+        for name in ("x", "y"):
+            noted = f"{name}_output"
+            if turn.starts_stage or drawn:
+                new[noted] = new[name]
+            elif self.output == "average":
+                new[noted] = torch.lerp(state[noted], new[name], 1 / turn.round_in_stage)
+            if turn.ends_stage:
+                new[name] = new[noted]
+        return new

@@ -9,9 +9,11 @@ from federation import Card, Oracle
 from keys import hyper
 from problems import papers
 from strategies.decentralised import Decentralised
-from strategies.local_steps import existing, step
+from strategies.local_steps import existing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from federation import Turn
     from problems import Arrays
 
@@ -29,7 +31,7 @@ class DPSGD(Decentralised):
         5  x_i ← Σ_j W_ij x_j
 
     The paper has q = 1, and mixes while it computes the gradient; mixing after the step is what came to be usual. y is
-    not mixed.
+    not mixed. Step sizes may fall, and line 3 have weight decay and momentum, see `LocalSteps`.
 
     Client state: y, and x where the sites mix. A site that lost its y starts with that of all.
     """
@@ -51,12 +53,12 @@ class DPSGD(Decentralised):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's."""
-        own = self.personal(sent, memory, oracle.fresh())
+        own, descent = self.personal(sent, memory, oracle.fresh), self.descent(turn)
         x, y = own["x"].clone(), own.get("y")
         for _ in range(turn.local_steps):  # l.1
-            y = step(x, y, oracle, self.lr * turn.rate, self.lr_dual * turn.rate)  # l.2-4
+            y = descent.step(x, y, oracle, self.lr, self.lr_dual)  # l.2-4
         return {"x": x}, self.remembered({"x": x}) | existing(y=y)
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the mix, with the site's own y."""
-        return self.received(sent, memory) | existing(y=memory.get("y", fresh.get("y")))
+        return self.received(sent, memory) | existing(y=memory.get("y", fresh().get("y")))

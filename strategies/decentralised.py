@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from federation import FederatedStrategy, StrategyError
+from federation import StrategyError
 from keys import choice, filename, hyper
 from strategies.graphs import TOPOLOGIES, Graph, mixing_graph
+from strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ Row = dict[int, tuple[float, "Arrays"]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decentralised(FederatedStrategy):
+class Decentralised(LocalSteps):
     """Workers that mix what they have with what their neighbours have: x_i ← Σ_j W_ij x_j.
 
     Clients of a deployment cannot reach each other, so the server relays. It keeps each site's vectors one by one and
@@ -35,9 +36,10 @@ class Decentralised(FederatedStrategy):
     neighbours' one by one, as "x-3", and mixes them itself (``"client"``: more bytes down, the same numbers). Its own,
     which it remembers, then is an empty vector; lost, it has no part in the mix of that round.
 
-    W is fixed for a run. Where the server has nothing of a neighbour yet, because its answers were left out, the site
-    itself stands in: W_ii grows by W_ij. Later the neighbour's last answer does. A site of which the server has nothing
-    is sent what all start with, and so is everybody in the first round.
+    W is fixed for a run, or with ``regraph = "every-round"`` that of a graph drawn for the mixing after each round.
+    Where the server has nothing of a neighbour yet, because its answers were left out, the site itself stands in: W_ii
+    grows by W_ij. Later the neighbour's last answer does. A site of which the server has nothing is sent what all start
+    with, and so is everybody in the first round.
     """
 
     solves = frozenset({"minimisation", "minimax", "conditional"})
@@ -49,6 +51,7 @@ class Decentralised(FederatedStrategy):
 
     topology: str = choice("ring", "who is whose neighbour", *TOPOLOGIES)
     mean_degree: float = hyper(4.0, 'neighbours per site, on average, of topology "random"', above=0.0)
+    regraph: str = choice("never", 'when topology "random" is drawn anew', "never", "every-round")
     graph_file: str = filename('edges of topology "file"', ".toml", ".csv")
     mixing: str = choice("server", "who mixes the vectors of neighbours", "server", "client")
 
@@ -77,14 +80,18 @@ class Decentralised(FederatedStrategy):
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send a site the mix of its neighbours' vectors and its own, or what to mix."""
-        row = self._row(state, turn.sites, site.index)
+        return self._mixed(state, turn.sites, site.index, turn.round - 1)
+
+    def _mixed(self, state: Arrays, sites: int, k: int, after: int) -> Arrays:
+        """Return what site k is sent when so many rounds are over."""
+        row = self._row(state, sites, k, after)
         if not row:
             return self.beginning(state)
         if self.mixing == "server" or len(row) == 1:
-            return self.mix(row, site.index)
+            return self.mix(row, k)
         sent = {"weights": torch.tensor([weight for weight, _ in row.values()], dtype=torch.float64)}
         for j, (_, vectors) in row.items():
-            sent |= {f"{name}-{j}": vectors[name][: 0 if j == site.index else None] for name in self.shares}
+            sent |= {f"{name}-{j}": vectors[name][: 0 if j == k else None] for name in self.shares}
         return sent
 
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
@@ -96,7 +103,7 @@ class Decentralised(FederatedStrategy):
 
     def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send what the next round would begin with."""
-        return self.broadcast(state, turn, site)
+        return self._mixed(state, turn.sites, site.index, turn.round)
 
     def body(self, state: Arrays, head: int | None) -> Tensor | None:
         """Return the mean over all sites: made once, for new sites, and never sent to those that trained."""
@@ -109,8 +116,8 @@ class Decentralised(FederatedStrategy):
 
     def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
         """Return 1/N Σ ‖x_i - x̄‖² of what is shared, after mixing, and the spectral gap of W."""
-        answered = self._places(state)
-        mixed = (self.whole(self.mix(self._row(state, turn.sites, k), k)).double() for k in answered)
+        answered, after = self._places(state), turn.round
+        mixed = (self.whole(self.mix(self._row(state, turn.sites, k, after), k)).double() for k in answered)
         error = 0.0
         if answered:  # of the differences to one of them, which are small, so that little cancels
             origin = next(mixed)
@@ -119,17 +126,18 @@ class Decentralised(FederatedStrategy):
                 total.add_(vector.sub_(origin))
                 squares += float(vector.square().sum())
             error = max(0.0, squares / len(answered) - float((total / len(answered)).square().sum()))
-        return {"consensus-error": error, "spectral-gap": self._graph(turn.sites).gap}
+        return {"consensus-error": error, "spectral-gap": self._graph(turn.sites, after).gap}
 
     def prepare(self, sites: int) -> None:
         """Log the graph; one that cannot be used is refused here."""
         mixing_graph.cache_clear()  # a file may have changed since the last run
         try:
-            graph = self._graph(sites)
+            graph = self._graph(sites, 1)
         except StrategyError as error:
             raise StrategyError(f"{self.name}.{error}") from None  # it begins with the key, which is this algorithm's
         degree = len(graph.places) / sites - 1
-        log.info("%s: %g neighbours per site on average, spectral gap %.4f", self.topology, degree, graph.gap)
+        drawn = " in the first round" if self.regraph == "every-round" else ""
+        log.info("%s: %g neighbours per site on average, spectral gap %.4f%s", self.topology, degree, graph.gap, drawn)
 
     def contradictions(self) -> list[str]:
         """Refuse a graph that is given twice or not at all, and weights of sites: the graph has its own."""
@@ -139,6 +147,11 @@ class Decentralised(FederatedStrategy):
                 f"{self.key('topology')} = {self.topology!r}, {self.key('graph_file')} = {self.graph_file!r}: "
                 'topology "file" needs a graph-file, and no other has one'
             )
+        if self.regraph != "never" and self.topology != "random":
+            found.append(
+                f"{self.key('regraph')} = {self.regraph!r}, {self.key('topology')} = {self.topology!r}: only topology "
+                '"random" is drawn, so take that, or regraph = "never"'
+            )
         if self.weighting != "uniform":
             found.append(
                 f'weighting = {self.weighting!r}: with algorithm = "{self.name}" the graph says how much a site '
@@ -146,8 +159,10 @@ class Decentralised(FederatedStrategy):
             )
         return found
 
-    def _graph(self, sites: int) -> Graph:
-        return mixing_graph(self.topology, sites, self.seed, self.mean_degree, self.graph_file)
+    def _graph(self, sites: int, after: int) -> Graph:
+        """Return the graph of the mixing after a round."""
+        drawn = after if self.regraph == "every-round" else 0
+        return mixing_graph(self.topology, sites, self.seed, self.mean_degree, self.graph_file, drawn)
 
     def _places(self, arrays: Arrays) -> list[int]:
         """Return the sites whose vectors are here, in their order."""
@@ -160,11 +175,11 @@ class Decentralised(FederatedStrategy):
             return {}
         return {name: state[f"{name}-{k}"] for name in self.shares}
 
-    def _row(self, state: Arrays, sites: int, k: int) -> Row:
-        """Return what site k mixes; empty where the server has nothing of it."""
+    def _row(self, state: Arrays, sites: int, k: int, after: int = 0) -> Row:
+        """Return what site k mixes after a round; empty where the server has nothing of it."""
         if not self._vectors(state, k):
             return {}
-        row = [(j, weight, self._vectors(state, j)) for j, weight in self._graph(sites).row(k)]
+        row = [(j, weight, self._vectors(state, j)) for j, weight in self._graph(sites, after).row(k)]
         lost = sum(weight for _, weight, vectors in row if not vectors)
         return {j: (weight + lost if j == k else weight, vectors) for j, weight, vectors in row if vectors}
 

@@ -14,10 +14,10 @@ from keys import hyper
 from problems import papers
 from problems.capabilities import Layers
 from strategies.decentralised import Decentralised
-from strategies.local_steps import existing, step
+from strategies.local_steps import existing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -44,7 +44,8 @@ class DisPFL(Decentralised):
 
     Weights are masked, biases and normalisation are not. The Erdős-Rényi-Kernel rule gives a layer of shape s a density
     proportional to Σ s / Π s, at most 1, so that ``density`` is that of all weights together; layers that it leaves
-    dense stay so. With W of equal weights line 1 is the paper's. y is not masked and not mixed.
+    dense stay so. With W of equal weights line 1 is the paper's. y is not masked and not mixed. Step sizes may fall,
+    and line 4 have weight decay and momentum, within the mask, see `LocalSteps`.
 
     Both ways go the values in a mask, and the mask, a bit for each entry of x. In the first round x comes down whole.
 
@@ -99,16 +100,16 @@ class DisPFL(Decentralised):
         x, y = self.whole(mixed).clone(), memory.get("y", oracle.fresh().get("y"))
         mask = unpacked(mixed["mask"], x.device) if "mask" in mixed else self._drawn(len(x), oracle).to(x.device)
         x.mul_(mask)
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        descent = self.descent(turn)
         for _ in range(turn.local_steps):  # l.2
-            y = step(x, y, oracle, lr, lr_dual, mask=mask)  # l.3-4
+            y = descent.step(x, y, oracle, self.lr, self.lr_dual, mask=mask)  # l.3-4
         mask = self._moved(x, y, mask, oracle, turn)  # l.5-8
         reply = {"mask": packed(mask), "values": x[mask]}  # l.9
         return reply, self.remembered(reply) | existing(y=y)
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the mix, with the site's own y."""
-        return {"x": self.whole(self.received(sent, memory))} | existing(y=memory.get("y", fresh.get("y")))
+        return {"x": self.whole(self.received(sent, memory))} | existing(y=memory.get("y", fresh().get("y")))
 
     def _drawn(self, size: int, oracle: Oracle) -> Tensor:
         """Return a random mask with each layer's density, on the CPU."""

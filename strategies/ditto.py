@@ -8,18 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
+from federation import Card, Oracle
 from keys import hyper
 from problems import papers
-from strategies.local_steps import existing, step
+from strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from federation import Turn
     from problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(FederatedStrategy):
+class Ditto(LocalSteps):
     """A common model w, and at each client a model v_k of its own that is kept near to w.
 
     Client k, from the (w, y) it was sent and its own (v_k, z_k)::
@@ -35,7 +37,8 @@ class Ditto(FederatedStrategy):
         6  w, y ← mean_k u_k, mean_k y_k
 
     Both models take a step on each mini-batch, so that with λ = 0 v_k is what the client would have without the others
-    (`Alone`), and w is `FedAvg`'s whatever λ is. Batch-norm statistics are those of v_k. The paper has no y.
+    (`Alone`), and w is `FedAvg`'s whatever λ is. Step sizes may fall, and the steps on u and v_k have weight decay and
+    momentum, see `LocalSteps`. Batch-norm statistics are those of v_k. The paper has no y.
 
     Client state: v, z. A client that is new or lost them starts with the w and y that it is sent.
     """
@@ -60,17 +63,17 @@ class Ditto(FederatedStrategy):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
-        own = self.personal(sent, memory, {})
+        own = memory or sent
         w, u, y = sent["x"], sent["x"].clone(), sent.get("y")  # l.1
         v, z = own["x"].clone(), own.get("y")
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        common, personal = self.descent(turn), self.descent(turn)
         for _ in range(turn.local_steps):  # l.2
             batch = oracle.draw()  # l.3
             with oracle.aside():
-                y = step(u, y, oracle, lr, lr_dual, batch=batch)  # l.4
-            z = step(v, z, oracle, lr, lr_dual, batch=batch, decay=self.lam, towards=w)  # l.5
+                y = common.step(u, y, oracle, self.lr, self.lr_dual, batch=batch)  # l.4
+            z = personal.step(v, z, oracle, self.lr, self.lr_dual, batch=batch, pull=self.lam, towards=w)  # l.5
         return existing(x=u, y=y), existing(x=v, y=z)
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return v and z; w and y before there are any."""
         return memory or sent

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
+from federation import Card, FederatedStrategy, Oracle
 from keys import hyper
 from problems import papers
-from strategies.fedavg import FedAvg
 from strategies.momentum import momentum
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FCSG(FedAvg):
+class FCSG(FederatedStrategy):
     """Local SGD on the conditional objective E_ξ f_ξ(E_η|ξ g_η(x, ξ)).
 
     ĝ is the gradient of mean_i f_ξi(mean_j g_ηij(x, ξi)) with b outer samples ξ (``batch-size``) and m inner ones η for
@@ -30,7 +29,7 @@ class FCSG(FedAvg):
     Client k, from the x it was sent::
 
         1  repeat q times:
-        2      draw ξ and η; x ← x - α ĝ
+        2      draw ξ and η; x ← x - α ĝ   (the first of the run: ĝ on B outer samples)
 
     Server::
 
@@ -49,6 +48,16 @@ class FCSG(FedAvg):
     solves = frozenset({"conditional"})
 
     lr: float = hyper(0.1, "α: local step size", above=0.0)
+    initial_batch: int = hyper(0, "B: outer samples of the first gradient; 0: a mini-batch, as of any other", low=0)
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Lines 1-2. Line 3 is the base's average."""
+        x, lr = sent["x"].clone(), self.lr * turn.rate
+        for step in range(turn.local_steps):  # l.1
+            first = turn.round == 1 and step == 0
+            g, _ = oracle.gradient(x, None, oracle.draw(self.initial_batch or None) if first else None)
+            x.add_(g, alpha=-lr)  # l.2
+        return {"x": x}, {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +67,14 @@ class FCSGM(FCSG):
     Client k, from the x and u it was sent::
 
         1  repeat q times:
-        2      draw ξ and η; u ← (1-β) u + β ĝ   (the first of the run: u ← ĝ)
+        2      draw ξ and η; u ← (1-β) u + β ĝ   (the first of the run: u ← ĝ on B outer samples)
         3      x ← x - α u
 
     Server::
 
         4  x, u ← mean_k x_k, mean_k u_k
 
-    With β = 1 it is FCSG. The paper leaves the first u open; u ← ĝ starts the average without a pull towards zero.
-    Stages divide α; u goes on. Clients remember nothing.
+    With β = 1 it is FCSG. Stages divide α; u goes on. Clients remember nothing.
     """
 
     name = "fcsg-m"
@@ -83,10 +91,9 @@ class FCSGM(FCSG):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-3. Line 4 is the base's average."""
-        x, u = sent["x"].clone(), sent.get("u")
-        lr = self.lr * turn.rate
+        x, u, lr = sent["x"].clone(), sent.get("u"), self.lr * turn.rate
         for _ in range(turn.local_steps):  # l.1
-            g, _ = oracle.gradient(x)
+            g, _ = oracle.gradient(x, None, oracle.draw(self.initial_batch or None) if u is None else None)
             u = momentum(u, g, self.beta)  # l.2
             x.add_(u, alpha=-lr)  # l.3
         assert u is not None, "q is at least 1"

@@ -1,13 +1,18 @@
-"""FedAvg (McMahan et al., AISTATS 2017, Algorithm 1; arXiv:1602.05629), also known as Local SGD."""
+"""FedAvg (McMahan et al., AISTATS 2017, Algorithm 1; arXiv:1602.05629), also known as Local SGD.
+
+With Adam's steps (arXiv:1412.6980) on request.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
-from keys import hyper
+from federation import Card, Oracle
+from keys import choice, hyper
 from problems import papers
+from strategies.adam import Adam
+from strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from federation import Turn
@@ -15,22 +20,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(FederatedStrategy):
+class FedAvg(LocalSteps):
     """Local SGD and averaging: the baseline for plain minimisation.
 
     Client k, from the x it was sent::
 
         1  repeat q times:
-        2      draw a mini-batch; x ← x - η gx
+        2      draw a mini-batch; x ← x - η gx, or with ``adam`` x ← x - η m̂ / (√v̂ + ε)
 
     Server::
 
         3  x ← mean_k x_k
+
+    The step size may fall, and line 2 have weight decay and momentum, see `LocalSteps`.
+
+    m̂ and v̂ are `Adam`'s means of gx and gx², which begin anew in every round: a client has no state, and there is
+    nothing to average but x. With one site and all steps in one round this is Adam on its own, as in the first stage of
+    the two-stage method (CODASCA section 6.2). Weight decay is then added to Adam's direction (AdamW; Loshchilov &
+    Hutter, arXiv:1711.05101), and momentum refused: Adam has its own. The paper has the plain step.
     """
 
     name = "fedavg"
     card = Card(
-        papers=(papers.FEDAVG,),
+        papers=(papers.FEDAVG, papers.ADAM),
         where="Alg. 1",
         down="d",
         up="d",
@@ -39,13 +51,27 @@ class FedAvg(FederatedStrategy):
     )
     solves = frozenset({"minimisation"})
 
-    lr: float = hyper(0.1, "η: local step size", above=0.0)
+    lr: float = hyper(0.1, "η: local step size; with adam rather 0.001", above=0.0)
+    optimiser: str = choice("sgd", "what x moves against: gx, or Adam's direction, anew in each round", "sgd", "adam")
+    beta1: float = hyper(0.9, "β1 of adam: what m keeps of itself", low=0.0, below=1.0)
+    beta2: float = hyper(0.999, "β2 of adam: what v keeps of itself", low=0.0, below=1.0)
+    eps: float = hyper(1e-8, "ε of adam", above=0.0)
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-2. Line 3 is the base's average."""
-        x = sent["x"].clone()
-        lr = self.lr * turn.rate
+        x, descent = sent["x"].clone(), self.descent(turn)
+        adam = Adam(x, self.beta1, self.beta2, self.eps) if self.optimiser == "adam" else None
         for _ in range(turn.local_steps):  # l.1
             gx, _ = oracle.gradient(x)
-            x.add_(gx, alpha=-lr)  # l.2
+            descent.move(x, adam.direction(gx) if adam else gx, self.lr)  # l.2
         return {"x": x}, {}
+
+    def contradictions(self) -> list[str]:
+        """Refuse two kinds of momentum at once."""
+        found = super().contradictions()
+        if self.optimiser == "adam" and self.momentum:
+            found.append(
+                f"{self.key('momentum')} = {self.momentum:g}: adam has a momentum of its own, "
+                f"{self.key('beta1')} = {self.beta1:g}, so take 0"
+            )
+        return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
-from keys import hyper
+from federation import Card, Oracle
 from problems import papers
-from problems.capabilities import Layers
-from strategies.local_steps import existing, step, with_head
+from strategies.head_and_body import HeadAndBody, with_head
+from strategies.local_steps import existing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from federation import Site, Turn
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRep(FederatedStrategy):
+class FedRep(HeadAndBody):
     """A common body φ, averaged by the server, and at each client a head θ_k of its own.
 
-    Client k, from the φ it was sent and its own (θ_k, y_k); all clients start with the same::
+    Client k, from the φ it was sent and its own (θ_k, y_k); all start with the same y, each with a random θ_k::
 
         1  repeat τ times (``local-steps``):
         2      draw a mini-batch; take gθ, gy at (φ, θ_k, y_k)
@@ -34,11 +35,10 @@ class FedRep(FederatedStrategy):
 
         6  φ ← mean_k φ_k
 
-    The paper has no y: that is the adversary of the client's own head, so it moves with the head. The problem's own
-    scalars are part of the head.
+    Lines 1-5 are those of `HeadAndBody`, which says what there is to choose and what follows from the seed. The paper
+    counts in steps (Algorithm 1), or in epochs (its experiments, ``head-unit`` and ``body-unit``).
 
-    Client state: θ, y. Heads are never sent; a site that lost its own starts with the first one, which follows from the
-    run's seed.
+    Client state: θ, y. Heads are never sent; a site that lost its own starts with its first one.
     """
 
     name = "fedrep"
@@ -52,15 +52,8 @@ class FedRep(FederatedStrategy):
         remembers="its head, y",
     )
     solves = frozenset({"minimisation", "minimax", "conditional"})
-    needs = frozenset({Layers})
-    splits_model = True
     personalised = True
     own_statistics = True
-
-    lr_head: float = hyper(0.1, "α: step size of the head", above=0.0)
-    lr_body: float = hyper(0.1, "β: step size of the body", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
-    body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1)
 
     def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
         """Send the body."""
@@ -68,16 +61,10 @@ class FedRep(FederatedStrategy):
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
-        own = self.personal(sent, memory, oracle.fresh())
-        lr_head, lr_body, lr_dual = self.lr_head * turn.rate, self.lr_body * turn.rate, self.lr_dual * turn.rate
-        x, y, body, head = own["x"], own.get("y"), slice(oracle.head), slice(oracle.head, None)
-        for _ in range(turn.local_steps):  # l.1
-            y = step(x, y, oracle, lr_head, lr_dual, part=head)  # l.2-3
-        for _ in range(self.body_steps):  # l.4
-            step(x, y, oracle, lr_body, 0.0, part=body)  # l.5
-        return {"body": x[body]}, existing(head=x[head], y=y)
+        x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, turn)
+        return {"body": x[: oracle.head]}, existing(head=x[oracle.head :], y=y)
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the body, with the head and the y of the site's own."""
         return with_head(sent, memory, fresh)
 

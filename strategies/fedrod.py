@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, FederatedStrategy, Oracle
+from federation import Card, Oracle
 from keys import hyper
 from problems import papers
 from problems.capabilities import BalancedLoss, Layers
+from strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from federation import Turn
     from keys import Value
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRoD(FederatedStrategy):
+class FedRoD(LocalSteps):
     """A generic model (φ, ψ) that is averaged, and at each client a second head θ_k beside its head ψ.
 
     The generic one is trained as if each client had equally many samples of each class: with the balanced softmax
@@ -40,7 +41,8 @@ class FedRoD(FederatedStrategy):
 
         6  φ, ψ ← mean_k φ_k, mean_k ψ_k
 
-    Both heads are the last, linear layer, so their logits together are those of one head ψ + θ_k.
+    Both heads are the last, linear layer, so their logits together are those of one head ψ + θ_k. Step sizes may fall,
+    and line 5 have weight decay and momentum, see `LocalSteps`.
 
     Client state: θ. Lost, it is zero again.
     """
@@ -82,15 +84,16 @@ class FedRoD(FederatedStrategy):
         """Lines 1-5. Line 6 is the base's average."""
         x, split = sent["x"].clone(), oracle.head
         theta = memory["head"].clone() if memory else torch.zeros_like(x[split:])
+        generic, personal = self.descent(turn), self.descent(turn)
         for _ in range(turn.local_steps):  # l.1
             batch = oracle.draw()  # l.2
             gx = oracle.balanced_gradient(x, batch)  # l.3
             own, _ = oracle.gradient(_together(x, theta), None, batch)  # l.4
-            x.sub_(gx, alpha=self.lr * turn.rate)  # l.5
-            theta.sub_(own[split:], alpha=self.lr_head * turn.rate)
+            generic.move(x, gx, self.lr)  # l.5
+            personal.move(theta, own[split:], self.lr_head)
         return {"x": x}, {"head": theta}
 
-    def personal(self, sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
+    def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the generic model, with the two heads in one."""
         return {"x": _together(sent["x"], memory["head"])} if memory else sent
 

@@ -9,48 +9,83 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from federation import Card, Oracle
+from keys import hyper
 from problems import papers
-from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
+from strategies.recursive_momentum import (
+    RecursiveDescentAscent,
+    corrected,
+    initial_estimate,
+    own_point,
+    remembered,
+)
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from federation import Turn
     from problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fgda(RecursiveDescentAscent):
-    """FMGDA whose clients take the first step of a round together, and which need no memory.
+    """FMGDA whose clients take the first step of a round together.
 
-    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on a batch of B samples (u is the paper's w)::
+    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on B samples (u is the paper's w)::
 
-        1  every q iterations, except at t = 0: x, y, u, v ← mean_k x_k, mean_k y_k, mean_k u_k, mean_k v_k
-        2  x_prev, y_prev ← x, y
+        1  x_prev, y_prev ← x, y
+        2  every q iterations, except at t = 0: x, y, u, v ← mean_k x_k, mean_k y_k, mean_k u_k, mean_k v_k
         3  x ← x - γ η_t u;  y ← P(y + λ η_t v)
-        4  draw a mini-batch; u ← gx(x, y) + (1 - α_t) (u - gx(x_prev, y_prev))
-        5                     v ← gy(x, y) + (1 - β_t) (v - gy(x_prev, y_prev))
+        4  draw a mini-batch; u ← gx(x, y) + (1 - β_t) (u - gx(x_prev, y_prev))
+        5                     v ← gy(x, y) + (1 - α_t) (v - gy(x_prev, y_prev))
 
-    Line 1 is the server's, so a round is lines 2-5, q times. At t = 0 each client steps along its own first estimate.
-    η_t, α_t, β_t: see `RecursiveMomentum`. With one site it is FMGDA.
+    Line 2 is the server's, so a round is lines 1 and 3-5, q times. The averages are what the step starts from, and not
+    the point before it: the paper never assigns them to x_k, y_k, and its Lemma 8 needs the error that is carried
+    along, the mean over k of u_k - ∇x f_k(x_k, y_k). From the averages in its place the estimators would lose, at each
+    synchronisation, what the sites' gradients differ by between their own points and the common one; with very
+    different sites no α, β would lower the error that this leaves.
 
-    Client state: none.
+    (Printed inside the paper's ``else``, lines 4 and 5 would be left out at a synchronisation; Lemma 8 takes them for
+    every t.) At t = 0 each client steps along its own first estimate. η_t, α_t, β_t: see `RecursiveMomentum`; that α is
+    the weight of y and β that of x is this paper's. With one site it is FMGDA.
+
+    Client state: the point that it sent; see `own_point` for where it is lost.
     """
 
     name = "fgda"
     card = Card(
         papers=(papers.ADAFGDA,),
+        where="Alg. 1",
         down="2d + 2p",
         up="2d + 2p",
         gradients="2q",
         sends="x, y, and running estimates u, v of both gradients",
+        remembers="the point that it sent",
     )
 
+    lr: float = hyper(0.1, "γ: step size of x; times η_t", above=0.0)
+    lr_dual: float = hyper(0.1, "λ: step size of y; times η_t", above=0.0)
+    fresh_weight: float = hyper(0.1, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
+    fresh_weight_dual: float = hyper(0.1, "α: that in v", above=0.0, high=1.0)
+    schedule_c: float = hyper(1.0, "c2 of a schedule: β_t = c2 η_t², at most 1", above=0.0)
+    schedule_c_dual: float = hyper(1.0, "c1 of a schedule: α_t = c1 η_t², at most 1", above=0.0)
+
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        """Lines 2-5, q times. Line 1 is the base's average."""
+        """Lines 1 and 3-5, q times. Line 2 is the base's average."""
         x, y = sent["x"], sent["y"]
-        u, v = (sent["u"], sent["v"]) if "u" in sent else initial_estimate(oracle, (x, y), self.initial_batch)
+        previous = own_point(memory, sent, turn)  # l.1 before l.2
+        u, v = self.first(sent, memory, oracle, turn) if turn.round == 1 else (sent["u"], sent["v"])
+        A, B = self.matrices(sent)
         for step in range(turn.local_steps):
             lr, lr_dual = self.steps(turn, step)
-            previous = x, y  # l.2
-            x, y = x.sub(u, alpha=lr), oracle.project(y.add(v, alpha=lr_dual))  # l.3
-            u, v = corrected(oracle, (x, y), previous, (u, v), self.weights(turn, step))  # l.4-5
-        return {"x": x, "y": y, "u": u, "v": v}, {}
+            here = x, y
+            x, y = x.addcdiv(u, A, value=-lr), oracle.project(y.addcdiv(v, B, value=lr_dual))  # l.3
+            u, v = corrected(oracle, (x, y), previous if step == 0 else here, (u, v), self.weights(turn, step))  # l.4-5
+        return {"x": x, "y": y, "u": u, "v": v}, remembered(turn, x_prev=x, y_prev=y)
+
+    def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Tensor, Tensor]:
+        """Return the estimators (u, v) that the run starts with."""
+        return initial_estimate(oracle, (sent["x"], sent["y"]), self.initial_batch, turn)
+
+    def matrices(self, sent: Arrays) -> tuple[Tensor, Tensor]:
+        """Return the diagonals of A and B, which divide the steps; here 1."""
+        return sent["x"].new_ones(()), sent["y"].new_ones(())

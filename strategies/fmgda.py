@@ -8,11 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from federation import Card, Oracle
+from keys import hyper
 from problems import papers
-from strategies.recursive_momentum import RecursiveDescentAscent, corrected, initial_estimate
+from strategies.recursive_momentum import (
+    RecursiveDescentAscent,
+    corrected,
+    initial_estimate,
+    own_point,
+    remembered,
+)
 
 if TYPE_CHECKING:
     from federation import Turn
@@ -23,20 +28,19 @@ if TYPE_CHECKING:
 class Fmgda(RecursiveDescentAscent):
     """Local descent ascent along gradient estimates that correct themselves from step to step.
 
-    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on a batch of B samples::
+    Client k, in iterations t = 0, 1, ...; u, v = gx, gy at the start, on B samples::
 
         1  x_prev, y_prev ← x, y
-        2  x ← x - γ η_t u;  y ← P(y + λ η_t v)
+        2  x ← x - ĉ η_t u;  y ← P(y + c η_t v)
         3  every q iterations: x, y, u, v ← mean_k x_k, mean_k y_k, mean_k u_k, mean_k v_k
         4  draw a mini-batch; u ← gx(x, y) + (1 - α_t) (u - gx(x_prev, y_prev))
         5                     v ← gy(x, y) + (1 - β_t) (v - gy(x_prev, y_prev))
 
     Line 3 is the server's, so a round begins with lines 4 and 5, from the averages to the point that the site itself
-    stepped from, and ends with line 2. η_t, α_t, β_t: see `RecursiveMomentum`. With α = β = 1, B the batch size and the
+    stepped from, and ends with line 2. η_t, α_t, β_t: see `RecursiveMomentum`. With α = β = 1, B one mini-batch and the
     constant schedule it is Local SGDA.
 
-    Client state: x_prev, y_prev. Lost, or older than one round because the site missed one, they are the received
-    point: the averages u, v then move by α (gx - u), β (gy - v), without the correction for the last step.
+    Client state: x_prev, y_prev; see `own_point` for where they are lost.
     """
 
     name = "fmgda"
@@ -50,20 +54,25 @@ class Fmgda(RecursiveDescentAscent):
         remembers="the point before its last step",
     )
 
+    lr: float = hyper(0.1, "ĉ: step size of x; times η_t", above=0.0)
+    lr_dual: float = hyper(0.1, "c: step size of y; times η_t", above=0.0)
+    fresh_weight: float = hyper(0.1, "α: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
+    fresh_weight_dual: float = hyper(0.1, "β: that in v", above=0.0, high=1.0)
+    schedule_c: float = hyper(1.0, "c1 of a schedule: α_t = c1 η_t², at most 1", above=0.0)
+    schedule_c_dual: float = hyper(1.0, "c2 of a schedule: β_t = c2 η_t², at most 1", above=0.0)
+
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 4, 5, 1 and 2, q times. Line 3 is the base's average."""
         x, y = sent["x"], sent["y"]
-        remembers = bool(memory) and memory["round"].item() == turn.round - 1
-        previous = (memory["x_prev"], memory["y_prev"]) if remembers else (x, y)
+        previous = own_point(memory, sent, turn)
         estimators = (sent["u"], sent["v"]) if "u" in sent else None  # none in the first round
         for step in range(turn.local_steps):
             if estimators is None:
-                estimators = u, v = initial_estimate(oracle, (x, y), self.initial_batch)
+                estimators = u, v = initial_estimate(oracle, (x, y), self.initial_batch, turn)
             else:  # l.4-5, the end of the iteration before
                 estimators = u, v = corrected(oracle, (x, y), previous, estimators, self.weights(turn, step - 1))
             lr, lr_dual = self.steps(turn, step)
             previous = x, y  # l.1
             x, y = x.sub(u, alpha=lr), oracle.project(y.add(v, alpha=lr_dual))  # l.2
         x_prev, y_prev = previous
-        memory = {"x_prev": x_prev, "y_prev": y_prev, "round": torch.tensor([turn.round])}
-        return {"x": x, "y": y, "u": u, "v": v}, memory
+        return {"x": x, "y": y, "u": u, "v": v}, remembered(turn, x_prev=x_prev, y_prev=y_prev)

@@ -61,8 +61,10 @@ class Graph:
 
 
 @lru_cache(maxsize=8)
-def mixing_graph(topology: str, sites: int, seed: int = 0, mean_degree: float = 4.0, file: str = "") -> Graph:
-    """Return the graph of a run; a file is read once.
+def mixing_graph(
+    topology: str, sites: int, seed: int = 0, mean_degree: float = 4.0, file: str = "", drawn: int = 0
+) -> Graph:
+    """Return the graph of a run, or of a round; a file is read once.
 
     Parameters
     ----------
@@ -77,6 +79,8 @@ def mixing_graph(topology: str, sites: int, seed: int = 0, mean_degree: float = 
         Of ``"random"``: neighbours per site, on average, from 2 (K-1)/K; K - 1 or more is a full graph.
     file : str
         Path of the list of edges of ``"file"``.
+    drawn : int
+        Of ``"random"``: the number of the draw, 0 for that of a run, r for that of round r.
 
     Raises
     ------
@@ -84,7 +88,7 @@ def mixing_graph(topology: str, sites: int, seed: int = 0, mean_degree: float = 
         For a graph that is not connected (its components are named), that is not over these sites, or a file that
         cannot be read.
     """
-    graph = _weighted(_edges(topology, sites, seed, mean_degree, file), sites)
+    graph = _weighted(_edges(topology, sites, seed, mean_degree, file, drawn), sites)
     parts = components(graph)
     if len(parts) > 1:
         listed = "; ".join(_some(part) for part in parts[:LISTED]) + ("; ..." if len(parts) > LISTED else "")
@@ -154,7 +158,7 @@ def _weighted(edges: NDArray[np.int64], sites: int) -> Graph:
     return Graph(np.append(0, np.cumsum(degree + 1)), j[order], weights[order])
 
 
-def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str) -> NDArray[np.int64]:
+def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str, drawn: int) -> NDArray[np.int64]:
     """Return who is whose neighbour, shape (n, 2)."""
     everybody = np.arange(sites)
     if topology == "ring":
@@ -164,7 +168,7 @@ def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str) 
     if topology == "full":
         return np.stack(np.tril_indices(sites, -1), axis=1)
     if topology == "random":
-        return _random(sites, seed, mean_degree)
+        return _random(sites, seed, mean_degree, drawn)
     edges = read_edges(file)
     if beyond := sorted({end for edge in edges for end in edge if end >= sites}):
         raise StrategyError(
@@ -174,7 +178,7 @@ def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str) 
     return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
-def _random(sites: int, seed: int, mean_degree: float) -> NDArray[np.int64]:
+def _random(sites: int, seed: int, mean_degree: float, drawn: int) -> NDArray[np.int64]:
     wanted = round(sites * mean_degree / 2)
     if wanted < sites - 1:
         raise StrategyError(
@@ -182,7 +186,7 @@ def _random(sites: int, seed: int, mean_degree: float) -> NDArray[np.int64]:
             f"{2 * (sites - 1) / sites:g} neighbours per site on average"
         )
     pairs = np.stack(np.tril_indices(sites, -1), axis=1)
-    pairs = pairs[np.random.default_rng([seed, Stream.GRAPH]).permutation(len(pairs))]
+    pairs = pairs[np.random.default_rng([seed, Stream.GRAPH, drawn]).permutation(len(pairs))]
     tree: list[int] = []
     root = list(range(sites))
 

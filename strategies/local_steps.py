@@ -1,72 +1,129 @@
-"""Local steps of the personalised algorithms: of descent on x, or on a part of it, and of ascent on y, if any."""
+"""SGD at a site: descent on x or a part of it, ascent on y, if any; and the hyper-parameters of all who do that."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
+from federation import FederatedStrategy
+from keys import hyper
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from federation import Oracle
+    from federation import Oracle, Turn
     from problems import Arrays, Batch
 
 
-def step(
-    x: Tensor,
-    y: Tensor | None,
-    oracle: Oracle,
-    lr: float,
-    lr_dual: float,
-    *,
-    part: slice = slice(None),
-    mask: Tensor | None = None,
-    decay: float = 0.0,
-    towards: Tensor | None = None,
-    batch: Batch | None = None,
-) -> Tensor | None:
-    """x ← x - ηx (gx + decay (x - towards)) in place, with both gradients from the old point; return P(y + ηy gy).
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps(FederatedStrategy):
+    """The base of the personalised algorithms and of their baselines, so that all can be given the same SGD.
 
-    Parameters
-    ----------
-    x : Tensor
-        Primal variable, shape (d,); changed.
-    y : Tensor or None
-        Dual variable, shape (p,); None for a minimisation, and then so is what is returned.
-    oracle : Oracle
-        Of this site.
-    lr, lr_dual : float
-        ηx and ηy. With ηy = 0 y stays where it is.
-    part : slice
-        What of x moves.
-    mask : Tensor, optional
-        What of that moves, True or False for each entry.
-    decay : float
-        ≥ 0, weight decay, or of a proximal term.
-    towards : Tensor, optional
-        Where x decays to, shape (d,); default: to zero.
-    batch : Batch, optional
-        To take the gradients on; default: a fresh one.
+    In round r (from 1) all step sizes are their values times decay^(r-1). A step on x, or on a part of it, is::
+
+        v ← μ v + g + λ x;  x ← x - η v
+
+    with v = 0 when a round begins: no velocity is kept or sent. y has neither weight decay nor momentum. With the
+    defaults, x ← x - η g.
     """
-    gx, gy = oracle.gradient(x, y, batch)
-    moving, by = x[part], gx[part]  # views: a step on one is a step on x
-    if decay:
-        by.add_(moving, alpha=decay)
-        if towards is not None:
-            by.sub_(towards[part], alpha=decay)
-    if mask is not None:
-        by.mul_(mask[part])
-    moving.sub_(by, alpha=lr)
-    return y if y is None or not lr_dual else oracle.project(y + lr_dual * gy)
+
+    decay: float = hyper(1.0, "what step sizes are multiplied with from round to round", above=0.0, high=1.0)
+    weight_decay: float = hyper(0.0, "λ: weight decay of x, with all its parts", low=0.0)
+    momentum: float = hyper(0.0, "μ: momentum of x (heavy ball), from zero in each round", low=0.0, below=1.0)
+
+    def descent(self, turn: Turn) -> Descent:
+        """Return what takes the steps of this round on one x."""
+        return Descent(turn.rate * self.decay ** (turn.round - 1), self.weight_decay, self.momentum)
+
+
+@dataclass
+class Descent:
+    """Steps on one x, or on parts of it, in one round.
+
+    Attributes
+    ----------
+    rate : float
+        What step sizes are multiplied with.
+    weight_decay, momentum : float
+        λ and μ, of `LocalSteps`.
+    """
+
+    rate: float = 1.0
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    _velocity: Tensor | None = field(default=None, init=False)
+
+    def step(
+        self,
+        x: Tensor,
+        y: Tensor | None,
+        oracle: Oracle,
+        lr: float,
+        lr_dual: float,
+        *,
+        part: slice = slice(None),
+        mask: Tensor | None = None,
+        pull: float = 0.0,
+        towards: Tensor | None = None,
+        batch: Batch | None = None,
+    ) -> Tensor | None:
+        """Move x by gx + pull (x - towards), in place, with both gradients from the old point; return P(y + ηy gy).
+
+        Parameters
+        ----------
+        x : Tensor
+            Primal variable, shape (d,); changed.
+        y : Tensor or None
+            Dual variable, shape (p,); None for a minimisation, and then so is what is returned.
+        oracle : Oracle
+            Of this site.
+        lr, lr_dual : float
+            ηx and ηy, before ``rate``. With ηy = 0 y stays where it is.
+        part, mask
+            See `move`.
+        pull : float
+            ≥ 0, of a proximal term.
+        towards : Tensor, optional
+            Where that pulls x to, shape (d,); default: there is no such term.
+        batch : Batch, optional
+            To take the gradients on; default: a fresh one.
+        """
+        gx, gy = oracle.gradient(x, y, batch)
+        if pull and towards is not None:
+            gx.add_(x, alpha=pull).sub_(towards, alpha=pull)
+        self.move(x, gx, lr, part=part, mask=mask)
+        return y if y is None or not lr_dual else oracle.project(y + lr_dual * self.rate * gy)
+
+    def move(self, x: Tensor, gx: Tensor, lr: float, *, part: slice = slice(None), mask: Tensor | None = None) -> None:
+        """v ← μ v + gx + λ x;  x ← x - η v, in place.
+
+        Parameters
+        ----------
+        x : Tensor
+            Shape (d,); changed.
+        gx : Tensor
+            Of the same shape; it belongs to the caller, as gradients of an oracle do, and is changed.
+        lr : float
+            η, before ``rate``.
+        part : slice
+            What of x moves.
+        mask : Tensor, optional
+            What of that moves, True or False for each entry of x.
+        """
+        moving, by = x[part], gx[part]  # views: a step on one is a step on x
+        if self.weight_decay:
+            by.add_(moving, alpha=self.weight_decay)
+        if mask is not None:
+            by.mul_(mask[part])
+        if self.momentum:
+            if self._velocity is None:
+                self._velocity = torch.zeros_like(x)
+            by = self._velocity[part].mul_(self.momentum).add_(by)
+        moving.sub_(by, alpha=lr * self.rate)
 
 
 def existing(**vectors: Tensor | None) -> Arrays:
     """Return the vectors that there are, by name, for a memory or a reply."""
     return {name: vector for name, vector in vectors.items() if vector is not None}
-
-
-def with_head(sent: Arrays, memory: Arrays, fresh: Arrays) -> Arrays:
-    """Return the model of a body that was sent and the site's own head and y; of those that all start with, if lost."""
-    own = fresh | memory
-    return {"x": torch.cat([sent["body"], own["head"]])} | existing(y=own.get("y"))

@@ -1,24 +1,26 @@
 """Recursive momentum (STORM: Cutkosky & Orabona, NeurIPS 2019; arXiv:1905.10018): an estimator and its schedule.
 
 The estimator follows the gradient along the path of x: what the previous one said, corrected by the change of the
-gradient *on one batch* between two points, and pulled towards the fresh gradient by a weight α::
+gradient *on one batch* between two points, and pulled towards the fresh gradient by a weight::
 
-    u ← gx(x; B) + (1 - α) (u - gx(x_prev; B))
+    u ← gx(x; B) + (1 - weight) (u - gx(x_prev; B))
 
-With α = 1 it is the plain stochastic gradient. With y, v estimates the gradient by y in the same way, with weight β.
-FMGDA, FGDA and AdaFGDA use both, Acc-FCSG-M uses u alone::
+With weight 1 it is the plain stochastic gradient. With y, v estimates the gradient by y in the same way. FMGDA, FGDA
+and AdaFGDA use both, Acc-FCSG-M uses u alone::
 
-    u, v = initial_estimate(oracle, (x, y), self.initial_batch)
-    u, v = corrected(oracle, (x, y), (x_prev, y_prev), (u, v), (alpha, beta))
+    u, v = initial_estimate(oracle, (x, y), self.initial_batch, turn)
+    u, v = corrected(oracle, (x, y), (x_prev, y_prev), (u, v), (weight, weight_dual))
 
-    u, _ = initial_estimate(oracle, (x, None), self.initial_batch)  # without y
-    u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (alpha, 1.0))
+    u, _ = initial_estimate(oracle, (x, None), self.initial_batch, turn)  # without y
+    u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (weight, 1.0))
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from federation import FederatedStrategy, Oracle
 from keys import choice, hyper
@@ -27,11 +29,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from federation import Turn
+    from problems import Arrays
 
 
-def initial_estimate(oracle: Oracle, point: tuple[Tensor, Tensor | None], size: int) -> tuple[Tensor, Any]:
-    """Return the estimators (u, v) to start with: the gradients at (x, y) on a batch of B = ``size`` samples."""
-    return oracle.gradient(*point, oracle.draw(size))
+def initial_estimate(
+    oracle: Oracle, point: tuple[Tensor, Tensor | None], samples: int, turn: Turn
+) -> tuple[Tensor, Any]:
+    """Return the estimators (u, v) to start with: mean gradients at (x, y).
+
+    Over one batch of B = ``samples``, or, if that is 0, over q mini-batches: the size that the papers' theory asks for.
+    """
+    if samples:
+        return oracle.gradient(*point, oracle.draw(samples))
+    u, v = oracle.gradient(*point)
+    for count in range(2, turn.local_steps + 1):
+        gx, gy = oracle.gradient(*point)
+        u.add_(gx.sub_(u), alpha=1 / count)
+        v = None if v is None else v.add_(gy.sub_(v), alpha=1 / count)
+    return u, v
 
 
 def corrected(
@@ -51,40 +66,63 @@ def corrected(
         Where the estimators are wanted, and where the given ones are from; y is None for a minimisation.
     estimators : (u, v)
         Shapes of x and y; v is None without y. Not written to.
-    weights : (α, β)
-        Of the fresh gradients, in (0, 1]; β is ignored without y.
+    weights : (float, float)
+        Of the fresh gradients in u and v, in (0, 1]; the second is ignored without y.
 
     Returns
     -------
     tuple
         New vectors u and v; v is None without y.
     """
-    (u, v), (alpha, beta) = estimators, weights
+    (u, v), (weight, weight_dual) = estimators, weights
     batch = oracle.draw()
     # The old point first: a network is still bound to it, and its batch-norm statistics end at the new one.
     px, py = oracle.gradient(*previous, batch)
     gx, gy = oracle.gradient(*point, batch)
-    # The gradients are ours: g + (1 - α)(u - p) needs no further vector, and leaves u as it was.
-    gx.sub_(px.sub_(u), alpha=1 - alpha)
-    return gx, gy if v is None else gy.sub_(py.sub_(v), alpha=1 - beta)
+    # The gradients are ours: g + (1 - weight)(u - p) needs no further vector, and leaves u as it was.
+    gx.sub_(px.sub_(u), alpha=1 - weight)
+    return gx, gy if v is None else gy.sub_(py.sub_(v), alpha=1 - weight_dual)
+
+
+def own_point(memory: Arrays, received: Arrays, turn: Turn) -> tuple[Tensor, Any]:
+    """Return (x_prev, y_prev) as the site remembers them; y_prev is None where it remembers no y.
+
+    Lost, or older than one round because the site missed one, they are the received point: the averaged estimators then
+    move towards fresh gradients, without the correction for the last step.
+    """
+    if memory and memory["round"].item() == turn.round - 1:
+        return memory["x_prev"], memory.get("y_prev")
+    return received["x"], received.get("y")
+
+
+def remembered(turn: Turn, **point: Tensor) -> Arrays:
+    """Return a memory for `own_point`: x_prev, and y_prev where there is a y."""
+    return {**point, "round": torch.tensor([turn.round])}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecursiveMomentum(FederatedStrategy):
-    """What algorithms with recursive momentum share: the first batch, and how step and weights fall.
+    """What algorithms with recursive momentum share: the first estimate, and how steps and weights fall.
 
-    In iteration t = 0, 1, ... step sizes are multiplied with η_t, and the estimator *after* that step has the weight
-    α_t. The schedule ``constant`` has η_t = 1 and α_t = α. The schedule ``cube-root`` has::
+    In iteration t = 0, 1, ... step sizes are multiplied with η_t, and the estimator *after* that step has a weight that
+    goes with η_t². Three schedules, with K sites::
 
-        η_t = n K^{1/3} / (m + t)^{1/3},   α_t = min(1, c η_t²)
+        constant     η_t = 1,                                            weight as given
+        cube-root    η_t = n K^{1/3} / (m + t)^{1/3},                    weight = min(1, c η_t²)
+        corollary-1  η_t = n K^{2/3} / max(3/2 + t, 1728 q³ K²)^{1/3},   weight = min(1, c η_t²)
 
-    with K sites. While c η_t² is above 1 the estimator is the plain gradient; so the schedule is defined for all n, m,
-    c > 0. t counts iterations of the whole run, over all stages. Stages shrink the steps further, and not the weights.
+    ``cube-root`` is that of Theorem 1 of AdaFGDA. ``corollary-1`` is FMGDA's, with n = 1/L: η_t is n / (12 q) for the
+    first 1728 q³ K² iterations, and falls after them. (The proof of FMGDA's Theorem 1 has 800 for 1728, and needs
+    η_t ≤ 1 / (20 L q), which is 8000.) The FCSG paper has no schedule. While c η_t² is above 1 the estimator is the
+    plain gradient; so a schedule is defined for all n, m, c > 0. t counts iterations of the whole run, over all stages;
+    q is that of the stage. Stages shrink the steps further, and not the weights.
     """
 
-    initial_batch: int = hyper(64, "B: samples of the first estimator", low=1)
-    schedule: str = choice("constant", "how step sizes and weights change over iterations", "constant", "cube-root")
-    schedule_n: float = hyper(1.0, "n of cube-root: η_t = n K^{1/3} / (m + t)^{1/3}", above=0.0)
+    initial_batch: int = hyper(0, "B: samples of the first estimator; 0: q mini-batches, as in theory", low=0)
+    schedule: str = choice(
+        "constant", "how step sizes and weights change over iterations", "constant", "cube-root", "corollary-1"
+    )
+    schedule_n: float = hyper(1.0, "n of a schedule, which η_t is proportional to; 1/L in FMGDA's theory", above=0.0)
     schedule_m: float = hyper(100.0, "m of cube-root: the larger, the later η_t begins to fall", above=0.0)
 
     def eta(self, turn: Turn, step: int) -> float:
@@ -94,26 +132,33 @@ class RecursiveMomentum(FederatedStrategy):
         """
         if self.schedule == "constant":
             return 1.0
-        return float(self.schedule_n * (turn.sites / (self.schedule_m + turn.iteration + step)) ** (1 / 3))
+        t, sites = turn.iteration + step, turn.sites
+        if self.schedule == "cube-root":
+            return float(self.schedule_n * (sites / (self.schedule_m + t)) ** (1 / 3))
+        return float(self.schedule_n * (sites**2 / max(1.5 + t, 1728 * turn.local_steps**3 * sites**2)) ** (1 / 3))
 
     def weight(self, constant: float, c: float, eta: float) -> float:
-        """Return α_t in (0, 1]: ``constant``, or c η_t² but no more than 1."""
+        """Return the weight of a fresh gradient, in (0, 1]: ``constant``, or c η_t² but no more than 1."""
         return constant if self.schedule == "constant" else min(1.0, c * eta**2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecursiveDescentAscent(RecursiveMomentum):
-    """The fields that FMGDA, FGDA and AdaFGDA have in common; their papers let all sites take part in every round."""
+    """The fields that FMGDA, FGDA and AdaFGDA have in common; their papers let all sites take part in every round.
+
+    The papers do not agree on letters: α_t and c1 belong to u, the estimator for x, in FMGDA, and to v, that for y, in
+    the other two. A key says which variable it is for; that of x has no suffix, that of y has ``-dual``.
+    """
 
     solves = frozenset({"minimax"})
     partial = False
 
-    lr: float = hyper(0.1, "γ: step size of x; times η_t", above=0.0)
-    lr_dual: float = hyper(0.1, "λ: step size of y; times η_t", above=0.0)
-    alpha: float = hyper(0.1, "α: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
-    beta: float = hyper(0.1, "β: weight of the fresh gradient in v, constant schedule", above=0.0, high=1.0)
-    schedule_c: float = hyper(1.0, "c1 of cube-root: α_t = c1 η_t², at most 1", above=0.0)
-    schedule_c_dual: float = hyper(1.0, "c2 of cube-root: β_t = c2 η_t², at most 1", above=0.0)
+    lr: float = hyper(0.1, "step size of x; times η_t", above=0.0)
+    lr_dual: float = hyper(0.1, "step size of y; times η_t", above=0.0)
+    fresh_weight: float
+    fresh_weight_dual: float
+    schedule_c: float
+    schedule_c_dual: float
 
     def steps(self, turn: Turn, step: int) -> tuple[float, float]:
         """Return the step sizes of x and y in local step ``step``."""
@@ -121,6 +166,7 @@ class RecursiveDescentAscent(RecursiveMomentum):
         return self.lr * scale, self.lr_dual * scale
 
     def weights(self, turn: Turn, step: int) -> tuple[float, float]:
-        """Return (α_t, β_t) of the estimators after local step ``step``."""
+        """Return the weights of fresh gradients in (u, v) after local step ``step``."""
         eta = self.eta(turn, step)
-        return self.weight(self.alpha, self.schedule_c, eta), self.weight(self.beta, self.schedule_c_dual, eta)
+        u, v = (self.fresh_weight, self.schedule_c), (self.fresh_weight_dual, self.schedule_c_dual)
+        return self.weight(*u, eta), self.weight(*v, eta)

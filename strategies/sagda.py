@@ -44,7 +44,8 @@ class Sagda(FederatedStrategy):
     Both phases of a round go to the same sites, as all phases do; the paper draws clients for each. Without control
     variates it is FSGDA, with ηg = 1 also Local SGDA.
 
-    Client state: ux_k, uy_k. Lost, or never taken, they are zero; the next round takes them anew.
+    Client state: ux_k, uy_k. Where they are lost the site takes no correction in this round, as in FSGDA: zero in their
+    place would add vx, vy to its own gradients. The next round takes them anew.
     """
 
     name = "sagda"
@@ -80,9 +81,8 @@ class Sagda(FederatedStrategy):
             return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy}
         x, y = sent["x"].clone(), sent["y"].clone()
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
-        # Constant during a round.
-        correct_x = sent["vx"] - memory["ux"] if memory else sent["vx"]
-        correct_y = sent["vy"] - memory["uy"] if memory else sent["vy"]
+        own = memory or {"ux": sent["vx"], "uy": sent["vy"]}
+        correct_x, correct_y = sent["vx"] - own["ux"], sent["vy"] - own["uy"]  # constant during a round
         for _ in range(turn.local_steps):  # l.3
             gx, gy = oracle.gradient(x, y)  # l.4
             x.add_(gx.add_(correct_x), alpha=-lr)  # l.5

@@ -114,5 +114,5 @@ def test_whatever_is_declared_as_a_file_is_one_for_make_run() -> None:
     assert {"deprl.graph-file", "saddle.file"} <= declared
     assert {key for key in declared if not is_path(key)} == set()
     paths = {key for key, value in RunConfig.parse({}).flat().items() if is_path(key)}
-    assert paths >= {"runs-dir", "state-dir", "data-root"}
+    assert paths >= {"runs-dir", "state-dir", "data-root", "init-from", "pretrained"}
     assert all(isinstance(RunConfig.parse({}).flat()[key], str) for key in paths)

@@ -2,14 +2,22 @@
 
 A study's run-config under experiments/ has the paper's setting, or what fits of it, with one algorithm. ``reduced`` is
 what a default run changes so that two CPU cores finish within the hour; ``--full`` leaves it out. Each file has the
-studies of one paper.
+studies of one paper, but ``order`` those that compare methods of several.
 """
 
-from benchmarks.studies import adafgda, codasca, deprl, fcsg, fmgda, heart
-from benchmarks.studies.study import REPO, Method, Settings, Study, Value, method
+from benchmarks.studies import adafgda, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order
+from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
 
-__all__ = ["REPO", "STUDIES", "Method", "Settings", "Study", "Value", "method"]
+__all__ = ["EARLIER", "REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
 
-STUDIES: dict[str, Study] = {
-    study.name: study for paper in (adafgda, fmgda, codasca, fcsg, deprl, heart) for study in paper.STUDIES
-}
+_PAPERS = (adafgda, fmgda, codasca, fcsg, deprl, deprl_scaling, heart, order)
+STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in paper.STUDIES}
+
+EARLIER: frozenset[str] = frozenset(
+    (
+        *("robust-mnist", "auc-mnist", "auc-cifar10", "invariant-logistic", "auprc-mnist", "auprc-cifar10"),
+        *("omniglot-1shot", "omniglot-5shot", "codasca-mnist", "heart", "heart-personal"),
+        *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128", "deprl-speedup"),
+    )
+)
+"""Studies whose pages have numbers of an earlier version, and say so: one that is run leaves this list."""

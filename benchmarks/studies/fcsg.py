@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.studies.study import FCSG, REPO, SCGD, STEPS, Method, Settings, Study, method
+from benchmarks.studies.study import FCSG, REPO, STEPS, Method, Settings, Study, method
 
 _FINE_STEPS = (0.001, 0.003, 0.01, 0.03)
 
@@ -16,10 +16,10 @@ INVARIANT = Study(
     report={"central.accuracy": "accuracy", "central.loss": "objective"},
     compare={"invariant-logistic.sigma-ratio": (1.0, 1.5, 2.0), "invariant-logistic.inner-samples": (1, 10, 100)},
     reduced={"evaluate-every": 4},
-    size="The paper's size; the curves have a point every 4 rounds.",
+    size="The paper's d, sites, q and batches; it names no number of rounds. The curves have a point every 4 rounds.",
     note=(
-        "The held-out samples are drawn too: 50,000 of the run's seed. Sample gradients count outer samples only; each "
-        "has m inner ones."
+        "The paper has FCSG and FCSG-M. The held-out samples are drawn too: 50,000 of the run's seed. Sample gradients "
+        "count outer samples only; each has m inner ones."
     ),
     select="pooled.accuracy",
     reference="fcsg",
@@ -50,7 +50,10 @@ def _ap(*values: float) -> Mapping[str, Mapping[str, float]]:
 
 
 _PRECISION = {"central.auprc": "AP", "central.auroc": "AUROC"}
-_FCSG_TABLE_2 = "Paper: Table 2 of Wu et al., NeurIPS 2023 (FCSG), at the paper's size, network and step sizes."
+_FCSG_TABLE_2 = (
+    "Paper: Table 2 of Wu et al., NeurIPS 2023 (FCSG), which names no network, number of sites, batch, step size or "
+    "number of rounds."
+)
 
 AUPRC_MNIST = Study(
     name="auprc-mnist",
@@ -88,6 +91,19 @@ AUPRC_CIFAR = Study(
 )
 
 
+_WEIGHTS = (0.1, 0.5, 0.9)  # of fresh gradients or values, as the paper tries
+_MAML_STEPS = (0.1, 0.3, 1.0)
+_MAML_FINE = (0.1, 0.13, 0.18, 0.24, 0.32, 0.42, 0.56, 0.75, 1.0)
+
+
+def _few_shot(algorithm: str, *weights: str) -> Method:
+    """Return a method with a grid of nine points: step sizes times weights, or as many step sizes where it has none."""
+    grid = tuple({f"{algorithm}.lr": step, **{f"{algorithm}.{key}": weight for key in weights}}
+                 for weight in (_WEIGHTS if weights else (0.0,))
+                 for step in (_MAML_STEPS if weights else _MAML_FINE))  # fmt: skip
+    return Method(label=algorithm, algorithm=algorithm, grid=grid)
+
+
 def _omniglot(shots: int, rounds: int) -> Study:
     """Return a few-shot study. The paper has curves, and no numbers to compare with."""
     return Study(
@@ -95,8 +111,11 @@ def _omniglot(shots: int, rounds: int) -> Study:
         title=f"Omniglot, 5-way {shots}-shot, 16 sites",
         experiment=REPO / f"experiments/fcsg/omniglot-5way-{shots}shot.toml",
         methods=(
-            *_fcsg(0.3, 1.0),
-            *(method(name, 0.1, 0.3, full=STEPS) for name in SCGD),
+            _few_shot("fcsg"),
+            _few_shot("fcsg-m", "beta"),
+            _few_shot("acc-fcsg-m", "beta"),
+            _few_shot("local-scgd", "beta"),
+            _few_shot("local-scgdm", "beta", "mu"),
         ),
         report={"central.accuracy": "accuracy", "central.loss": "loss"},
         reduced={
@@ -106,13 +125,18 @@ def _omniglot(shots: int, rounds: int) -> Study:
             "local-steps": 5,
             "rounds": rounds,
             "maml.test-tasks": 40,
+            "holdout-share": 0.2,
             "evaluate-every": 4,
         },
         size=(
             "Reduced: 16 channels instead of 64, 5 queries of each class instead of 15, 2 tasks per step instead of 4, "
-            f"{rounds} rounds of 5 steps instead of 100 of 10, 40 test tasks instead of 100, 2 step sizes instead of 5."
+            f"{rounds} rounds of 5 steps instead of 100 of 10, 40 test tasks instead of 100, a fifth of a site's "
+            "characters held out instead of a seventh."
         ),
-        note=_BETA,
+        note=(
+            "Grids of nine points with the same reach: step sizes of 0.1, 0.3 and 1 times weights of fresh gradients "
+            "and values (β, μ; the same for both) of 0.1, 0.5 and 0.9; for fcsg, which has no weight, nine step sizes."
+        ),
         select="pooled.accuracy",
         reference="fcsg",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.studies.deprl import personal
+from benchmarks.studies.deprl import PLAIN, personal
 from benchmarks.studies.study import REPO, Study, Value, method
 
 _HOSPITALS = {
@@ -49,9 +49,10 @@ HEART_PERSONAL = Study(
         method("alone", *_HEART_STEPS, label="each hospital alone"),
         method("local-sgda", *_HEART_STEPS, label="local-sgda: one model"),
         method("codasca", *_HEART_STEPS, label="codasca: one model"),
-        personal("ditto", *_HEART_STEPS, local_steps=5, dual=True),
-        personal("fedrep", *_HEART_STEPS, local_steps=5, body_steps=5, dual=True),
-        personal("deprl", *_HEART_STEPS, topology="ring", local_steps=5, body_steps=5, dual=True),
+        # local-sgda and codasca have neither decay nor weight decay, so nobody has.
+        personal("ditto", *_HEART_STEPS, local_steps=5, dual=True, sgd=PLAIN),
+        personal("fedrep", *_HEART_STEPS, local_steps=5, body_steps=5, dual=True, sgd=PLAIN),
+        personal("deprl", *_HEART_STEPS, topology="ring", local_steps=5, body_steps=5, dual=True, sgd=PLAIN),
     ),
     report={
         "over-sites.auroc.mean": "mean",

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
-from datasets.site.images import read_images
+from datasets.site.images import read_listed
 from datasets.site.table import read_labels, read_numbers, read_table
 from datasets.source import Source
 
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
 
-def read_site(folder: str, label: str, binary: bool) -> Source:
+def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Source:
     """Read a hospital's folder.
 
     Parameters
@@ -28,12 +28,14 @@ def read_site(folder: str, label: str, binary: bool) -> Source:
     folder
         It holds exactly one of ``data.csv`` and ``data.parquet``, a table whose columns are all numbers
         (empty, NaN, NA or ? where missing) but for the label; or ``labels.csv`` with the columns ``path``
-        and the label, and the images at these paths: all of one size, 8 bits a channel. Features are put in
-        the order of their names, so that sites whose columns are ordered differently agree.
+        and the label, and the images at these paths, with 8 bits a channel. Features are put in the order of their
+        names, so that sites whose columns are ordered differently agree.
     label
         Name of the label column.
     binary
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
+    image_size
+        The side that images are scaled to, see `datasets.images.read_images`. 0: they must have one size.
 
     Returns
     -------
@@ -51,7 +53,7 @@ def read_site(folder: str, label: str, binary: bool) -> Source:
     problems: list[DataError] = []
     classes, class_count = read_labels(frame, file, label, binary, problems)
     if file.name == "labels.csv":
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_images(frame, file, problems)
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems)
         features: tuple[str, ...] = ()
     else:
         features = tuple(sorted(name for name in frame.columns if name != label))

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from datasets.files import Places
 from datasets.source import Source
-from datasets.sources import bundled, cifar, harbox, heart_disease, mnist, omniglot
+from datasets.sources import bundled, cifar, harbox, heart_disease, image_folder, mnist, omniglot
 
 
 @dataclass(frozen=True)
@@ -18,25 +17,30 @@ class Dataset:
     Parameters
     ----------
     read
-        Finds, reads and returns the data set.
+        Finds, reads and returns the data set; where `sized`, it takes image-size too.
     groups
         What rows belong to that the partition by-group keeps together, such as ``"characters"``; empty: nothing.
     sites
         Whether these groups are natural sites, for the partition sites.
+    sized
+        Whether it is images of any size, which the key image-size scales.
     """
 
-    read: Callable[[Places], Source]
+    read: Callable[..., Source]
     groups: str = ""
     sites: bool = False
+    sized: bool = False
 
 
 SOURCES: dict[str, Dataset] = {
     "breast-cancer": Dataset(bundled.breast_cancer),
     "digits": Dataset(bundled.digits),
     "mnist": Dataset(partial(mnist.read, "mnist", "MNIST")),
+    "mnist-pairs": Dataset(mnist.pairs),
     "fashion-mnist": Dataset(partial(mnist.read, "fashion-mnist", "FashionMNIST")),
     "cifar10": Dataset(partial(cifar.read, "cifar10", "CIFAR10", 10)),
     "cifar100": Dataset(partial(cifar.read, "cifar100", "CIFAR100", 100)),
+    "image-folder": Dataset(image_folder.read, sized=True),
     "omniglot": Dataset(omniglot.read, groups="characters"),
     "heart-disease": Dataset(heart_disease.read, groups="hospitals", sites=True),
     "harbox": Dataset(harbox.read, groups="users", sites=True),

@@ -56,6 +56,7 @@ def _decode(tar: Path) -> tuple[Bytes, Ints, Bytes, Ints]:
             images = np.empty((len(members), 3, 32, 32), np.uint8)
             for index, member in enumerate(members):
                 member_name = member.name
+                # Never None: `members` are regular files.
                 with Image.open(archive.extractfile(member)) as image:  # type: ignore[arg-type]
                     images[index] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:

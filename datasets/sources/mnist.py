@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, from their idx files."""
+"""MNIST and Fashion-MNIST, from their idx files; MNIST in pairs of digits, for many classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch.nn.functional import avg_pool2d
 
 from datasets.errors import DataError
 from datasets.files import Places, downloaded
@@ -24,6 +26,21 @@ def read(name: str, class_name: str, places: Places) -> Source:
         found = [(part.data.numpy(), part.targets.numpy()) for part in parts]
     (images, classes), (test_images, test_classes) = found
     return Source.official(images[:, None], classes, test_images[:, None], test_classes, 10)
+
+
+def pairs(places: Places) -> Source:
+    """MNIST in pairs, for many classes: two digits side by side, halved to 14x14 each; class 10 a + b of 100.
+
+    Every digit is once on the left. Its neighbour is drawn from the same part of MNIST, once and for all.
+    """
+    single = read("mnist", "MNIST", places)
+    assert single.test is not None, "MNIST has an official test set"
+    halved = avg_pool2d(single.inputs.float(), 2).round().to(torch.uint8)
+    right, rng = np.empty(len(halved), np.int64), np.random.default_rng(0)
+    for part in (~single.test, single.test):
+        right[part] = rng.permutation(np.flatnonzero(part))
+    inputs = torch.cat([halved, halved[torch.from_numpy(right)]], dim=-1)
+    return Source(inputs, 10 * single.classes + single.classes[right], 100, single.test)
 
 
 def _found(inside: tuple[str, ...], root: Path) -> list[tuple[Bytes, Ints]] | None:

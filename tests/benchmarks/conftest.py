@@ -41,6 +41,7 @@ def study(tmp_path: Path) -> Study:
         size="Nothing is reduced.",
         note="There are 2 sites.",
         reference="fedavg",
+        extend=0,
     )
 
 

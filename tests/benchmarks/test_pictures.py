@@ -12,7 +12,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from PIL import Image
 
-from benchmarks.pictures import CAPTIONS, curves, draw, panels, points
+from benchmarks.pictures import CAPTIONS, axis, curves, draw, panels, points
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
 from tests.benchmarks.pretended import COST, every_run, leave, pretend
@@ -71,11 +71,29 @@ def test_bars_are_one_standard_deviation_long_to_either_side(three_seeds: Sweep)
         assert (low, high) == pytest.approx((mean - deviation, mean + deviation))
 
 
+def test_an_axis_shows_the_last_values_against_a_key_in_a_panel_for_each_choice_of_the_others(sweep: Sweep) -> None:
+    keys = {"concentration": (0.5, 1.0), "local-steps": (2, 4, 8)}
+    sweep = replace(sweep, study=replace(sweep.study, compare=keys))
+    for job in every_run(sweep):
+        pretend(sweep, job, held_out=0.6, test=job.settings["local-steps"] / 10 + job.settings["seed"] / 100)  # type: ignore[operator]
+    figure, _ = axis(gather(sweep), "central.auroc", "AUROC")
+    assert [axes.get_title() for axes in figure.axes] == ["concentration=0.5", "concentration=1"]
+    for axes in figure.axes:
+        assert len(axes.containers) == len(sweep.study.methods)
+        for container in axes.containers:
+            line, _, (bars,) = container
+            assert list(line.get_xdata()) == [2, 4, 8]
+            assert list(line.get_ydata()) == pytest.approx([0.205, 0.405, 0.805])
+            (_, low), (_, high) = bars.get_segments()[0]
+            assert high - low == pytest.approx(2 * statistics.stdev([0.2, 0.21]))
+
+
 @pytest.mark.parametrize("kind", CAPTIONS)
 def test_a_picture_says_what_its_bands_are(
     three_seeds: Sweep, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = replace(three_seeds, study=replace(three_seeds.study, picture=kind))
+    compare = {"local-steps": (2,)} if kind == "axis" else {}
+    sweep = replace(three_seeds, study=replace(three_seeds.study, picture=kind, compare=compare))
     said: list[str] = []
     save = Figure.savefig
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.pages import markdown
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
-from tests.benchmarks.pretended import leave, pretend
+from tests.benchmarks.pretended import every_run, leave, pretend
 
 
 def test_columns_at_equal_cost(sweep: Sweep) -> None:
@@ -22,6 +22,7 @@ def test_columns_at_equal_cost(sweep: Sweep) -> None:
             lines = [
                 {
                     "round": r,
+                    "seconds": 3.0,
                     "bytes-down": moved,
                     "bytes-up": 0,
                     "gradients": 4,
@@ -39,11 +40,12 @@ def test_columns_at_equal_cost(sweep: Sweep) -> None:
     assert row.within("central.auroc", "megabytes", 0.5) is None
     line = next(line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("| codasca"))
     assert line == "| codasca | 0.1 | 0.4000 ± 0.0000 | 8 | 128 | 4 | 0.4000 | 0.2000 |"
-    for target, cell in ((0.25, "3"), (0.5, "not in 2 of 2 runs")):
+    # Three rounds of 3 s by two sites.
+    for target, cells in ((0.25, ["3", "4.5"]), (0.5, ["not in 2 of 2 runs"] * 2)):
         aimed = replace(sweep, study=replace(sweep.study, target=target))
         lines = markdown(aimed, gather(aimed)).splitlines()
-        assert any(f" | rounds to AUROC {target} | " in line for line in lines)
-        assert next(line for line in lines if line.startswith("| codasca | 0.1 |")).split(" | ")[3] == cell
+        assert any(f" | rounds to AUROC {target} | seconds per worker | " in line for line in lines)
+        assert next(line for line in lines if line.startswith("| codasca | 0.1 |")).split(" | ")[3:5] == cells
 
 
 def test_missing_and_diverged_runs_are_named(sweep: Sweep) -> None:
@@ -82,3 +84,14 @@ def test_several_keys_make_one_table_with_a_row_per_value_and_method(sweep: Swee
     assert lines[-2].startswith("| 4 | 2 | fedavg |  | not run |")
     assert lines[-1].startswith("| 4 | 2 | codasca | 0.1 | 0.6200 ± 0.0000 |")
     assert lines[-1].endswith("| – | – |"), "nothing to compare with"
+
+
+def test_published_numbers_stand_beside_ours_by_the_first_key_where_they_depend_on_it(sweep: Sweep) -> None:
+    paper = {"fedavg": {"AUROC": 0.8}, "codasca": {"AUROC": {2: 0.9, 4: 0.7}}}
+    sweep = replace(sweep, study=replace(sweep.study, paper=paper, reference=""))
+    for job in every_run(sweep):
+        pretend(sweep, job, held_out=0.6)
+    lines = [line for line in markdown(sweep, gather(sweep)).splitlines() if line.startswith("|")]
+    assert lines[0].startswith("| method | step sizes | AUROC | AUROC, paper |")
+    theirs = [line.split(" | ")[3] for line in lines if line.startswith(("| fedavg", "| codasca"))]
+    assert theirs == ["0.8000", "0.9000", "0.8000", "0.7000"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -40,6 +41,46 @@ def test_batches_have_the_size_of_the_run_or_the_one_asked_for() -> None:
         batch = oracle.draw(size)
         assert batch is not None
         assert len(batch[0]) == len(batch[1]) == wanted
+
+
+@pytest.mark.parametrize(("size", "drawn"), [(8, 0), (8, 3), (1, 0), (7, 1), (1000, 2)])
+def test_an_epoch_deals_each_sample_once_in_batches_of_nearly_one_size(size: int, drawn: int) -> None:
+    """Whatever was drawn before it, and the next one in another order."""
+    oracle, orders = opened(**{"batch-size": size}), []
+    samples = oracle.samples
+    assert samples is not None
+    for _ in range(drawn):
+        oracle.draw()
+    for _ in range(2):
+        batches = [batch for batch in oracle.epoch() if batch is not None]
+        sizes = {len(labels) for _, labels in batches}
+        assert len(batches) == math.ceil(len(samples) / size)
+        assert max(sizes) <= size
+        assert max(sizes) - min(sizes) <= 1
+        orders.append(torch.cat([inputs for inputs, _ in batches]))
+        everything = samples.batch(torch.arange(len(samples)))[0]
+        assert sorted(orders[-1].tolist()) == sorted(everything.tolist())
+    assert torch.equal(*orders) == (size == 1000)
+
+
+def test_the_order_of_an_epoch_is_the_sites_own() -> None:
+    def order(*key: int) -> torch.Tensor:
+        oracle = opened()
+        again = SiteOracle.open(RunConfig.parse({"batch-size": 8}), oracle.problem, oracle.samples, stream(*key))
+        return torch.cat([batch[0] for batch in again.epoch() if batch is not None])
+
+    keys = [(0, 1, 1, 0), (1, 1, 1, 0), (0, 2, 1, 0), (0, 1, 2, 0)]
+    assert not any(torch.equal(order(*one), order(*other)) for one, other in itertools.combinations(keys, 2))
+    assert all(torch.equal(order(*key), order(*key)) for key in keys)
+
+
+def test_an_epoch_is_dealt_by_the_runs_sampler() -> None:
+    oracle = opened(**{"sampler": "fixed-positives", "positives-per-batch": 2, "thin-share": 0.0})
+    samples = oracle.samples
+    assert samples is not None
+    labels = [batch[1] for batch in oracle.epoch() if batch is not None]
+    assert sum(map(len, labels)) == len(samples)
+    assert all(int(part.sum()) == 2 for part in labels)
 
 
 def test_a_given_batch_is_used_and_none_is_drawn() -> None:

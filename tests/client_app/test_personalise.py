@@ -15,41 +15,18 @@ from safetensors.torch import load_file
 from client_app.__main__ import main
 from client_app.oracle import SiteOracle, stream
 from client_app.personalise import FinishedRun, personalise
-from datasets import SiteData, load_site
-from keys import Value
 from models import build
 from models.storage import facts_in
 from problems.metrics import ranking
-from problems.network import NetworkProblem
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from strategies import ALGORITHMS
-from tests.client_app.newcomers import finished, newcomer
-from tests.server_app.sites import FEATURES, SiteGrid, hospitals, images, site_job, table, write_table
+from tests.client_app.newcomer import at_home, built, finished, in_order, newcomer
+from tests.server_app.sites import FEATURES, SiteGrid, hospitals, site_job, table, write_table
 
 REPO = Path(__file__).resolve().parents[2]
 STEPS = 60
-
-
-def at_home(folder: Path, data_dir: Path) -> tuple[FinishedRun, SiteData]:
-    """Read both sides as the command line does."""
-    given = FinishedRun.read(folder)
-    return given, load_site(given.config.data(str(data_dir)), 0, 1)
-
-
-def built(given: FinishedRun) -> NetworkProblem:
-    """Build the problem of a finished run, on the CPU."""
-    problem = given.config.build_problem(given.config.setting(given.cohort, "cpu"))
-    assert isinstance(problem, NetworkProblem)
-    return problem
-
-
-def in_order(given: FinishedRun, classes: int = 2) -> torch.Tensor:
-    """Return all parameters in the order of the network's own."""
-    module = build("mlp", (FEATURES,), 1 if classes == 2 else classes, hidden=8)
-    module.load_state_dict(given.state, strict=True)
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[float, float]]:
@@ -163,16 +140,6 @@ def test_the_same_again_gives_the_same_bits_and_replaces_the_model(tmp_path: Pat
     assert len(files) == 1
 
 
-def test_the_body_of_a_common_model_serves_too_with_its_head_to_start_from(tmp_path: Path) -> None:
-    folder = finished(tmp_path, algorithm="codasca", problem="auc")
-    given, data = at_home(folder, newcomer(tmp_path))
-    outcome = personalise(given, data, steps=1, lr=1e-9, lr_dual=1e-9)
-    network = in_order(given)
-    assert torch.allclose(outcome.model["x"][:-2], network, atol=1e-6)
-    assert outcome.model["x"][-2:].tolist() == pytest.approx([given.facts["a"], given.facts["b"]], abs=1e-6)
-    assert outcome.model["y"].tolist() == pytest.approx([given.facts["alpha"]], abs=1e-6)
-
-
 def test_how_the_runs_data_were_split_plays_no_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = {"algorithm": "fedrep", "problem": "cross-entropy", "dataset": "digits", "sites": 3, "rounds": 1}
     folder = simulate({**run, "personal-test": True, "workers": 1, "runs-dir": str(tmp_path)}).folder
@@ -193,22 +160,6 @@ def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
         assert main(["personalise", *arguments, *change]) == 0
         trained.append(capsys.readouterr().out.split(" parameters trained")[0].split(", ")[-1])
     assert trained == ["11 of 123", "83 of 123"]
-
-
-@pytest.mark.usefixtures("small_resnet")
-def test_statistics_of_batch_norm_are_the_new_sites_own(tmp_path: Path) -> None:
-    keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
-    config = site_job(tmp_path, algorithm="fedrep", problem="bce", standardise=False, bn="local", **keys)
-    with SiteGrid(config, [images(tmp_path, k, 100) for k in range(2)]) as grid:
-        folder = coordinate(config, grid, Progress(quiet=True)).folder
-    given = FinishedRun.read(folder)
-    statistics = []
-    for brightness in (60, 200):
-        data = load_site(given.config.data(str(images(tmp_path, 7, brightness)["data-dir"])), 0, 1)
-        outcome = personalise(given, data, steps=1)
-        assert np.isfinite(outcome.before["loss"])
-        statistics.append(outcome.model["buffers"])
-    assert not torch.equal(*statistics)
 
 
 @pytest.mark.parametrize("name", ["d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod"])

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from client_app.__main__ import main
 from server_app import simulate
-from tests.client_app.newcomers import finished, newcomer
+from tests.client_app.newcomer import finished, newcomer
 from tests.server_app.sites import saddle_job, table, write_table
 
 

@@ -53,7 +53,7 @@ def test_pyproject_and_code_have_equal_defaults() -> None:
 def test_every_key_in_pyproject_has_a_comment() -> None:
     text = PYPROJECT.read_text(encoding="utf-8")
     lines = text[text.index("[tool.flwr.app.config]") :].splitlines()
-    keys = [line for line in lines if re.match(r"[a-z-]+ *=", line)]
+    keys = [line for line in lines if re.match(r"[a-z0-9-]+ *=", line)]
     assert len(keys) == len(declared())
     assert [line for line in keys if not re.search(r"# .*\w", line.split("=", 1)[1])] == []
 
@@ -134,7 +134,7 @@ def test_a_step_size_without_its_table_is_taken_for_the_chosen_algorithms(algori
 
 EARLIER = ["prior", "score", "margin", "radius", "robust-loss", "ways", "shots", "queries", "inner-lr", "inner-steps",
            "test-inner-steps", "test-tasks", "inner-samples", "sigma-ratio", "dimension", "heterogeneity",
-           "saddle-file"]  # fmt: skip
+           "saddle-file", "fgda.alpha", "fmgda.beta"]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", sorted({*EARLIER, *MOVED}))
@@ -278,6 +278,15 @@ def test_an_algorithm_takes_exactly_the_problems_that_it_can_solve(algorithm: st
         ({"min-replies": 9}, ["min-replies = 9", "sites = 8"]),
         ({"sampler": "fixed-positives", "positives-per-batch": 16}, ["positives-per-batch = 16", "batch-size = 16"]),
         ({"positive-classes": "1-3", "negative-classes": "3,4"}, ["positive-classes", "negative-classes", "3"]),
+        ({"init-from": "runs/a", "pretrained": "b.pth", "model": "resnet18"}, ["init-from", "pretrained", "one model"]),
+        ({"pretrained": "b.pth", "model": "mlp"}, ["pretrained = 'b.pth'", "'mlp'", "resnet18 or resnet50"]),
+        ({"init-from": "runs/a", "problem": "saddle"}, ["init-from = 'runs/a'", "'saddle' has no network"]),
+        ({"pretrained": "b.pth", "problem": "saddle"}, ["pretrained = 'b.pth'", "'saddle' has no network"]),
+        ({"init-head": "fresh"}, ["init-head = 'fresh'", "init-from, which is empty"]),
+        *(
+            ({"algorithm": name, "problem": "bce", "init-from": "runs/a"}, [name, 'take init-head = "fresh"'])
+            for name in ("fedrep", "deprl")
+        ),
         ({"partition": "sites"}, ["partition", "breast-cancer"]),
     ],
 )

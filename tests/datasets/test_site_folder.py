@@ -255,13 +255,21 @@ def test_bad_images(table: Write, tmp_path: Path) -> None:
     for part in (
         "are missing: row 3 ('gone.png')",
         "lie outside the folder: row 4 ('../outside.png')",
-        "cannot be read: row 5 ('text.png'",
-        "have another size than most: row 6 ('wide.png': 9x4, most 6x4)",
-        "have more than 8 bits a channel: row 7 ('deep.png': mode I;16)",
+        "cannot be read: row 5 ('text.png'): no image",
+        "have another size than most: row 6 ('wide.png'): 9x4, most 6x4; set image-size",
+        "have more than 8 bits a channel: row 7 ('deep.png'): mode I;16",
     ):
         assert part in str(error)
     assert ".png" not in error.public
     assert "labels.csv: 1 images are missing" in error.public
+
+
+def test_images_of_any_size_are_scaled_to_that_of_the_run(table: Write) -> None:
+    config = table(LISTED, name="labels.csv", image_size=5)
+    Image.new("L", (60, 41), 2).save(images(config) / "p2.png")
+    part = load_site(config, 0, 1)
+    assert part.train.shape == (1, 5, 5)
+    assert part.train.inputs.unique().tolist() == [0, 1, 2, 3]
 
 
 def test_a_link_may_not_lead_outside(table: Write, tmp_path: Path) -> None:

@@ -42,6 +42,30 @@ def test_idx_files(tmp_path: Path, dataset: str, place: str, packed: bool) -> No
     )  # nothing unpacked
 
 
+def test_pairs_of_digits_are_two_halved_digits_of_the_same_part_and_their_classes(tmp_path: Path) -> None:
+    arrays = write_mnist(tmp_path / "mnist/MNIST/raw", packed=False)
+    config = DataConfig(dataset="mnist-pairs", data_root=str(tmp_path), binary=False, holdout_share=0, download=False)
+    test, train = load_test(config), load_site(config, 0, 1).train
+    assert test is not None
+    for part, samples in (("train", train), ("t10k", test)):
+        images, labels = arrays[f"{part}-images-idx3"].astype(float), arrays[f"{part}-labels-idx1"]
+        halved = np.rint(images.reshape(-1, 14, 2, 14, 2).mean((2, 4))).astype(np.uint8)
+        place_of = {
+            (digit.tobytes(), label): place for place, (digit, label) in enumerate(zip(halved, labels, strict=True))
+        }
+        found = samples.inputs[samples.rows, 0].numpy()
+        classes = samples.targets().numpy()
+        sides = [
+            [
+                place_of[np.ascontiguousarray(image[:, half]).tobytes(), label]
+                for image, label in zip(found, of_side, strict=True)
+            ]
+            for half, of_side in ((slice(0, 14), classes // 10), (slice(14, 28), classes % 10))
+        ]
+        assert [sorted(side) for side in sides] == [list(range(len(labels)))] * 2, "every digit once on either side"
+        assert sides[0] != sides[1]
+
+
 @pytest.mark.parametrize(
     "spoil", [lambda content: content[:-1], lambda content: b"x" + content[1:], lambda content: b""]
 )

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from bin import docs
 from config import RunConfig
 from datasets import Facts
-from federation import Algorithm, Card, FederatedStrategy, Reply, Site, Turn
+from federation import Algorithm, Card, Reply, Site, Turn
 from keys import flatten, hyper, read_overrides
 from models import MODELS
 from problems import PROBLEMS, capabilities, papers
@@ -32,7 +32,7 @@ from server_app import simulate
 from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
-from strategies.local_steps import step
+from strategies.local_steps import LocalSteps
 from tests.strategies.cards import value
 
 REPO = Path(__file__).resolve().parents[2]
@@ -190,7 +190,7 @@ def played(algorithm: Any, rounds: int) -> tuple[Arrays, dict[int, Arrays]]:
 
 def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
-    names = {"dataclass": dataclass, "FederatedStrategy": FederatedStrategy, "Card": Card, "hyper": hyper, "step": step}
+    names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "Card": Card, "hyper": hyper}
     exec(compile(source, "add-an-algorithm.md", "exec", flags=annotations.compiler_flag), names)
     method: Any = names["PFedMe"]
     # With ηλ = 1 and one step on θ for each on w, w takes the steps of θ: in the first round it is that of FedAvg.

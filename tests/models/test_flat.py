@@ -328,3 +328,10 @@ def test_a_module_that_no_vector_can_hold_is_refused() -> None:
         FlatNetwork(nn.ReLU())
     with pytest.raises(ModelError, match=r"mixes torch.float32 on cpu and torch.float64 on cpu"):
         FlatNetwork(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double()))
+
+
+def test_the_head_has_its_layers_statistics_with_it() -> None:
+    layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 1)]
+    names = {name for name in nn.Sequential(*layers).state_dict() if name[0] in "234"}
+    assert len(names) == 1 + 5 + 2
+    assert FlatNetwork(nn.Sequential(*layers), "2").names_in_head() == names

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import MODELS, FlatNetwork, ModelError, build, keeps_statistics
+from models.dropout import Dropout
 
 VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
 CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")
-PLAIN = ("alexnet", "vgg11")
+PLAIN = ("alexnet", "vgg11", "cnn7")
 DEEP = ("resnet18", "resnet50", "densenet121", "efficientnet-b0")
 SMALLEST = {name: 17 if name == "efficientnet-b0" else 16 for name in (*PLAIN, *DEEP)}
 DISTINCT = tuple(name for name in MODELS if name != "resnet50")  # built as resnet18 is, in twice the time
@@ -204,6 +205,94 @@ def test_widths_are_at_least_one(wrong: dict[str, int]) -> None:
 
 # ---------------------------------------------------------------------- the networks of DePRL
 
+# Tables 4 to 6, row by row: (inputs, outputs, stride) of a 3 x 3 convolution with padding 1, (inputs, outputs) of a
+# fully connected layer, the rate of a dropout. `_vgg11` and `_alexnet` say which rows contradict themselves.
+TABLE_4 = [
+    *[(3, 64, 1), "pool", (64, 128, 1), (128, 128, 1), "pool", (128, 256, 1), (256, 256, 1), "pool"],
+    *[(256, 512, 1), (512, 512, 1), "pool", (512, 512, 1), "pool"],
+    *[0.2, (512, 512), (512, 512), 0.2, (512, 100)],
+]
+TABLE_5 = [
+    *[(3, 64, 2), "pool", (64, 192, 1), "pool", (192, 384, 1), (384, 256, 1), (256, 256, 1), "pool"],
+    *[0.2, (1024, 4096), 0.2, (4096, 4096), (4096, 10)],
+]
+TABLE_6 = [(900, 512), 0.05, (512, 256), 0.05, (256, 128), 0.05, (128, 64), (64, 5)]
+
+
+def rows(module: nn.Module) -> list[object]:
+    """Return a network as those tables print it."""
+    found: list[object] = []
+    for layer in module.modules():
+        match layer:
+            case nn.Conv2d(kernel_size=(3, 3), padding=(1, 1)):
+                found.append((layer.in_channels, layer.out_channels, layer.stride[0]))
+            case nn.Linear():
+                found.append((layer.in_features, layer.out_features))
+            case nn.MaxPool2d(kernel_size=2, stride=2, padding=0):
+                found.append("pool")
+            case Dropout():  # ours, which draws from the site's stream
+                found.append(layer.p)
+            case nn.ReLU() | nn.Flatten() | nn.Sequential() | nn.AdaptiveAvgPool2d():
+                pass
+            case _:
+                found.append(layer)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "printed", "parameters"),
+    [
+        (
+            "vgg11",
+            COLOUR,
+            TABLE_4,
+            9 * (3 * 64 + 64 * 128 + 128 * 128 + 128 * 256 + 256 * 256 + 256 * 512 + 512 * 512 + 512 * 512)
+            + (64 + 128 + 128 + 256 + 256 + 512 + 512 + 512)
+            + (512 * 512 + 512 + 512 * 512 + 512 + 512 * 100 + 100),
+        ),
+        (
+            "alexnet",
+            COLOUR,
+            TABLE_5,
+            9 * (3 * 64 + 64 * 192 + 192 * 384 + 384 * 256 + 256 * 256)
+            + (64 + 192 + 384 + 256 + 256)
+            + (1024 * 4096 + 4096 + 4096 * 4096 + 4096 + 4096 * 10 + 10),
+        ),
+        (
+            "dnn",
+            (900,),
+            TABLE_6,
+            900 * 512 + 512 + 512 * 256 + 256 + 256 * 128 + 128 + 128 * 64 + 64 + 64 * 5 + 5,
+        ),
+    ],
+)
+def test_the_networks_of_deprl_are_its_tables(
+    name: str, shape: tuple[int, ...], printed: list[object], parameters: int
+) -> None:
+    last = printed[-1]
+    assert isinstance(last, tuple)
+    module = build(name, shape, last[1])
+    assert rows(module) == printed
+    assert size(module) == parameters
+    weighted = sum(isinstance(row, tuple) for row in printed)
+    assert sum(isinstance(layer, nn.ReLU) for layer in module.modules()) == weighted - 1, "behind all but the head"
+
+
+def test_a_grey_image_of_28_pixels_stands_in_the_frame_of_the_table() -> None:
+    """The paper has AlexNet for Fashion-MNIST, and its table is for 32 pixels."""
+    module = build("alexnet", GREY, 10).eval()
+    assert size(module) == size(build("alexnet", (1, 32, 32), 10))
+    framed = build("alexnet", (1, 32, 32), 10).eval()
+    framed.load_state_dict(module.state_dict())
+    image = torch.rand(2, *GREY)
+    with torch.no_grad():
+        torch.testing.assert_close(module(image), framed(nn.functional.pad(image, (2, 2, 2, 2))))
+
+
+def test_cnn7_has_seven_layers_with_weights() -> None:
+    counted = [isinstance(layer, nn.Conv2d | nn.Linear) for layer in build("cnn7", COLOUR).modules()]
+    assert sum(counted) == 7
+
 
 def widths(module: nn.Module) -> list[int]:
     """Return what goes into each fully connected layer, and what comes out of the last."""
@@ -211,32 +300,20 @@ def widths(module: nn.Module) -> list[int]:
     return [layer.in_features for layer in layers] + [layers[-1].out_features]
 
 
-@pytest.mark.parametrize("shape", [GREY, COLOUR])
-def test_the_networks_of_deprl_have_its_widths(shape: tuple[int, ...]) -> None:
-    assert widths(build("vgg11", shape, 10)) == [4096, 512, 512, 10]
-    assert widths(build("alexnet", shape, 10)) == [1024, 512, 512, 10]
-    for name, layers in (("vgg11", 8), ("alexnet", 5)):
-        module = build(name, shape, 10)
-        assert sum(isinstance(layer, nn.Conv2d) for layer in module.modules()) == layers
-    assert widths(build("dnn", (900,), 5)) == [900, 512, 256, 128, 64, 5]
-    rates = [layer.p for layer in build("dnn", (900,), 5).modules() if isinstance(layer, nn.Dropout)]
-    assert rates == [0.05] * 4, "one behind each hidden layer, none behind the head"
-
-
-@pytest.mark.parametrize("name", ["vgg11", "alexnet"])
+@pytest.mark.parametrize("name", PLAIN)
 def test_deep_networks_without_normalisation_start_at_the_scale_of_their_inputs(name: str) -> None:
     """With PyTorch's own initialisation the features would be a thousandth of the inputs, and training stand still."""
     inputs = torch.randn(16, *COLOUR, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         features = build(name, COLOUR).get_submodule("body")(inputs)
-    assert 0.05 < features.square().mean().sqrt() < 2
+    assert 0.05 < features.square().mean().sqrt() < 5
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.sampled_from(["vgg11", "alexnet"]), st.integers(1, 3), st.integers(12, 70), st.integers(12, 70))
+@given(st.sampled_from(PLAIN), st.integers(1, 3), st.integers(12, 70), st.integers(12, 70))
 def test_images_of_every_size_fit_the_same_classifier(name: str, c: int, h: int, w: int) -> None:
     try:
-        module = build(name, (c, h, w))
+        module = build(name, (c, h, w)).eval()
     except ModelError:
         assert min(h, w) < 16
     else:

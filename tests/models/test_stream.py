@@ -168,7 +168,7 @@ def test_a_pass_that_fails_leaves_the_global_state_as_it_was() -> None:
 
 def test_networks_of_plain_layers_pay_nothing() -> None:
     """Their passes are so short that the change of the generators' state would show."""
-    plain = {"linear", "mlp", "lenet5", "cnn-mnist", "cnn-cifar", "conv4", "alexnet", "vgg11"}
+    plain = {"linear", "mlp", "lenet5", "cnn-mnist", "cnn-cifar", "cnn7", "conv4"}
     assert {name for name in MODELS if not may_draw(build(name, (3, 32, 32)))} == plain
 
 

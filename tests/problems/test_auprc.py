@@ -151,9 +151,9 @@ def test_an_evaluation_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     shapes: list[int] = []
     precision = problem.precision
 
-    def noting(positives: Tensor, h: Tensor, labels: Tensor) -> Tensor:
+    def noting(positives: Tensor, *others: Tensor) -> Tensor:
         shapes.append(len(positives))
-        return precision(positives, h, labels)
+        return precision(positives, *others)
 
     monkeypatch.setattr(problem, "precision", noting)
     monkeypatch.setattr(module, "PAIRS", 800)

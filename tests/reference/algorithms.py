@@ -6,7 +6,7 @@ Nothing here is shared with the product. Every function returns the server's mod
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -81,6 +81,37 @@ def fedavg(
     return history
 
 
+def fedavg_adam(
+    game: Game,
+    x: Vector,
+    stages: list[Stage],
+    eta: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weights: Sequence[float] | None = None,
+    participants: Sequence[Collection[int]] | None = None,
+) -> list[Vector]:
+    """FedAvg whose clients take Adam's steps (Kingma & Ba 2015, Algorithm 1), m = v = t = 0 in every round."""
+    weights = weights or [1.0] * game.clients
+    history = []
+    for stage in stages:
+        for r in stage.rounds:
+            chosen = everyone(game, r, participants)
+            answers = []
+            for k in chosen:
+                xk, m, v = x.copy(), np.zeros_like(x), np.zeros_like(x)
+                for t in range(1, stage.steps + 1):
+                    g = game.gradients(k, xk, np.zeros(0), r, t - 1)[0]
+                    m = betas[0] * m + (1 - betas[0]) * g
+                    v = betas[1] * v + (1 - betas[1]) * g**2
+                    m_hat, v_hat = m / (1 - betas[0] ** t), v / (1 - betas[1] ** t)
+                    xk = xk - eta * stage.shrink * m_hat / (np.sqrt(v_hat) + epsilon)
+                answers.append(xk)
+            x = weighted(answers, [weights[k] for k in chosen])
+            history.append(x)
+    return history
+
+
 def local_sgda(
     game: Game,
     x: Vector,
@@ -139,11 +170,12 @@ def coda_plus(
                     iterates[k].append((xk, yk))
                 answers_x.append(xk)
                 answers_y.append(yk)
-            if r == stage.rounds[-1]:  # the average over iterations at each client, then over clients
-                answers_x = [np.mean([point[0] for point in iterates[k]], axis=0) for k in chosen]
-                answers_y = [np.mean([point[1] for point in iterates[k]], axis=0) for k in chosen]
-            x = weighted(answers_x, [weights[k] for k in chosen])
-            y = weighted(answers_y, [weights[k] for k in chosen])
+            share = [weights[k] for k in chosen]
+            x, y = weighted(answers_x, share), weighted(answers_y, share)
+            if r == stage.rounds[-1]:  # the average over clients and iterations, also of clients that are not here now
+                share = [weights[k] for k in range(game.clients) for _ in iterates[k]]
+                every_x, every_y = zip(*(point for points in iterates for point in points), strict=True)
+                x, y = weighted(every_x, share), weighted(every_y, share)
             history.append((x, y))
     return history
 
@@ -159,10 +191,12 @@ def codasca(
     weights: Sequence[float] | None = None,
     participants: Sequence[Collection[int]] | None = None,
     lost: Collection[tuple[int, int]] = (),
+    output: Callable[[list[Point]], Point] = lambda points: points[-1],
 ) -> list[Point]:
     """CODASCA; with ``participants`` the server adds up changes of control variates instead of averaging them.
 
-    ``lost`` holds (round, client): there the client starts without its memory.
+    ``lost`` holds (round, client): there the client starts without its memory. ``output`` makes what a stage hands on
+    of the points of its rounds.
     """
     weights = weights or [1.0] * game.clients
     history = []
@@ -172,6 +206,7 @@ def codasca(
         c_x, c_y = np.zeros_like(x), np.zeros_like(y)
         own_x = [np.zeros_like(x) for _ in range(game.clients)]
         own_y = [np.zeros_like(y) for _ in range(game.clients)]
+        points = []
         for r in stage.rounds:
             chosen = everyone(game, r, participants)
             answers_x, answers_y, changes_x, changes_y = [], [], [], []
@@ -199,5 +234,8 @@ def codasca(
                     c_y = c_y + weight * change_y / sum(weights)
             x = x + eta_global * (weighted(answers_x, share) - x)
             y = y + eta_global * (weighted(answers_y, share) - y)
+            points.append((x, y))
+            if r == stage.rounds[-1]:
+                x, y = output(points)
             history.append((x, y))
     return history

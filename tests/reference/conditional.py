@@ -83,16 +83,17 @@ def fcsg_m(
     weights: Sequence[float],
     participants: Participants = None,
     shrink: Callable[[int], float] = lambda r: 1.0,
+    first: int = 0,
 ) -> list[Vector]:
-    """FCSG-M; with β = 1 FCSG. ``shrink`` of a round multiplies α."""
+    """FCSG-M; with β = 1 FCSG. ``shrink`` of a round multiplies α; ``first`` outer samples start u, 0: a mini-batch."""
     x, u, history = game.x, None, []
     for r in range(1, rounds + 1):
         chosen = range(game.clients) if participants is None else sorted(participants[r - 1])
         xs, us = dict.fromkeys(chosen, x), dict.fromkeys(chosen, u)
         for t in range(steps):
             for k in chosen:
-                fresh = game.gradient(k, xs[k], r, t, game.outer)
                 before = us[k]
+                fresh = game.gradient(k, xs[k], r, t, first if r == 1 and t == 0 and first else game.outer)
                 us[k] = fresh if before is None else (1 - beta) * before + beta * fresh
                 xs[k] = xs[k] - alpha * shrink(r) * us[k]
         share = [weights[k] for k in chosen]

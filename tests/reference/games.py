@@ -78,6 +78,11 @@ class RegressionGame:
             self._drawn[place] = np.random.default_rng([self.seed, *place]).choice(self.size, self.batch, replace=False)
         return self._drawn[place]
 
+    def epoch(self, client: int, round: int, step: int) -> list[Rows]:
+        """Return the batches of a pass over all rows, in place of the batch of a step."""
+        order = np.random.default_rng([self.seed, client, round, step, 1]).permutation(self.size)
+        return np.split(order, self.size // self.batch)
+
     def gradients(self, client: int, x: Vector, y: Vector, round: int, step: int) -> tuple[Vector, Vector]:
         return self.gradients_on(self.rows(client, round, step), client, x, y)
 

@@ -140,9 +140,10 @@ def coda(
                 answers_y.append(yk)
             share = [weights[k] for k in chosen]
             if r == stage.rounds[-1]:
-                x = weighted([np.mean(iterates[k], axis=0) for k in chosen], share)
+                counts = [weights[k] * len(iterates[k]) for k in chosen]  # one that lost its memory has fewer
+                x = weighted([np.mean(iterates[k], axis=0) for k in chosen], counts)
                 sums = [dual_sums(game, k, x) for k in chosen]
-                y = np.sum([total for total, _ in sums], axis=0) / sum(count for _, count in sums)
+                y = weighted([total / count for total, count in sums], share)
             else:
                 x, y = weighted(answers_x, share), weighted(answers_y, share)
             history.append((x, y))

@@ -8,15 +8,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tests.reference.algorithms import Point, Stage, everyone, weighted
-from tests.reference.games import Game, Vector
+from tests.reference.games import Game, RegressionGame, Vector
 
 Models = list[Point]
 Mask = np.ndarray
 Layer = tuple[slice, tuple[int, ...]]
+Gradients = Callable[[Vector, Vector], Point]
+
+
+class Sgd(NamedTuple):
+    """Step sizes that fall from round to round, weight decay, and a heavy ball that starts at rest in each round."""
+
+    decay: float = 1.0
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+    def rate(self, stage: Stage, r: int) -> float:
+        rate = stage.shrink
+        for _ in range(1, r):
+            rate *= self.decay
+        return rate
+
+    def velocity(self, v: Vector, g: Vector, x: Vector) -> Vector:
+        return self.momentum * v + g + self.weight_decay * x
+
+
+PLAIN = Sgd()
 
 
 def metropolis(edges: Collection[tuple[int, int]], clients: int) -> np.ndarray:
@@ -36,51 +58,77 @@ def mixed(w: np.ndarray, vectors: Sequence[Vector]) -> list[Vector]:
 
 
 def d_psgd(
-    game: Game, x: Vector, y: Vector, stages: Sequence[Stage], lr: float, lr_dual: float, w: np.ndarray
-) -> list[Models]:
-    xs, ys, history = [x] * game.clients, [y] * game.clients, []
-    for stage in stages:
-        for r in stage.rounds:
-            for k in range(game.clients):
-                for t in range(stage.steps):
-                    gx, gy = game.gradients(k, xs[k], ys[k], r, t)
-                    xs[k] = xs[k] - lr * stage.shrink * gx
-                    ys[k] = game.feasible(ys[k] + lr_dual * stage.shrink * gy)
-            xs = mixed(w, xs)
-            history.append(list(zip(xs, ys, strict=True)))
-    return history
-
-
-def head_and_body(
     game: Game,
     x: Vector,
     y: Vector,
     stages: Sequence[Stage],
-    split: int,
+    lr: float,
+    lr_dual: float,
+    w: Callable[[int], np.ndarray],
+    sgd: Sgd = PLAIN,
+) -> list[Models]:
+    """``w`` gives W of the mixing after each round."""
+    xs, ys, history = [x] * game.clients, [y] * game.clients, []
+    for stage in stages:
+        for r in stage.rounds:
+            rate = sgd.rate(stage, r)
+            for k in range(game.clients):
+                v = 0 * x
+                for t in range(stage.steps):
+                    gx, gy = game.gradients(k, xs[k], ys[k], r, t)
+                    v = sgd.velocity(v, gx, xs[k])
+                    xs[k] = xs[k] - lr * rate * v
+                    ys[k] = game.feasible(ys[k] + lr_dual * rate * gy)
+            xs = mixed(w(r), xs)
+            history.append(list(zip(xs, ys, strict=True)))
+    return history
+
+
+def gradients_of(game: Game, k: int, r: int, first: int, count: int, epochs: bool) -> list[Gradients]:
+    """Return those of so many steps, from number ``first`` on, or of the batches of as many passes over client k."""
+    if not epochs:
+        return [lambda x, y, t=t: game.gradients(k, x, y, r, t) for t in range(first, first + count)]
+    assert isinstance(game, RegressionGame), "the others have no rows to pass over"
+    batches = [rows for e in range(first, first + count) for rows in game.epoch(k, r, e)]
+    return [lambda x, y, rows=rows: game.gradients_on(rows, k, x, y) for rows in batches]
+
+
+def head_and_body(
+    game: Game,
+    body: Vector,
+    heads: Sequence[Vector],
+    y: Vector,
+    stages: Sequence[Stage],
     lrs: tuple[float, float, float],
     body_steps: int,
     combine: Callable[[list[Vector], list[int]], list[Vector]],
-    decay: float = 1.0,
-    weight_decay: float = 0.0,
+    sgd: Sgd = PLAIN,
     participants: Sequence[Collection[int]] | None = None,
+    epochs: tuple[bool, bool] = (False, False),
 ) -> list[Models]:
-    """DePRL and FedRep: they differ in ``combine``, from the bodies of those who took part to everybody's next one."""
+    """DePRL and FedRep: they differ in ``combine``, from the bodies of those who took part to everybody's next one.
+
+    ``epochs`` says whether steps on the head, and on the body, are counted in passes over the client's rows.
+    """
     alpha, beta, eta = lrs
-    bodies, heads, ys = [x[:split]] * game.clients, [x[split:]] * game.clients, [y] * game.clients
+    split = len(body)
+    bodies, heads, ys = [body] * game.clients, list(heads), [y] * game.clients
     history = []
     for stage in stages:
         for r in stage.rounds:
-            rate = stage.shrink * decay ** (r - 1)
+            rate = sgd.rate(stage, r)
             trained, chosen = [], everyone(game, r, participants)
             for k in chosen:
-                body = bodies[k]
-                for t in range(stage.steps):
-                    gx, gy = game.gradients(k, np.concatenate([body, heads[k]]), ys[k], r, t)
-                    heads[k] = heads[k] - alpha * rate * (gx[split:] + weight_decay * heads[k])
+                body, v, u = bodies[k], 0 * heads[k], 0 * bodies[k]
+                for gradients in gradients_of(game, k, r, 0, stage.steps, epochs[0]):
+                    gx, gy = gradients(np.concatenate([body, heads[k]]), ys[k])
+                    v = sgd.velocity(v, gx[split:], heads[k])
+                    heads[k] = heads[k] - alpha * rate * v
                     ys[k] = game.feasible(ys[k] + eta * rate * gy)
-                for t in range(stage.steps, stage.steps + body_steps):
-                    gx, _ = game.gradients(k, np.concatenate([body, heads[k]]), ys[k], r, t)
-                    body = body - beta * rate * (gx[:split] + weight_decay * body)
+                for gradients in gradients_of(game, k, r, stage.steps, body_steps, epochs[1]):
+                    gx, _ = gradients(np.concatenate([body, heads[k]]), ys[k])
+                    u = sgd.velocity(u, gx[:split], body)
+                    body = body - beta * rate * u
                 trained.append(body)
             bodies = combine(trained, chosen)
             history.append([(np.concatenate([bodies[k], heads[k]]), ys[k]) for k in range(game.clients)])
@@ -97,22 +145,26 @@ def ditto(
     lam: float,
     weights: Sequence[float],
     participants: Sequence[Collection[int]] | None = None,
+    sgd: Sgd = PLAIN,
 ) -> tuple[list[Models], list[Point]]:
     """Return each client's own model, and the common one; a client that never took part has the common one."""
     w, yw, own = x, y, dict[int, Point]()
     history, common = [], []
     for stage in stages:
-        lr_now, dual_now = lr * stage.shrink, lr_dual * stage.shrink
         for r in stage.rounds:
+            lr_now, dual_now = lr * sgd.rate(stage, r), lr_dual * sgd.rate(stage, r)
             answers, chosen = [], everyone(game, r, participants)
             for k in chosen:
                 u, yu = w, yw
                 v, z = own.get(k, (w, yw))
+                speed_u, speed_v = 0 * u, 0 * v
                 for t in range(stage.steps):
                     gu, gy = game.gradients(k, u, yu, r, t)
                     gv, gz = game.gradients(k, v, z, r, t)
-                    u, yu = u - lr_now * gu, game.feasible(yu + dual_now * gy)
-                    v, z = v - lr_now * (gv + lam * (v - w)), game.feasible(z + dual_now * gz)
+                    speed_u = sgd.velocity(speed_u, gu, u)
+                    speed_v = sgd.velocity(speed_v, gv + lam * (v - w), v)
+                    u, yu = u - lr_now * speed_u, game.feasible(yu + dual_now * gy)
+                    v, z = v - lr_now * speed_v, game.feasible(z + dual_now * gz)
                 own[k] = v, z
                 answers.append((u, yu))
             share = [weights[k] for k in chosen]
@@ -133,6 +185,7 @@ def dispfl(
     layers: Sequence[Layer],
     masks: Sequence[Mask],
     w: np.ndarray,
+    sgd: Sgd = PLAIN,
 ) -> list[Models]:
     """``masks`` are the clients' first ones, of True and False."""
     rounds = stages[-1].rounds[-1]
@@ -140,11 +193,14 @@ def dispfl(
     xs, ys, history = [x * mask for mask in masks], [y] * game.clients, []
     for stage in stages:
         for r in stage.rounds:
+            step = sgd.rate(stage, r)
             for k in range(game.clients):
+                v = 0 * x
                 for t in range(stage.steps):
                     gx, gy = game.gradients(k, xs[k], ys[k], r, t)
-                    xs[k] = xs[k] - lr * stage.shrink * gx * masks[k]
-                    ys[k] = game.feasible(ys[k] + lr_dual * stage.shrink * gy)
+                    v = sgd.velocity(v, gx, xs[k])
+                    xs[k] = xs[k] - lr * step * v * masks[k]
+                    ys[k] = game.feasible(ys[k] + lr_dual * step * gy)
                 gx, _ = game.gradients(k, xs[k], ys[k], r, stage.steps)
                 rate = prune / 2 * (1 + math.cos(math.pi * (r - 1) / rounds))
                 for place, shape in layers:
@@ -216,6 +272,7 @@ def fedrod(
     lr_head: float,
     weights: Sequence[float],
     participants: Sequence[Collection[int]] | None = None,
+    sgd: Sgd = PLAIN,
 ) -> list[list[Vector]]:
     """Return, for each round, each client's own predictor: the generic model with both heads added up."""
     x, split = game.x, game.split
@@ -223,14 +280,16 @@ def fedrod(
     history = []
     for stage in stages:
         for r in stage.rounds:
-            answers = []
+            answers, rate = [], sgd.rate(stage, r)
             chosen = sorted(range(game.clients) if participants is None else participants[r - 1])
             for k in chosen:
                 u, theta = x, thetas[k]
+                v, speed = 0 * u, 0 * theta
                 for t in range(stage.steps):
                     both = np.concatenate([u[:split], u[split:] + theta])
                     generic, plain = game.gradient(k, u, r, t, True), game.gradient(k, both, r, t, False)
-                    u, theta = u - lr * stage.shrink * generic, theta - lr_head * stage.shrink * plain[split:]
+                    v, speed = sgd.velocity(v, generic, u), sgd.velocity(speed, plain[split:], theta)
+                    u, theta = u - lr * rate * v, theta - lr_head * rate * speed
                 thetas[k] = theta
                 answers.append(u)
             x = weighted(answers, [weights[k] for k in chosen])

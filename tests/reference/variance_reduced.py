@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from tests.reference.algorithms import Point, Stage, everyone, weighted
 from tests.reference.games import Game, Vector
 
@@ -26,7 +24,7 @@ def sagda(
     participants: Sequence[Collection[int]] | None = None,
     lost: Collection[tuple[int, int]] = (),
 ) -> list[Point]:
-    """SAGDA; a client in ``lost``, a set of (round, client), takes its steps with a control variate of zero."""
+    """SAGDA; a client in ``lost``, a set of (round, client), takes its steps without a correction."""
     weights = weights or [1.0] * game.clients
     history = []
     for stage in stages:
@@ -38,7 +36,7 @@ def sagda(
             v_y = weighted([own[k][1] for k in chosen], share)
             moved_x, moved_y = [], []
             for k in chosen:
-                u_x, u_y = (np.zeros_like(x), np.zeros_like(y)) if (r, k) in lost else own[k]
+                u_x, u_y = (v_x, v_y) if (r, k) in lost else own[k]
                 xk, yk = x.copy(), y.copy()
                 for t in range(stage.steps):
                     by_x, by_y = game.gradients(k, xk, yk, 2 * r, t)

@@ -46,6 +46,8 @@ def auc_job(folder: Path, name: str, **keys: Value) -> dict[str, Value]:
         "run-name": name,
         "wait-timeout": 180.0,
         "round-timeout": 180.0,
+        "init-from": str(folder / "first"),  # which the coordinator reads, whatever the engine
+        "init-head": "fresh",
     }
     return job | {key.replace("_", "-"): value for key, value in keys.items()}
 
@@ -71,6 +73,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job in the local engine, in this process."""
     folder = tmp_path_factory.mktemp("engines")
+    simulate(auc_job(folder, "first", init_from="", init_head="keep", seed=7))
     return simulate(auc_job(folder, "local-1", workers=1)).folder
 
 
@@ -97,16 +100,17 @@ def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs_on")
-def test_a_flower_deployment(tmp_path: Path) -> None:
+def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
     """One round: that of several, with what a site remembers, is tested with the containers' commands."""
-    reference = simulate(auc_job(tmp_path, "local", workers=1, rounds=1)).folder
+    folder = reference.parent
+    short = simulate(auc_job(folder, "one-round", workers=1, rounds=1)).folder
     nodes: list[dict[str, Value]] = [{"partition-id": k, "num-partitions": SITES} for k in (2, 0, 1)]
     for k, node in enumerate(nodes):
         node["state-dir"] = str(tmp_path / f"state-{k}")
     with processes.deployment(tmp_path, nodes) as federation:
-        outcome = federation.submit(auc_job(tmp_path, "deployment", rounds=1))
+        outcome = federation.submit(auc_job(folder, "deployment", rounds=1))
         assert outcome.ok, outcome.log
-    assert_same_bits(reference, tmp_path / "deployment")
+    assert_same_bits(short, folder / "deployment")
     # A site forgets a run at its end.
     assert [path for k in range(SITES) for path in (tmp_path / f"state-{k}").rglob("*.safetensors")] == []
 

@@ -25,7 +25,7 @@ TOLD = {key_of(f.name) for f in fields(Facts)}  # once, at the start of a run
 ALLOWED = {
     "query": {"facts": TOLD},
     "train": {
-        "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean", "body", "mask", "values"},
+        "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean", "count", "body", "mask", "values"},
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
         "cost": {"gradients", "samples", "seconds"},
     },

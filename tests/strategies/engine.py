@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,23 @@ class Watched(LocalGrid):
         messages = list(messages)
         if messages[0].metadata.message_type == "train":
             self.asked.append([message.metadata.dst_node_id - 1 for message in messages])
+        return super().push_messages(messages)
+
+
+class Forgetful(LocalGrid):
+    """The local engine; all that sites remember is deleted before the messages of some rounds leave."""
+
+    rounds: Collection[int] = ()
+    deleted = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        config = messages[0].content.config_records["config"]
+        if messages[0].metadata.message_type == "train" and config["round"] in self.rounds:
+            folder = self.state / f"run-{self.run_id}"
+            if folder.exists():
+                shutil.rmtree(folder)
+                self.deleted += 1
         return super().push_messages(messages)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -44,6 +44,10 @@ class RegressionOracle:
         self.step += 1
         return self.batch(rows)
 
+    def epoch(self) -> Iterator[Batch]:
+        self.step += 1
+        return map(self.batch, self.game.epoch(self.site, self.round, self.step - 1))
+
     def batch(self, rows: np.ndarray) -> Batch:
         data = np.column_stack([self.game.features[self.site][rows], self.game.couplings[self.site][rows]])
         return torch.from_numpy(data), torch.from_numpy(self.game.targets[self.site][rows])
@@ -69,17 +73,20 @@ class RegressionOracle:
 
 
 class Parted:
-    """An oracle of a closed form, with what algorithms ask of a network: a head, layers, classes, a random stream."""
+    """An oracle of a closed form, with what algorithms ask of a network: layers, a first head of the site's own, ..."""
 
     def __init__(self, oracle: Any, start: Arrays, site: int, head: int, layers: Layers = ()) -> None:
-        self.oracle, self.start, self.head, self.layers = oracle, start, head, layers
+        self.oracle, self.start, self.site, self.head, self.layers = oracle, start, site, head, layers
         self.generator = torch.Generator().manual_seed(site)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.oracle, name)
 
     def fresh(self) -> Arrays:
-        return {"head": self.start["x"][self.head :]} | {n: v for n, v in self.start.items() if n == "y"}
+        head = self.start["x"][self.head :]
+        return {"head": head + torch.linspace(0, 0.3 * self.site, len(head))} | {
+            n: v for n, v in self.start.items() if n == "y"
+        }
 
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -142,7 +149,7 @@ def drive(
     history: dict[int, Arrays] = {}
     turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
     for turn in turns:  # what a client knows; the server also knows the weights
-        if turn.phase != strategy.phases[0] and isinstance(strategy, SkipsPhases) and not strategy.plays(turn):
+        if isinstance(strategy, SkipsPhases) and not strategy.plays(turn):
             continue
         r, server_turn = turn.round, replace(turn, total_weight=total)
         asked = range(sites) if participants is None else sorted(participants[r - 1])

@@ -42,7 +42,7 @@ def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> t
     model = {name: path[-1][name] for name in start}
     turn = strategy.turn(rounds, rounds, strategy.phases[-1], K)
     sent = [strategy.final(path[-1], model, turn, Site(k, f"site-{k}", k + 1)) for k in range(K)]
-    return [strategy.personal(sent[k], kept.get(k, {}), oracles(k, 1).fresh()) for k in range(K)], remembered
+    return [strategy.personal(sent[k], kept.get(k, {}), oracles(k, 1).fresh) for k in range(K)], remembered
 
 
 REMEMBERING = [name for name in ALGORITHMS if ALGORITHMS[name].card.remembers]

@@ -64,9 +64,9 @@ def held(
     history = []
     for r, (state, memory) in enumerate(zip(states, memories, strict=True), 1):
         turn = strategy.turn(r, rounds, "train", sites)
-        after = [strategy.broadcast(state, turn, Site(k, "", k + 1)) for k in range(sites)]
-        fresh = [oracles(k, r).fresh() for k in range(sites)]
-        history.append([strategy.personal(after[k], memory[k], fresh[k]) for k in range(sites)])
+        model = {name: state[name] for name in ("x", "y") if name in state}
+        after = [strategy.final(state, model, turn, Site(k, "", k + 1)) for k in range(sites)]
+        history.append([strategy.personal(after[k], memory[k], oracles(k, r).fresh) for k in range(sites)])
     return history
 
 

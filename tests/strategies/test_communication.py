@@ -24,7 +24,7 @@ from tests.strategies.halves import Arrays, OpenOracle, drive
 # A line per exchange, "down > up". Rounds 1-3 are one stage, 4-6 another. Numbers are rounds, "else" all others.
 Exchanges = list[str]
 RECURSIVE: dict[int | str, Exchanges] = {1: ["x y > x y u v"], "else": ["x y u v > x y u v"]}
-PROXIMAL = {1: ["x y > x y"], 4: ["x y > x y"], "else": ["x y x_ref > x y"], 3: ["x y x_ref > x_mean y_mean"]}
+PROXIMAL = {1: ["x y > x y"], 4: ["x y > x y"], "else": ["x y x_ref > x y"], 3: ["x y x_ref > x_mean y_mean count"]}
 PROXIMAL[6] = PROXIMAL[3]
 # S = q² = 2 rounds, from the start of each stage: the snapshot differs from x in its second round.
 SNAPSHOT: dict[int | str, Exchanges] = {"else": ["x y > x y"], 2: ["x y snapshot > x y"], 5: ["x y snapshot > x y"]}
@@ -52,7 +52,7 @@ ROWS: dict[str, dict[int | str, Exchanges]] = {
     },
     "fmgda": RECURSIVE,
     "fgda": RECURSIVE,
-    "adafgda": {1: ["x y > x y u v"], "else": ["x y u v a b > x y u v"]},
+    "adafgda": {1: ["x y > u v", "x y a b > x y u v"], "else": ["x y u v a b > x y u v"]},
     "sagda": {"else": ["x y > ux uy", "x y vx vy > x y"]},
     "fedgda-gt": {"else": ["x y > ux uy", "vx vy > x y"]},
     "cdma": {
@@ -71,8 +71,11 @@ DUAL = {"y", "y_mean", "y_prev", "cy", "v", "dy", "b", "uy", "vy", "dv", "hy"}
 
 
 def numbers(names: str, x: int, y: int) -> int:
-    """Return how many numbers these arrays hold; the sums and counts of AUC's dual are two each."""
-    known = {**dict.fromkeys(PRIMAL, x), **dict.fromkeys(DUAL, y), "sums": 2, "counts": 2, "body": x - HEAD}
+    """Return how many numbers these arrays hold; the sums and counts of AUC's dual are two each.
+
+    A count is an integer of eight bytes, as two numbers.
+    """
+    known = {**dict.fromkeys(PRIMAL, x), **dict.fromkeys(DUAL, y), "sums": 2, "counts": 2, "count": 2, "body": x - HEAD}
     return sum(known[name] for name in names.split())
 
 

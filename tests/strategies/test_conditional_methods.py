@@ -117,19 +117,30 @@ def agree(states: Sequence[Arrays], expected: Sequence[np.ndarray], tolerance: f
 
 @weighting
 @participation
-def test_fcsg(some: Any, weights: list[float]) -> None:
+@pytest.mark.parametrize("first", [1, 7])
+def test_fcsg(first: int, some: Any, weights: list[float]) -> None:
     game = CompositionGame(K)
-    strategy = FCSG(local_steps=STEPS, lr=0.05, fraction=1.0 if some is None else 0.5)
-    agree(run(strategy, game, weights, some), reference.fcsg_m(game, ROUNDS, STEPS, 0.05, 1.0, weights, some))
+    strategy = FCSG(local_steps=STEPS, lr=0.05, fraction=1.0 if some is None else 0.5, initial_batch=first)
+    expected = reference.fcsg_m(game, ROUNDS, STEPS, 0.05, 1.0, weights, some, first=first)
+    agree(run(strategy, game, weights, some), expected)
 
 
 @weighting
 @participation
-@pytest.mark.parametrize("beta", [0.2, 0.9])
-def test_fcsg_m(beta: float, some: Any, weights: list[float]) -> None:
+@pytest.mark.parametrize(("beta", "first"), [(0.2, 7), (0.9, 1)])
+def test_fcsg_m(beta: float, first: int, some: Any, weights: list[float]) -> None:
     game = CompositionGame(K)
-    strategy = FCSGM(local_steps=STEPS, lr=0.05, beta=beta, fraction=1.0 if some is None else 0.5)
-    agree(run(strategy, game, weights, some), reference.fcsg_m(game, ROUNDS, STEPS, 0.05, beta, weights, some))
+    share = 1.0 if some is None else 0.5
+    strategy = FCSGM(local_steps=STEPS, lr=0.05, beta=beta, fraction=share, initial_batch=first)
+    expected = reference.fcsg_m(game, ROUNDS, STEPS, 0.05, beta, weights, some, first=first)
+    agree(run(strategy, game, weights, some), expected)
+
+
+def test_unless_its_samples_are_given_the_first_estimator_is_the_mean_over_q_mini_batches() -> None:
+    game, turn = CompositionGame(1), AccFCSGM(local_steps=3).turn(1, 1, "train", 1)
+    x = torch.from_numpy(game.x)
+    u, _ = recursive_momentum.initial_estimate(CompositionOracle(game, 0, 1), (x, None), 0, turn)  # type: ignore[arg-type]
+    np.testing.assert_allclose(u, np.mean([game.gradient(0, game.x, 1, i, game.outer) for i in range(3)], axis=0))
 
 
 def test_stages_divide_the_step_and_leave_the_momentum() -> None:
@@ -241,7 +252,7 @@ class Identity(RegressionOracle):
     [
         FCSG(local_steps=STEPS, lr=0.05),
         FCSGM(local_steps=STEPS, lr=0.05, beta=1.0),
-        AccFCSGM(local_steps=STEPS, lr=0.05, beta=1.0),
+        AccFCSGM(local_steps=STEPS, lr=0.05, beta=1.0, initial_batch=6),
         LocalSCGD(local_steps=STEPS, lr=0.05, beta=1.0),
         LocalSCGDM(local_steps=STEPS, lr=0.05, beta=1.0, mu=1.0),
     ],
@@ -257,7 +268,8 @@ def test_with_the_identity_inside_it_is_fedavg(strategy: FederatedStrategy) -> N
 def test_one_momentum_and_one_recursive_momentum_serve_all_methods() -> None:
     """No second copy: the minimax methods take theirs from the same two files."""
     assert all(user.momentum is momentum.momentum for user in (fcsg, local_scgd, momentum_sgda))  # type: ignore[attr-defined]
-    for user in (acc_fcsg_m, fmgda, fgda, adafgda):
+    assert issubclass(adafgda.AdaFgda, fgda.Fgda)
+    for user in (acc_fcsg_m, fmgda, fgda):
         assert user.corrected is recursive_momentum.corrected  # type: ignore[attr-defined]
         assert user.initial_estimate is recursive_momentum.initial_estimate  # type: ignore[attr-defined]
 
@@ -303,7 +315,7 @@ JOB: dict[str, Any] = {"problem": "invariant-logistic", "sites": 3, "rounds": 2,
 
 @pytest.mark.parametrize(
     ("algorithm", "vectors_down", "vectors_up", "gradients"),
-    [("fcsg", (1, 1), (1, 1), (3, 3)), ("fcsg-m", (1, 2), (2, 2), (3, 3)), ("acc-fcsg-m", (1, 2), (2, 2), (5, 6))],
+    [("fcsg", (1, 1), (1, 1), (3, 3)), ("fcsg-m", (1, 2), (2, 2), (3, 3)), ("acc-fcsg-m", (1, 2), (2, 2), (7, 6))],
 )
 def test_what_is_exchanged_and_computed_is_what_the_paper_says(
     algorithm: str,
@@ -317,8 +329,7 @@ def test_what_is_exchanged_and_computed_is_what_the_paper_says(
     assert tuple(record["bytes-down"] for record in records) == tuple(3 * 40 * n for n in vectors_down)
     assert tuple(record["bytes-up"] for record in records) == tuple(3 * 40 * n for n in vectors_up)
     assert tuple(record["gradients"] for record in records) == tuple(3 * n for n in gradients)
-    first = 64 + 4 * 2 if algorithm == "acc-fcsg-m" else 3 * 2  # outer samples
-    assert records[0]["samples"] == 3 * first
+    assert records[0]["samples"] == 3 * 2 * gradients[0], "two outer samples each"
 
 
 @pytest.mark.parametrize(("algorithm", "down", "up"), [("local-scgd", (1, 1), (1, 1)), ("local-scgdm", (1, 3), (3, 3))])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +55,32 @@ def test_fedavg(some: Everyone, weights: list[float] | None) -> None:
 
 
 @by_turnout
+def test_fedavg_with_adam(some: Everyone, weights: list[float] | None) -> None:
+    game = RegressionGame(K)
+    strategy = FedAvg(**STAGES, lr=0.02, optimiser="adam", beta1=0.8, beta2=0.95, eps=1e-3, fraction=share(some))
+    oracles = regression_oracles(game)
+    states = drive(strategy, torched(game.x), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
+    expected = reference.fedavg_adam(game, game.x, PLAN, 0.02, (0.8, 0.95), 1e-3, weights, some)
+    for state, x in zip(states, expected, strict=True):
+        np.testing.assert_allclose(state["x"].numpy(), x, rtol=0, atol=1e-9)
+    assert np.abs(expected[-1] - expected[-2]).max() > 1e-6
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_one_round_of_one_site_with_adam_is_torchs_adamw(weight_decay: float) -> None:
+    game, steps = RegressionGame(1), 40
+    strategy = FedAvg(local_steps=steps, lr=0.02, optimiser="adam", weight_decay=weight_decay)
+    x = torch.nn.Parameter(torch.from_numpy(game.x.copy()))
+    adam = torch.optim.AdamW([x], lr=0.02, weight_decay=weight_decay)
+    for t in range(steps):
+        x.grad = torch.from_numpy(game.gradients(0, x.detach().numpy(), np.zeros(0), 1, t)[0])
+        adam.step()
+    [state] = drive(strategy, torched(game.x), regression_oracles(game), 1, 1)
+    torch.testing.assert_close(state["x"], x.detach(), rtol=0, atol=1e-12)
+    assert (x - torch.from_numpy(game.x)).abs().max() > 0.1
+
+
+@by_turnout
 @by_game
 def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
@@ -84,6 +113,50 @@ def test_codasca(
     strategy = Codasca(**STAGES, lr=0.04, server_lr=server_lr, gamma=gamma, fraction=share(some))
     states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)
     agree(states, reference.codasca(game, x, y, PLAN, 0.04, server_lr, gamma, weights, some))
+
+
+@pytest.mark.parametrize("some", [None, SOME], ids=["all", "some"])
+def test_a_stage_of_codasca_hands_on_the_mean_of_its_rounds(some: Everyone) -> None:
+    game, x, y, oracles = setting("regression")
+    strategy = Codasca(**STAGES, lr=0.04, server_lr=1.1, output="average", fraction=share(some))
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, participants=some, wire=True)
+
+    def mean(points: list[reference.Point]) -> reference.Point:
+        return np.mean([x for x, _ in points], axis=0), np.mean([y for _, y in points], axis=0)
+
+    agree(states, reference.codasca(game, x, y, PLAN, 0.04, 1.1, 0.002, None, some, output=mean))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stage_of_codasca_hands_on_one_of_its_rounds_drawn_by_the_seed(seed: int) -> None:
+    """Whichever it is, the next stage begins there: the reference takes the round that is next to the product's."""
+    game, x, y, oracles = setting("regression")
+    strategy = Codasca(**STAGES, lr=0.04, output="random", seed=seed)
+    states = drive(strategy, torched(x, y), oracles, ROUNDS, K, wire=True)
+    handed_on = iter([states[stage.rounds[-1] - 1]["x"].numpy() for stage in PLAN])
+
+    def nearest(points: list[reference.Point]) -> reference.Point:
+        given = next(handed_on)
+        return min(points, key=lambda point: float(np.abs(point[0] - given).max()))
+
+    expected = reference.codasca(game, x, y, PLAN, 0.04, 1.0, 0.002, output=nearest)
+    for state, (there_x, there_y) in zip(states, expected, strict=True):
+        np.testing.assert_allclose(state["x"], there_x, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(state["y"], there_y, rtol=0, atol=1e-9)
+
+
+def test_each_round_of_a_stage_is_handed_on_equally_often() -> None:
+    counts, seeds, rounds = Counter[float](), 2000, 4
+    for seed in range(seeds):
+        strategy, state = Codasca(local_steps=1, output="random", seed=seed), dict[str, torch.Tensor]()
+        for r in range(1, rounds + 1):
+            point = {name: torch.tensor([float(r)]) for name in ("x", "y")}
+            state = strategy.stage_output(state, state | point, strategy.turn(r, rounds, "train", K))
+        counts[state["x"].item()] += 1
+        assert state["x"].item() == state["y"].item()
+    spread = math.sqrt(seeds * (1 / rounds) * (1 - 1 / rounds))
+    assert sorted(counts) == [1, 2, 3, 4]
+    assert all(abs(count - seeds / rounds) < 5 * spread for count in counts.values())
 
 
 @pytest.mark.parametrize("lost", [{(2, 1)}, {(3, 0), (5, 2), (8, 3)}])

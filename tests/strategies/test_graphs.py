@@ -72,6 +72,19 @@ def test_random_graphs_have_the_wanted_degree_and_follow_the_seed(degree: float)
     assert graphs[0] == graphs[1] != graphs[2]
 
 
+def test_each_round_may_have_a_random_graph_of_its_own() -> None:
+    """By the seed and the round; the others are what they are."""
+    drawn = {}
+    for seed, number in ((0, 0), (0, 1), (0, 2), (1, 1)):
+        graph = edges_of(mixing_graph("random", 20, seed, 3.0, drawn=number).matrix())
+        mixing_graph.cache_clear()
+        assert graph == edges_of(mixing_graph("random", 20, seed, 3.0, drawn=number).matrix())
+        drawn[seed, number] = frozenset(graph)
+    assert len(set(drawn.values())) == len(drawn)
+    assert drawn[0, 0] == edges_of(mixing_graph("random", 20, 0, 3.0).matrix())
+    np.testing.assert_array_equal(mixing_graph("ring", 5, drawn=3).matrix(), mixing_graph("ring", 5).matrix())
+
+
 def test_random_graphs_at_their_limits() -> None:
     assert len(edges_of(mixing_graph("random", 10, mean_degree=1.8).matrix())) == 9, "a tree"
     np.testing.assert_array_equal(mixing_graph("random", 5, mean_degree=9.0).matrix(), mixing_graph("full", 5).matrix())

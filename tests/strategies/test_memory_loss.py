@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
 
 from config import RunConfig
 from federation import Oracle, Turn
 from problems.saddle import Saddle
 from server_app.console import Progress
 from server_app.coordinator import coordinate
-from server_app.local import LocalGrid, unused_run_id
+from server_app.local import unused_run_id
 from strategies import ALGORITHMS, can_solve
 from strategies.codasca import Codasca
 from tests.strategies.closed_form import build, objective
+from tests.strategies.engine import Forgetful
 from tests.strategies.halves import Arrays, drive
 from tests.strategies.memories import MEMORYLESS, REMEMBERING, ROUNDS, K, ends
 from tests.strategies.optimum import PARTIAL, REACHED, codasca, distances, drawn_halves
@@ -155,23 +153,6 @@ def test_codascas_answer_and_message_are_longer_by_one_number_at_most() -> None:
 
 
 # ---------------------------------------------------------------------- in the engine
-
-
-class Forgetful(LocalGrid):
-    """The local engine; all that sites remember is deleted before the messages of some rounds leave."""
-
-    rounds: Collection[int] = ()
-    deleted = 0
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        messages = list(messages)
-        config = messages[0].content.config_records["config"]
-        if messages[0].metadata.message_type == "train" and config["round"] in self.rounds:
-            folder = Path(f"{self.folder}/state/run-{self.run_id}")
-            if folder.exists():
-                shutil.rmtree(folder)
-                self.deleted += 1
-        return super().push_messages(messages)
 
 
 QUICK = ("alone", "codasca", "sagda")  # the others are slow together

@@ -209,7 +209,7 @@ def test_directions_travel_both_ways_once_there_are_any() -> None:
 def test_codas_dual_costs_one_exchange_at_the_end_of_a_stage() -> None:
     stages = {"local_steps": 2, "stage_iterations": 4, "stage_decay": 2.0}
     begin, middle, dual = "x y", "x x_ref y", ("x", "denominators numerators")
-    ending = "x_mean y_mean"
+    ending = "count x_mean y_mean"
     stage = [(begin, "x y"), (middle, ending), dual]
     assert exchanged(Coda, 4, **stages, gamma=0.1) == stage * 2
     assert exchanged(Coda, 5, **stages, gamma=0.1) == [*stage * 2, (begin, ending), dual]  # a run's end is a stage's

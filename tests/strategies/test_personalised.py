@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,25 @@ from strategies.ditto import Ditto
 from strategies.fedavg import FedAvg
 from strategies.fedrep import FedRep
 from strategies.fedrod import FedRoD
+from strategies.graphs import mixing_graph
 from strategies.local_sgda import LocalSGDA
 from tests.problems.example import make
 from tests.reference import algorithms
 from tests.reference import personalised as reference
 from tests.reference.games import RegressionGame, Vector
-from tests.strategies.halves import Arrays, drive
+from tests.strategies.halves import Arrays, OpenOracle, drive
 from tests.strategies.personalised import GAMES, LAYERS, PATH, PLAN, PRIMAL, RING, SPLIT, STAGES, held, setting
-from tests.strategies.settings import ROUNDS, Everyone, K, by_turnout, share
+from tests.strategies.settings import ROUNDS, SOME, WEIGHTS, Everyone, K, share
 
+SGD = {"decay": 0.9, "weight_decay": 0.02, "momentum": 0.6}
 by_game = pytest.mark.parametrize("name", GAMES)
 # That it makes no difference who mixes is tested on the messages of whole runs.
-by_mixing = pytest.mark.parametrize(("edges", "mixing"), [("ring", "server"), ("path", "client")])
+by_mixing = pytest.mark.parametrize(("edges", "mixing", "sgd"), [("ring", "server", {}), ("path", "client", SGD)])
+by_turnout = pytest.mark.parametrize(
+    ("some", "weights", "sgd"),
+    [(None, None, {}), (None, WEIGHTS, SGD), (SOME, WEIGHTS, SGD)],
+    ids=["all", "all-weighted", "some-weighted"],
+)
 
 
 def agree(history: list[list[Arrays]], expected: list[reference.Models]) -> None:
@@ -61,41 +69,109 @@ def graph(name: str, folder: Path) -> tuple[dict[str, Any], np.ndarray]:
 
 @by_mixing
 @by_game
-def test_d_psgd(name: str, edges: str, mixing: str, tmp_path: Path) -> None:
+def test_d_psgd(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_path: Path) -> None:
     game, x, y, start, oracles = setting(name)
     fields, w = graph(edges, tmp_path)
-    strategy = DPSGD(**STAGES, **fields, lr=0.03, lr_dual=0.05, mixing=mixing)
-    expected = reference.d_psgd(game, x, y, PLAN, 0.03, 0.05, w)
+    strategy = DPSGD(**STAGES, **fields, **sgd, lr=0.03, lr_dual=0.05, mixing=mixing)
+    expected = reference.d_psgd(game, x, y, PLAN, 0.03, 0.05, lambda _: w, reference.Sgd(**sgd))
     for wire in (False, True):
         agree(held(strategy, start, oracles, wire=wire), expected)
+
+
+@pytest.mark.parametrize("mixing", ["server", "client"])
+def test_d_psgd_on_a_graph_that_each_round_draws(mixing: str) -> None:
+    """W of the mixing after round r is that of r, also in the last evaluation, whose mix no round begins with."""
+    game, x, y, start, oracles = setting("minimisation")
+    graphs = [mixing_graph("random", K, 7, 1.5, drawn=r).matrix() for r in range(ROUNDS + 1)]
+    assert len({w.tobytes() for w in graphs}) > 3
+    own = {"topology": "random", "mean_degree": 1.5, "regraph": "every-round", "seed": 7}
+    strategy = DPSGD(**STAGES, **own, lr=0.03, mixing=mixing)
+    expected = reference.d_psgd(game, x, y, PLAN, 0.03, 0, lambda r: graphs[r])
+    for wire in (False, True):
+        agree(held(strategy, start, oracles, wire=wire), expected)
+    state = drive(strategy, start, oracles, ROUNDS, K)
+    for r, (xs, w) in enumerate(zip(expected, graphs[1:], strict=True), 1):
+        told = strategy.measures(state[r - 1], strategy.turn(r, ROUNDS, "train", K))
+        mean = np.mean([x for x, _ in xs], axis=0)
+        assert told["consensus-error"] == pytest.approx(np.mean([np.square(x - mean).sum() for x, _ in xs]))
+        assert told["spectral-gap"] == pytest.approx(1 - sorted(abs(np.linalg.eigvalsh(w)))[-2])
+
+
+@pytest.mark.parametrize("sgd", [{}, SGD], ids=["plain", "sgd"])
+@by_game
+def test_alone(name: str, sgd: dict[str, float]) -> None:
+    game, x, y, start, oracles = setting(name)
+    strategy = Alone(**STAGES, **sgd, lr=0.03, lr_dual=0.05)
+    expected = reference.d_psgd(game, x, y, PLAN, 0.03, 0.05, lambda _: np.eye(K), reference.Sgd(**sgd))
+    agree(held(strategy, start, oracles), expected)
+
+
+@by_turnout
+def test_fedavg(sgd: dict[str, float], some: Everyone, weights: list[float] | None) -> None:
+    game, x, y, start, oracles = setting("minimisation")
+    strategy = FedAvg(**STAGES, **sgd, lr=0.03, fraction=share(some))
+    _, expected = reference.ditto(game, x, y, PLAN, 0.03, 0, 0, weights or [1.0] * K, some, reference.Sgd(**sgd))
+    states = drive(strategy, start, oracles, ROUNDS, K, weights=weights, participants=some)
+    for state, (w, _) in zip(states, expected, strict=True):
+        np.testing.assert_allclose(state["x"].numpy(), w, rtol=0, atol=1e-9)
+
+
+UNITS = [("steps", "steps"), ("epochs", "steps"), ("steps", "epochs"), ("epochs", "epochs")]
+by_unit = pytest.mark.parametrize(("head_unit", "body_unit"), UNITS)
+
+
+def heads_of(oracles: OpenOracle) -> list[Vector]:
+    """Return the sites' first heads, which differ."""
+    heads = [oracles(k, 1).fresh()["head"].numpy() for k in range(K)]
+    assert all((one != other).any() for one, other in pairwise(heads))
+    return heads
 
 
 @by_mixing
 @by_game
-def test_deprl(name: str, edges: str, mixing: str, tmp_path: Path) -> None:
+def test_deprl(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_path: Path) -> None:
     game, x, y, start, oracles = setting(name)
     fields, w = graph(edges, tmp_path)
-    lrs, others = (0.03, 0.04, 0.05), {"body_steps": 2, "decay": 0.9, "weight_decay": 0.01}
+    lrs = (0.03, 0.04, 0.05)
     own = dict(zip(("lr_head", "lr_body", "lr_dual"), lrs, strict=True))
-    strategy = DePRL(**STAGES, **fields, **own, **others, mixing=mixing)
+    strategy = DePRL(**STAGES, **fields, **own, **sgd, body_steps=2, mixing=mixing)
     expected = reference.head_and_body(
-        game, x, y, PLAN, SPLIT, lrs, 2, lambda bodies, _: reference.mixed(w, bodies), 0.9, 0.01
-    )
+        game, x[:SPLIT], heads_of(oracles), y, PLAN, lrs, 2, lambda bodies, _: reference.mixed(w, bodies),
+        reference.Sgd(**{"decay": 0.96, "weight_decay": 1e-5, **sgd}),
+    )  # fmt: skip
     for wire in (False, True):
         agree(held(strategy, start, oracles, wire=wire), expected)
 
 
+@pytest.mark.parametrize("name", ["regression-clipped", "minimisation"])
+@by_unit
+def test_deprl_in_epochs(name: str, head_unit: str, body_unit: str) -> None:
+    game, x, y, start, oracles = setting(name)
+    units = {"head_unit": head_unit, "body_unit": body_unit}
+    strategy = DePRL(**STAGES, **SGD, **units, lr_head=0.03, lr_body=0.02, lr_dual=0.05)
+    w = reference.metropolis(RING, K)
+    expected = reference.head_and_body(
+        game, x[:SPLIT], heads_of(oracles), y, PLAN, (0.03, 0.02, 0.05), 1,
+        lambda bodies, _: reference.mixed(w, bodies), reference.Sgd(**SGD),
+        epochs=(head_unit == "epochs", body_unit == "epochs"),
+    )  # fmt: skip
+    agree(held(strategy, start, oracles), expected)
+
+
+def averaged(weights: list[float] | None) -> Callable[[list[Vector], list[int]], list[Vector]]:
+    """Return what the server makes of the vectors of those who took part."""
+    return lambda vectors, chosen: [algorithms.weighted(vectors, [(weights or [1.0] * K)[k] for k in chosen])] * K
+
+
 @by_turnout
 @by_game
-def test_fedrep(name: str, some: Everyone, weights: list[float] | None) -> None:
+def test_fedrep(name: str, sgd: dict[str, float], some: Everyone, weights: list[float] | None) -> None:
     game, x, y, start, oracles = setting(name)
     lrs = (0.03, 0.04, 0.05)
-    strategy = FedRep(**STAGES, lr_head=0.03, lr_body=0.04, lr_dual=0.05, fraction=share(some))
-
-    def averaged(bodies: list[Vector], chosen: list[int]) -> list[Vector]:
-        return [algorithms.weighted(bodies, [(weights or [1.0] * K)[k] for k in chosen])] * K
-
-    expected = reference.head_and_body(game, x, y, PLAN, SPLIT, lrs, 1, averaged, participants=some)
+    strategy = FedRep(**STAGES, **sgd, lr_head=0.03, lr_body=0.04, lr_dual=0.05, fraction=share(some))
+    expected = reference.head_and_body(
+        game, x[:SPLIT], heads_of(oracles), y, PLAN, lrs, 1, averaged(weights), reference.Sgd(**sgd), some
+    )
     options = {"weights": weights, "participants": some}
     for wire in (False, True):
         agree(held(strategy, start, oracles, wire=wire, **options), expected)
@@ -103,10 +179,11 @@ def test_fedrep(name: str, some: Everyone, weights: list[float] | None) -> None:
 
 @by_turnout
 @by_game
-def test_ditto(name: str, some: Everyone, weights: list[float] | None) -> None:
+def test_ditto(name: str, sgd: dict[str, float], some: Everyone, weights: list[float] | None) -> None:
     game, x, y, start, oracles = setting(name)
-    strategy = Ditto(**STAGES, lr=0.03, lr_dual=0.05, lam=0.7, fraction=share(some))
-    expected, common = reference.ditto(game, x, y, PLAN, 0.03, 0.05, 0.7, weights or [1.0] * K, some)
+    strategy = Ditto(**STAGES, **sgd, lr=0.03, lr_dual=0.05, lam=0.7, fraction=share(some))
+    own_sgd = reference.Sgd(**sgd)
+    expected, common = reference.ditto(game, x, y, PLAN, 0.03, 0.05, 0.7, weights or [1.0] * K, some, own_sgd)
     options = {"weights": weights, "participants": some}
     for wire in (False, True):
         agree(held(strategy, start, oracles, wire=wire, **options), expected)
@@ -116,14 +193,14 @@ def test_ditto(name: str, some: Everyone, weights: list[float] | None) -> None:
 
 @by_mixing
 @by_game
-def test_dispfl(name: str, edges: str, mixing: str, tmp_path: Path) -> None:
+def test_dispfl(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_path: Path) -> None:
     """From given first masks: those that the sites draw."""
     game, x, y, start, oracles = setting(name)
     fields, w = graph(edges, tmp_path)
-    strategy = DisPFL(**STAGES, **fields, lr=0.03, lr_dual=0.05, density=0.5, prune=0.6, mixing=mixing)
+    strategy = DisPFL(**STAGES, **fields, **sgd, lr=0.03, lr_dual=0.05, density=0.5, prune=0.6, mixing=mixing)
     masks = [strategy._drawn(PRIMAL, oracles(k, 1)).numpy() for k in range(K)]
     assert len({mask.tobytes() for mask in masks}) > 1, "each site draws its own"
-    expected = reference.dispfl(game, x, y, PLAN, 0.03, 0.05, 0.6, LAYERS, masks, w)
+    expected = reference.dispfl(game, x, y, PLAN, 0.03, 0.05, 0.6, LAYERS, masks, w, reference.Sgd(**sgd))
     for wire in (False, True):
         agree(held(strategy, start, oracles, wire=wire), expected)
     state = drive(strategy, start, oracles, ROUNDS, K)[-1]
@@ -155,15 +232,15 @@ class SoftmaxOracle:
 
 
 @by_turnout
-def test_fedrod(some: Everyone, weights: list[float] | None) -> None:
+def test_fedrod(sgd: dict[str, float], some: Everyone, weights: list[float] | None) -> None:
     """With the network, its balanced loss and its head; sites lack classes, the last one too."""
     game = reference.SoftmaxGame(K)
     body = torch.nn.Sequential(torch.nn.Linear(game.features, game.hidden), torch.nn.ReLU())
     module = torch.nn.Sequential(body, torch.nn.Linear(game.hidden, game.classes))
     problem = make("cross-entropy", model=module, classes=game.classes)
     assert problem.head == game.split
-    strategy = FedRoD(**STAGES, lr=0.1, lr_head=0.2, fraction=share(some))
-    expected = reference.fedrod(game, PLAN, 0.1, 0.2, weights or [1.0] * K, some)
+    strategy = FedRoD(**STAGES, **sgd, lr=0.1, lr_head=0.2, fraction=share(some))
+    expected = reference.fedrod(game, PLAN, 0.1, 0.2, weights or [1.0] * K, some, reference.Sgd(**sgd))
 
     def oracles(site: int, server_round: int) -> Oracle:
         return SoftmaxOracle(game, problem, site, server_round)  # type: ignore[return-value]
@@ -214,7 +291,8 @@ def test_on_a_full_graph_deprl_is_fedrep() -> None:
 def test_ditto_without_a_pull_is_alone_and_its_common_model_is_that_of_local_sgda(name: str) -> None:
     _, _, _, start, oracles = setting(name)
     steps = {"local_steps": 3, "lr": 0.03, "lr_dual": 0.05}
-    same(held(Ditto(**steps, lam=0.0), start, oracles), held(Alone(**steps), start, oracles), atol=0)
+    for sgd in ({}, SGD):
+        same(held(Ditto(**steps, **sgd, lam=0.0), start, oracles), held(Alone(**steps, **sgd), start, oracles), atol=0)
     plain = LocalSGDA(**steps) if "y" in start else FedAvg(local_steps=3, lr=0.03)
     for lam in (0.0, 2.0):
         states = zip(*(drive(s, start, oracles, 4, K) for s in (Ditto(**steps, lam=lam), plain)), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from client_app.memory import Memory
 from config import RunConfig
+from datasets import load_site
 from federation import Site
 from strategies import ALGORITHMS
 from strategies.decentralised import Decentralised
@@ -157,6 +159,20 @@ def test_the_bytes_of_a_round_are_those_of_the_vectors(algorithm: str, tmp_path:
     assert all(record["bytes-down"] == record["bytes-up"] == 4 * 4 * sent for record in result.metrics)
 
 
+@pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
+def test_the_gradients_of_epochs_are_those_of_their_batches(algorithm: str, tmp_path: Path) -> None:
+    """Two passes over the samples of a site for the head, and one step on the body; then one pass for the body."""
+    for units, passes in (({"own_head_unit": "epochs"}, 2), ({"own_body_unit": "epochs"}, 1)):
+        grid, result = run(tmp_path, algorithm, **units, batch_size=16, rounds=2)
+        rows = [len(load_site(grid.config.data(), k, 4).train) for k in range(4)]
+        steps = 1 if passes == 2 else 2
+        for record in result.metrics:
+            wanted = {f"site-{k}": passes * math.ceil(n / 16) + steps for k, n in enumerate(rows)}
+            assert record["site-gradients"] == wanted
+            assert record["gradients"] == sum(wanted.values())
+            assert record["samples"] == passes * sum(rows) + 4 * steps * 16
+
+
 def test_the_bytes_of_dispfl_are_values_and_bits(tmp_path: Path) -> None:
     _, result = run(tmp_path, "dispfl", own_density=0.25)
     d, weights = len(result.arrays["x"]), 30 * 4 + 4 * 4 + 4
@@ -236,7 +252,7 @@ def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Dec
     assert all(vector.isfinite().all() for vector in reply.values())
     assert set(half.shares) <= set(memory)
     if half.name == "dispfl":
-        x = half.personal(sent, {}, {})["x"]
+        x = half.personal(sent, {}, dict)["x"]
         one, other = (half.whole(vectors(state, j)) for j in (1, 3))
         masks = [unpacked(state[f"mask-{j}"], torch.device("cpu")) for j in (1, 3)]
         assert torch.allclose(x, (one + other) / torch.stack(masks).sum(0).clamp(min=1), rtol=0, atol=1e-12)
@@ -245,13 +261,14 @@ def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Dec
 
 
 @pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
-def test_a_site_that_lost_its_head_begins_with_the_first_one(algorithm: str) -> None:
+def test_a_site_that_lost_its_head_begins_with_its_first_one(algorithm: str) -> None:
     _, _, _, start, oracles = setting("regression")
     strategy = ALGORITHMS[algorithm]()
     body = torch.zeros(SPLIT, dtype=torch.float64)
-    model = strategy.personal({"body": body}, {}, oracles(0, 1).fresh())
-    assert torch.equal(model["x"], torch.cat([body, start["x"][SPLIT:]]))
-    assert torch.equal(model["y"], start["y"])
+    for k in range(K):
+        model = strategy.personal({"body": body}, {}, oracles(k, 1).fresh)
+        assert torch.equal(model["x"], torch.cat([body, oracles(k, 1).fresh()["head"]]))
+        assert torch.equal(model["y"], start["y"])
 
 
 def test_the_memory_of_a_site_is_its_head_and_its_y(tmp_path: Path) -> None:

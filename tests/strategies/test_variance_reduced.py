@@ -74,7 +74,7 @@ def test_sagda(name: str, some: Everyone, weights: list[float] | None, server_lr
     agree(states, variance_reduced.sagda(game, x, y, PLAN, 0.03, 0.06, server_lr, weights, some))
 
 
-def test_sagda_steps_with_a_control_variate_of_zero_where_a_client_lost_it() -> None:
+def test_sagda_steps_without_a_correction_where_a_client_lost_its_control_variate() -> None:
     game, x, y, oracles = setting("regression")
     lost = {(2, 1), (3, 0), (8, 3)}
     states = driven(Sagda(**STAGES, lr=0.02, lr_dual=0.06), torched(x, y), oracles, lost=lost)

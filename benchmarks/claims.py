@@ -1,0 +1,272 @@
+"""What the papers claim, and what the studies' results say of it: writes the table of docs/results/claims.md.
+
+    python -m benchmarks.claims
+
+It runs nothing. It reads the reported runs of docs/results/NAME.csv, as `python -m benchmarks.reproduce NAME` writes
+them; a claim whose study has no results is left out of the table, and named on the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.comparisons import CONFIDENCE, half_width, stays
+from benchmarks.pages import insert
+from benchmarks.studies import EARLIER, REPO, STUDIES
+
+Line = Mapping[str, str]
+Where = Mapping[str, str]
+"""Columns of a CSV and the values that a line has there."""
+
+HOLDS, FAILS, IN_PART, UNSHOWN = "holds", "does not hold", "in part", "not shown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a paper says, in our words, and the study that can show it.
+
+    Attributes
+    ----------
+    paper, text : str
+        Its short name; the claim, with where it stands.
+    study, metric : str
+        Of `STUDIES`, and a heading of its CSV.
+    """
+
+    paper: str
+    text: str
+    study: str
+    metric: str
+
+    def verdict(self, lines: Sequence[Line]) -> tuple[str, str] | None:
+        """Return the evidence in few words, and whether the claim holds; None where the lines do not bear on it."""
+        raise NotImplementedError
+
+    def identity(self) -> list[str]:
+        """Return the columns that tell two runs apart."""
+        study = STUDIES[self.study]
+        return ["method", *study.compare, *study.repeat]
+
+    def value(self, line: Line) -> float:
+        """Return the metric of a run."""
+        return float(line[self.metric])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Claim):
+    """One kind of run is better than others: shown by differences of runs that agree in all the rest.
+
+    Attributes
+    ----------
+    better : Where
+        What distinguishes it.
+    worse : tuple of Where
+        What distinguishes each of the others, by the same columns.
+    only : Where
+        To which lines the claim is confined.
+    lower : bool
+        Whether a smaller metric is the better one.
+    """
+
+    better: Where
+    worse: tuple[Where, ...]
+    only: Where = field(default_factory=dict)
+    lower: bool = False
+
+    def verdict(self, lines: Sequence[Line]) -> tuple[str, str] | None:
+        """Compare in each cell: ahead or behind where the confidence interval of the difference leaves out zero."""
+        ahead, behind, means = 0, 0, []
+        for pairs in self.differences(lines):
+            mean, half = statistics.mean(pairs), half_width(pairs)
+            ahead, behind = ahead + (mean > half), behind + (-mean > half)
+            means.append(mean)
+        if not means:
+            return None
+        sizes = " to ".join(f"{mean:+.3g}" for mean in sorted({min(means), max(means)}))
+        evidence = f"{self.metric} {sizes}; shown in {ahead} of {len(means)} comparisons"
+        if behind:
+            evidence += f", the reverse in {behind}"
+        if ahead and not behind:
+            return evidence, HOLDS if ahead == len(means) else IN_PART
+        return evidence, IN_PART if ahead else FAILS if behind else UNSHOWN
+
+    def differences(self, lines: Sequence[Line]) -> Iterator[list[float]]:
+        """Yield how much better each pair of runs is, by cell and opponent; two pairs at least."""
+        repeats, rest = set(STUDIES[self.study].repeat), [c for c in self.identity() if c not in self.better]
+        mine = {tuple(line[c] for c in rest): self.value(line) for line in lines if fits(line, self.better, self.only)}
+        for other in self.worse:
+            cells: dict[tuple[str, ...], list[float]] = defaultdict(list)
+            for line in lines:
+                place = tuple(line[c] for c in rest)
+                if fits(line, other, self.only) and place in mine:
+                    difference = mine[place] - self.value(line)
+                    cell = tuple(line[c] for c in rest if c not in repeats)
+                    cells[cell].append(-difference if self.lower else difference)
+            yield from (pairs for pairs in cells.values() if len(pairs) > 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach(Claim):
+    """One method bears larger values of a key than another before its metric falls.
+
+    Attributes
+    ----------
+    better, worse : str
+        Methods.
+    key : str
+        Of the study's ``compare``, its last; how far it may fall is the study's ``within``.
+    """
+
+    better: str
+    worse: str
+    key: str
+
+    def verdict(self, lines: Sequence[Line]) -> tuple[str, str] | None:
+        """Compare the largest values in each choice of the other keys."""
+        study = STUDIES[self.study]
+        others, values = [key for key in study.compare if key != self.key], [str(v) for v in study.compare[self.key]]
+        found: dict[tuple[str, ...], dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+        for line in lines:
+            found[tuple(line[key] for key in others)][line["method"], line[self.key]].append(self.value(line))
+        texts, larger, smaller = [], 0, 0
+        for cell, by_place in found.items():
+            reached = []
+            for method in (self.better, self.worse):
+                means = [statistics.mean(by_place[method, v]) if by_place[method, v] else None for v in values]
+                reached.append(sum(stays(means, study.within or 0.0)))
+            if 0 in reached:  # runs are missing
+                return None
+            larger, smaller = larger + (reached[0] > reached[1]), smaller + (reached[0] < reached[1])
+            place = ", ".join(f"{key} {value}" for key, value in zip(others, cell, strict=True))
+            texts.append(f"{values[reached[0] - 1]} against {values[reached[1] - 1]}{f' ({place})' * bool(place)}")
+        if not texts:
+            return None
+        verdict = HOLDS if larger == len(texts) else IN_PART if larger else FAILS if smaller else UNSHOWN
+        return f"{self.key} up to {'; '.join(texts)}, within {study.within:g} of the smallest", verdict
+
+
+def fits(line: Line, *wheres: Where) -> bool:
+    """Return whether a line has all these values."""
+    return all(line.get(column) == value for where in wheres for column, value in where.items())
+
+
+# ---------------------------------------------------------------------- the claims
+
+
+def first(paper: str, text: str, metric: str, best: str, others: Sequence[str], *studies: str) -> tuple[Order, ...]:
+    """Return the claim that a method is ahead of others, for each study that can show it."""
+    better, worse = {"method": best}, tuple({"method": other} for other in others)
+    return tuple(
+        Order(paper=paper, text=text, study=study, metric=metric, better=better, worse=worse) for study in studies
+    )
+
+
+def _reach(study: str) -> Reach:
+    text = "It bears longer intervals between exchanges than CODA+ (section 6.1)"
+    return Reach(paper="CODASCA", text=text, study=study, metric="AUROC", better="codasca", worse="coda-plus",
+                 key="local-steps")  # fmt: skip
+
+
+_INTERVALS = tuple(f"codasca-intervals{share}{sites}" for share in ("", "-30") for sites in ("", "-16-sites"))
+_ORDERS = ("order-mnist", "order-cifar10")
+_HIGHEST = "Its AUC is the highest (Table 2 and Figure 2)"
+_MINIMAX = ("codasca", "local-sgda-plus", "momentum-local-sgda", "sagda", "fednest")
+_SIX = ("fedavg", "fedrep", "ditto", "fedrod", "d-psgd, ring", "dispfl, ring")
+
+CLAIMS: tuple[Claim, ...] = (
+    *map(_reach, _INTERVALS),
+    *first("CODASCA", "At equal iterations its AUC is higher than that of CODA+ (Figure 1)", "AUROC", "codasca",
+           ["coda-plus"], *_INTERVALS),
+    *first("FMGDA", _HIGHEST, "AUROC", "fmgda", ["momentum-local-sgda", "codasca", "coda-plus"], *_ORDERS),
+    *first("FMGDA", _HIGHEST, "AUROC", "fmgda", ["momentum-local-sgda", "codasca", "coda"],
+           "auc-cifar10", "auc-fashion-mnist"),
+    *first("all for AUC", "A method for AUC ranks better than cross-entropy: CODASCA", "AUROC", "codasca",
+           ["fedavg-bce"], *_ORDERS),
+    *first("AdaFGDA", "Its AUC is the highest (Figure 3)", "AUROC", "adafgda", ["coda-plus", *_MINIMAX], "auc-mnist"),
+    *first("AdaFGDA", "Robust training: it is the most accurate (Figure 5)", "accuracy under ν", "adafgda",
+           ["local-sgda", "momentum-local-sgda-plus", *_MINIMAX], "robust-mnist"),
+    *(
+        claim
+        for name in ("fcsg", "fcsg-m", "acc-fcsg-m")
+        for claim in first("FCSG", f"{name}: average precision is higher than with cross-entropy or CODA+ (Table 2)",
+                           "AP", name, ["fedavg-bce", "coda-plus"], "auprc-mnist", "auprc-cifar10")
+    ),
+    *first("FCSG", "Few-shot: it is ahead of compositional methods (Figures 2 and 3)", "accuracy", "fcsg",
+           ["local-scgd", "local-scgdm"], "omniglot-1shot", "omniglot-5shot"),
+    Order(
+        paper="FCSG",
+        text="Where inner samples scatter most, more of them are needed (Figure 1): ten against one",
+        study="invariant-logistic",
+        metric="accuracy",
+        better={"invariant-logistic.inner-samples": "10"},
+        worse=({"invariant-logistic.inner-samples": "1"},),
+        only={"invariant-logistic.sigma-ratio": "2.0"},
+    ),
+    *first("DePRL", "On the ring it is ahead of the six other methods (Table 7)", "accuracy", "deprl, ring", _SIX,
+           "deprl-cifar10", "deprl-mnist", "deprl-mnist-128"),
+    *first("DePRL", "A fully connected graph gives more accurate models than a ring (Table 1)", "accuracy",
+           "deprl, full", ["deprl, ring"], "deprl-cifar10", "deprl-mnist"),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def reported(folder: Path, study: str) -> list[Line]:
+    """Return the runs that a study's CSV reports and that came to an end; none without the file."""
+    file = folder / f"{study}.csv"
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as stream:
+        return [line for line in csv.DictReader(stream) if line["use"] == "reported" and line["outcome"] == "done"]
+
+
+def table(folder: Path, claims: Sequence[Claim] = CLAIMS) -> tuple[str, list[str]]:
+    """Return the table of the claims that have results, and what it leaves out."""
+    lines = ["| paper | claim | our evidence | | at which size |", "| --- | --- | --- | --- | --- |"]
+    missing = []
+    for claim in claims:
+        study, runs = STUDIES[claim.study], reported(folder, claim.study)
+        usable = all(column in line for line in runs for column in (*claim.identity(), claim.metric))
+        if not usable or (found := claim.verdict(runs)) is None:
+            missing.append(f"{claim.paper}: {claim.text} ({claim.study})")
+            continue
+        evidence, verdict = found
+        size = f"[{study.title}]({study.name}.md). {study.size}"
+        if claim.study in EARLIER:
+            size = f"† [{study.title}]({study.name}.md)"
+        lines.append(f"| {claim.paper} | {claim.text} | {evidence} | **{verdict}** | {size} |")
+    return "\n".join(lines) + "\n", missing
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the table; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results-dir", type=Path, default=REPO / "docs" / "results", help="where the results are")
+    options = parser.parse_args(arguments)
+    text, missing = table(options.results_dir)
+    note = (
+        "<!-- Written by `python -m benchmarks.claims`; do not edit. -->\n\n"
+        "Differences are positive where the claim holds; the smallest to the largest of all opponents and settings is "
+        f"given. One counts as shown where its {CONFIDENCE:.0%} confidence interval (Student's t, over seeds) leaves "
+        "out zero; the intervals are not corrected for their number. Claims whose study has no results yet are left "
+        "out. †: measured [before corrections](../results.md#measured-before-corrections); the page says at which "
+        "size.\n\n"
+    )
+    insert(options.results_dir / "claims.md", "claims", "What the papers claim, and what holds here", note + text)
+    for claim in missing:
+        print(f"left out: {claim}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

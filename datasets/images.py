@@ -1,0 +1,155 @@
+"""Images in files, decoded into one array: headers first, so that nothing is decoded before all are in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from datasets.errors import DataError, examples
+from datasets.source import Bytes
+
+_GREY = ("1", "L", "LA")
+_BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+
+OUTSIDE = ("lie outside the folder", "put copies of them into it")
+MISSING = ("are missing", "put them there or remove their lines")
+_UNREADABLE = ("cannot be read", "replace them or leave them out")
+_DEEP = ("have more than 8 bits a channel", "save them with 8")
+_OTHER_SIZE = ("have another size than most", "set image-size, the side to which all images are then scaled")
+
+
+class Faults:
+    """What is wrong with images, by kind.
+
+    Parameters
+    ----------
+    place, public
+        The file or folder that names the images, for the site's own log and for everybody else.
+    """
+
+    def __init__(self, place: Path, public: str) -> None:
+        self.place, self.public = place, public
+        self._found: dict[tuple[str, str], list[str]] = {}  # what is wrong and how to mend it -> where
+
+    def add(self, kind: tuple[str, str], name: str, detail: object = "") -> None:
+        """Note an image; the kind says what is wrong with it and how to mend that."""
+        self._found.setdefault(kind, []).append(f"{name}: {detail}" if detail else name)
+
+    def errors(self) -> list[DataError]:
+        """Return an error for each kind, which names the first few images."""
+        return [
+            DataError(
+                f"{self.place}: images {wrong}: {examples(names)}; {mend}",
+                f"{self.public}: {len(names)} images {wrong}",
+            )
+            for (wrong, mend), names in self._found.items()
+        ]
+
+
+def read_images(files: Mapping[str, Path], size: int, faults: Faults, problems: list[DataError]) -> Bytes:
+    """Decode images.
+
+    Parameters
+    ----------
+    files
+        By the name that a message has for each.
+    size
+        The side of the squares to return: each image is scaled until its shorter side has it (bilinear, with
+        antialiasing), and its middle is kept. 0: the images, which then must have one size, stay as they are.
+    faults
+        What is wrong with images that are not among the files.
+    problems
+        Where to add what is wrong with any. If there is anything already, the files are looked at and not decoded.
+
+    Returns
+    -------
+    images
+        Shape (n, C, H, W): grey, C = 1, if all images are, else RGB. All of them are in memory, a byte per number.
+        Nothing to rely on where there are problems.
+    """
+    shape = _shape(files, size, faults)
+    found = faults.errors() or _too_large(len(files), shape, faults)
+    images = np.zeros((0, 1, 1, 1), np.uint8)
+    if not found and not problems:
+        images = _pixels(files, shape, size, faults)
+        found = faults.errors()
+    problems += found
+    return images
+
+
+def _shape(files: Mapping[str, Path], size: int, faults: Faults) -> tuple[int, int, int]:
+    """Return the channels, height and width that the images will have, from their headers."""
+    from PIL import Image
+
+    sizes: dict[str, tuple[int, int]] = {}
+    grey = True
+    for name, path in files.items():
+        try:
+            with Image.open(path) as image:
+                sizes[name], mode = image.size, image.mode
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            faults.add(_UNREADABLE, name, _reason(error))
+            continue
+        grey = grey and mode in _GREY
+        if mode not in _BYTE_MODES:
+            faults.add(_DEEP, name, f"mode {mode}")
+    [(usual, _)] = Counter(sizes.values()).most_common(1) or [((1, 1), 0)]
+    for name, (width, height) in sizes.items() if not size else ():
+        if (width, height) != usual:
+            faults.add(_OTHER_SIZE, name, f"{width}x{height}, most {usual[0]}x{usual[1]}")
+    return (1 if grey else 3, *((size, size) if size else (usual[1], usual[0])))
+
+
+def _too_large(count: int, shape: tuple[int, int, int], faults: Faults) -> list[DataError]:
+    """Return what is wrong with images that would not fit into memory."""
+    need, free = count * prod(shape), _free_memory()
+    if need <= free:
+        return []
+    channels, height, width = shape
+    text = f"{count:,} images of {width}x{height} pixels and {channels} channels take {need / 1e9:,.1f} GB of memory"
+    mend = f"set image-size, to {int((free / count / channels) ** 0.5)} at most"
+    return [
+        DataError(
+            f"{faults.place}: {text}, and {free / 1e9:,.1f} GB are free; {mend}",
+            f"{faults.public}: {text}, which is more than the site has; set image-size to less",
+        )
+    ]
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping; where the system does not say, all of the machine's."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _pixels(files: Mapping[str, Path], shape: tuple[int, int, int], size: int, faults: Faults) -> Bytes:
+    from PIL import Image, ImageOps
+
+    images = np.empty((len(files), *shape), np.uint8)
+    for row, (name, path) in enumerate(files.items()):
+        try:
+            with Image.open(path) as image:
+                picture = image.convert("L" if shape[0] == 1 else "RGB")
+        except (OSError, ValueError, SyntaxError) as error:
+            faults.add(_UNREADABLE, name, _reason(error))
+            continue
+        if size:
+            picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+        images[row] = np.asarray(picture).reshape(*shape[1:], -1).transpose(2, 0, 1)
+    return images
+
+
+def _reason(error: Exception) -> str:
+    """Say why a file cannot be read, without its path."""
+    from PIL import UnidentifiedImageError
+
+    return "no image" if isinstance(error, UnidentifiedImageError) else getattr(error, "strerror", None) or str(error)

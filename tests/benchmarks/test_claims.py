@@ -1,0 +1,118 @@
+"""The table of claims: what counts as shown, and that it has no line without results."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from benchmarks.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNSHOWN, Claim, Order, Reach, first, main, table
+from benchmarks.studies import REPO, STUDIES
+
+(MNIST,) = first("FMGDA", "best", "AUROC", "fmgda", ["codasca", "coda-plus"], "order-mnist")
+
+
+def lines(**values: list[float]) -> list[dict[str, str]]:
+    """Runs of a study without keys to compare: a method's metric by seed."""
+    return [
+        {"method": label.replace("_", "-"), "seed": str(seed), "AUROC": str(value)}
+        for label, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fmgda", "codasca", "coda_plus", "verdict"),
+    [
+        ([0.9, 0.8, 0.7], [0.89, 0.79, 0.69], [0.87, 0.78, 0.68], HOLDS),
+        ([0.9, 0.8, 0.7], [0.91, 0.81, 0.71], [0.92, 0.82, 0.73], FAILS),
+        ([0.9, 0.8, 0.7], [0.91, 0.81, 0.71], [0.7, 0.81, 0.9], FAILS),
+        ([0.9, 0.8, 0.7], [0.89, 0.79, 0.69], [0.92, 0.82, 0.73], IN_PART),
+        ([0.9, 0.8, 0.7], [0.89, 0.79, 0.69], [0.7, 0.8, 0.9], IN_PART),
+        ([0.9, 0.8, 0.7], [0.7, 0.8, 0.9], [0.7, 0.81, 0.9], UNSHOWN),
+    ],
+)
+def test_an_order_holds_where_every_difference_is_beyond_its_interval(
+    fmgda: list[float], codasca: list[float], coda_plus: list[float], verdict: str
+) -> None:
+    found = MNIST.verdict(lines(fmgda=fmgda, codasca=codasca, coda_plus=coda_plus))
+    assert found is not None
+    assert found[1] == verdict
+    assert "of 2 comparisons" in found[0]
+
+
+def test_lines_that_do_not_bear_on_a_claim_give_no_verdict() -> None:
+    assert MNIST.verdict(lines(fmgda=[0.9, 0.8], sagda=[0.7, 0.6])) is None
+    assert MNIST.verdict(lines(fmgda=[0.9], codasca=[0.7])) is None, "one pair has no interval"
+
+
+def test_values_of_a_key_are_compared_with_the_same_method_and_seed_where_the_claim_says() -> None:
+    ratio, inner = "invariant-logistic.sigma-ratio", "invariant-logistic.inner-samples"
+    claim = Order(paper="FCSG", text="more", study="invariant-logistic", metric="loss", better={inner: "10"},
+                  worse=({inner: "1"},), only={ratio: "2.0"}, lower=True)  # fmt: skip
+    runs = [
+        {"method": method, ratio: r, inner: m, "seed": str(seed), "loss": str(loss + seed * (1.001 if m == "1" else 1))}
+        for method in ("fcsg", "fcsg-m")
+        for r, m, loss in (("2.0", "10", 0.1), ("2.0", "1", 0.3), ("1.0", "10", 0.5), ("1.0", "1", 0.2))
+        for seed in (0, 1, 2)
+    ]
+    assert claim.verdict(runs) == ("loss +0.201; shown in 2 of 2 comparisons", HOLDS)
+
+
+@pytest.mark.parametrize(("codasca", "verdict"), [((0.9, 0.89, 0.85), HOLDS), ((0.9, 0.8, 0.7), UNSHOWN)])
+def test_a_method_reaches_further_where_its_metric_stays_longer(codasca: tuple[float, ...], verdict: str) -> None:
+    (claim, *_) = (claim for claim in CLAIMS if isinstance(claim, Reach))
+    values = STUDIES[claim.study].compare["local-steps"]
+    curves = {"codasca": codasca, "coda-plus": (0.9, 0.8, 0.7)}
+    runs = [
+        {"method": method, "local-steps": str(value), "seed": "0", "AUROC": str(auc)}
+        for method, curve in curves.items()
+        for value, auc in zip(values, (*curve, *[0.5] * (len(values) - len(curve))), strict=True)
+    ]
+    found = claim.verdict(runs)
+    assert found is not None
+    assert found[1] == verdict
+    reached = values[1] if verdict == HOLDS else values[0]
+    assert found[0].startswith(f"local-steps up to {reached} against {values[0]}, ")
+    assert claim.verdict([run for run in runs if run["method"] == "codasca"]) is None, "half of the runs are missing"
+
+
+def test_the_table_leaves_out_what_has_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, missing = table(tmp_path, [MNIST])
+    assert text.count("\n") == 2
+    assert missing == ["FMGDA: best (order-mnist)"]
+    runs = lines(fmgda=[0.9, 0.8, 0.7], codasca=[0.89, 0.79, 0.69], coda_plus=[0.87, 0.78, 0.68])
+    with (tmp_path / "order-mnist.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["use", "outcome", *runs[0]])
+        writer.writeheader()
+        writer.writerows({"use": "reported", "outcome": "done", **run} for run in runs)
+        writer.writerow({"use": "tuning", "outcome": "done", **runs[0], "AUROC": "0.1"})
+        writer.writerow({"use": "reported", "outcome": "diverged", **runs[0], "AUROC": ""})
+    text, missing = table(tmp_path, [MNIST])
+    assert "| FMGDA | best | AUROC +0.01 to +0.0233; shown in 2 of 2 comparisons | **holds** | [The order" in text
+    assert not missing
+    assert main(["--results-dir", str(tmp_path)]) == 0
+    assert "left out: CODASCA" in capsys.readouterr().err
+    assert "| CODASCA |" not in (tmp_path / "claims.md").read_text()
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.study}")
+def test_a_claim_names_methods_and_metrics_of_its_study(claim: Claim) -> None:
+    study = STUDIES[claim.study]
+    assert claim.metric in study.report.values()
+    labels = {method.label for method in study.methods}
+    if isinstance(claim, Reach):
+        assert {claim.better, claim.worse} <= labels
+        assert list(study.compare)[-1] == claim.key
+        assert study.within
+    if isinstance(claim, Order):
+        for where in (claim.better, *claim.worse, claim.only):
+            for column, value in where.items():
+                known = labels if column == "method" else set(map(str, study.compare[column]))
+                assert value in known
+
+
+def test_the_published_table_is_that_of_the_results() -> None:
+    page = (REPO / "docs" / "results" / "claims.md").read_text(encoding="utf-8")
+    assert table(REPO / "docs" / "results")[0] in page, "python -m benchmarks.claims"
