@@ -60,6 +60,7 @@ def _forked(run_config: str) -> Command:
 
     def work() -> None:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         ready.set()
         os.dup2(out_end, 1)
         os.dup2(err_end, 2)
