@@ -13,11 +13,6 @@ import torch
 from torch import nn
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow tests: they wait more than they compute, and short ones fill the gaps and the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Compute with one thread: batches are tiny, and threads that wait for a busy core make them ten times slower."""
