@@ -220,8 +220,7 @@ def test_workers_end_with_their_coordinator(tmp_path: Path, number: signal.Signa
     job = f'problem="saddle" rounds=1000000 workers=2 sites=2 runs-dir="{tmp_path}" device="cpu"'
     with command(job) as coordinator:
         workers = children(coordinator.pid)
-        inherited = {Path(file).parent for file in mapped(os.getpid())}  # it is a fork of this process
-        [folder] = {Path(file).parent for file in mapped(workers[0]) if "/edelweiss-" in file} - inherited
+        folder = folder_of(workers[0])
         if number == signal.SIGINT:  # as Ctrl-C does it
             os.killpg(coordinator.pid, number)
         else:
@@ -244,15 +243,21 @@ def runs(process: int) -> bool:
     return False
 
 
-def mapped(process: int) -> set[str]:
-    """Wait until a worker has files of the run in its memory, and return all that it maps."""
+def folder_of(worker: int) -> Path:
+    """Wait until a worker has files of its run in its memory, and return their folder."""
+    inherited = mapped(os.getpid())  # the worker is a fork of this process, which may have served other runs
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        files = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process}/maps").read_text().splitlines()}
-        if any("/edelweiss-" in file for file in files):
-            return files
+    while not (folders := mapped(worker) - inherited):
+        assert time.monotonic() < deadline, "the worker got no message"
         time.sleep(0.05)
-    raise AssertionError("the worker got no message")
+    [folder] = folders
+    return folder
+
+
+def mapped(process: int) -> set[Path]:
+    """Return the folders of messages of which a process has files in its memory."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {Path(line.split(maxsplit=5)[-1]).parent for line in lines if "/edelweiss-" in line}
 
 
 def children(parent: int) -> list[int]:
