@@ -14,6 +14,7 @@ from benchmarks.sweep import Sweep
 from server_app import simulate
 
 
+@pytest.mark.slow
 def test_a_head_of_its_own_serves_a_new_worker_better_than_an_untrained_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

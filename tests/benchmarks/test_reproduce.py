@@ -38,6 +38,7 @@ def test_a_run_that_cannot_be_done_says_why_and_is_no_result(sweep: Sweep) -> No
     assert sweep.outcome(job) is None
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_once_whatever_the_number_of_processes(
     sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from problems.saddle import saddle_coefficients
 from tests.problems.example import given_saddle
 from tests.strategies.halves import drive, saddle_oracles
 
+pytestmark = pytest.mark.slow  # thousands of steps each
+
 K, D, ROUNDS = 10, 20, 200
 REACHED = 1e-12
 METHODS = {method.label: method for method in STUDIES["saddle"].methods}

@@ -62,6 +62,7 @@ def test_half_of_the_classes_are_positive_drawn_as_the_file_says(path: Path) -> 
     assert parse_classes(run.positive_classes) == tuple(sorted(drawn.tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_every_run_of_a_study_is_a_run_config(study: Study, full: bool) -> None:

@@ -91,6 +91,7 @@ def test_only_the_head_is_trained_and_it_helps(
     assert facts["shift"] == given.facts["shift"]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_plain_pytorch(tmp_path: Path) -> None:
     """A frozen body, an optimiser on the head, torch's own loss; only the batches come from the app."""
     folder = finished(tmp_path, problem="bce")
@@ -162,6 +163,7 @@ def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
     assert trained == ["11 of 123", "83 of 123"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod"])
 def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Path, name: str) -> None:
     problem = "auc" if "minimax" in ALGORITHMS[name].solves else "cross-entropy"

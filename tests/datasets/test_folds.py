@@ -135,6 +135,7 @@ def test_each_hospital_holds_out_each_patient_once_and_each_class_in_each_fold(d
             assert set(part.held_out.targets().tolist()) == set(part.train.targets().tolist()) == {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["codasca", "alone"])
 def test_five_runs_evaluate_every_patient_of_every_hospital_once(
     data_root: str, tmp_path: Path, algorithm: str

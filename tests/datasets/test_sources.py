@@ -228,6 +228,7 @@ def test_real_cifar(data_root: str) -> None:
         cached.cache_clear()  # 180 MB that no other test needs
 
 
+@pytest.mark.slow
 def test_heavy_libraries_are_imported_when_needed() -> None:
     code = (
         "import datasets, sys; "

@@ -272,6 +272,7 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
 # ---------------------------------------------------------------------- what cards and problems say of themselves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_card_says_what_a_round_moves_computes_and_leaves_at_a_site(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -214,6 +214,7 @@ def test_a_site_without_positives_is_named_with_the_fix(tmp_path: Any) -> None:
     assert simulate(job | {"partition": "iid", "rounds": 1}).metrics, "the first advice works"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fcsg", "fcsg-m", "acc-fcsg-m"])
 def test_hospitals_with_tables_of_their_own(tmp_path: Any, algorithm: str) -> None:
     job = site_job(tmp_path, problem="auprc", algorithm=algorithm, rounds=10, local_steps=10)
@@ -261,6 +262,7 @@ def test_outer_and_inner_samples_are_at_least_one(wrong: dict[str, Value], said:
     assert caught.value.problems == [said]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "lr"), [("fcsg", 0.5), ("fcsg-m", 0.5), ("acc-fcsg-m", 0.1)])
 def test_average_precision_rises_on_breast_cancer(algorithm: str, lr: float, tmp_path: Any) -> None:
     job = JOB | {"algorithm": algorithm, "sites": 4, "rounds": 15, "runs-dir": str(tmp_path), f"{algorithm}.lr": lr}
@@ -269,6 +271,7 @@ def test_average_precision_rises_on_breast_cancer(algorithm: str, lr: float, tmp
     assert last["loss"] < early["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("EDELWEISS_DATA"), reason="EDELWEISS_DATA names no folder with heart_disease/")
 def test_average_precision_rises_on_heart_disease_at_its_four_hospitals(tmp_path: Any) -> None:
     job = JOB | {

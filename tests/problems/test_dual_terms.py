@@ -41,6 +41,7 @@ def highest(function: Callable[[float], float], low: float, high: float) -> floa
     return (low + high) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_no_other_dual_gives_a_higher_loss_over_all_samples_of_all_sites(variant: dict[str, Any]) -> None:
     variant = variant | {"prior": PRIOR}

@@ -161,6 +161,7 @@ def overlapping(counts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs + 1.5 * labels[:, None] * torch.tensor([1.0, 0, 0, 0]).double(), labels
 
 
+@pytest.mark.slow
 def test_at_the_saddle_point_the_classes_that_count_are_equally_bad_and_no_other_is_worse() -> None:
     """Simultaneous descent and ascent on all data; and the worst class is better off than with cross-entropy."""
     counts = (120, 20, 60)
@@ -187,6 +188,7 @@ def test_at_the_saddle_point_the_classes_that_count_are_equally_bad_and_no_other
     assert final.min() > losses(baseline).min()  # at a price for the class that was best off
 
 
+@pytest.mark.slow
 def test_in_a_run_it_lifts_the_class_that_cross_entropy_gives_up(tmp_path: Path) -> None:
     nodes = []
     for seed, name in enumerate(("north", "south")):

@@ -175,6 +175,7 @@ def test_options_have_ranges(key: str, wrong: float) -> None:
         RunConfig.parse({"algorithm": "fcsg", "problem": "partial-auc", f"partial-auc.{key}": wrong})
 
 
+@pytest.mark.slow
 def test_auroc_rises_on_breast_cancer(tmp_path: Any) -> None:
     keys: dict[str, Any] = {"algorithm": "fcsg", "problem": "partial-auc", "partition": "iid", "sites": 4, "rounds": 15}
     keys |= {"thin-share": 0.2, "workers": 1, "device": "cpu", "fcsg.lr": 0.03, "runs-dir": str(tmp_path)}

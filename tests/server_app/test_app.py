@@ -120,6 +120,7 @@ def test_after_a_run_there_is_nothing_to_interrupt() -> None:
     time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("curves")
 @pytest.mark.parametrize(
     ("number", "code", "workers", "fresh"),

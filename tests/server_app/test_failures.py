@@ -98,6 +98,7 @@ def test_by_default_a_bad_update_is_left_out_and_the_run_goes_on(
     assert distances(t, b, result, [ALL, [0, 1, 3], ALL, ALL]).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("harm", "workers"), [("raise", 1), ("kill", 2), ("hang", 4)])
 def test_without_the_site_the_run_stops_if_all_are_needed(tmp_path: Path, harm: str, workers: int) -> None:
     started = time.monotonic()
@@ -195,6 +196,7 @@ def test_answers_stay_right_after_a_worker_was_lost(
     assert distances(t, b, result, [usable(capsys.readouterr().out), *[ALL] * 29]).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_site_that_never_answers_again_does_not_take_the_others_along(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_worker_that_is_still_being_started_begins_no_run(tmp_path: Path, monk
         simulate(saddle_job(tmp_path, algorithm="dying", workers=2))
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_points_to_its_traceback(tmp_path: Path) -> None:
     # There is no file that a worker could import.
     done = python("", "-", stdin=SCRIPT.replace("RUNS", repr(str(tmp_path / "runs"))))

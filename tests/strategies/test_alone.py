@@ -220,6 +220,7 @@ def test_nothing_misleading_is_reported(tmp_path: Path) -> None:
         assert all("central" not in json.loads(line) for line in lines)
 
 
+@pytest.mark.slow
 def test_alone_each_site_reaches_the_optimum_of_its_own_function(tmp_path: Path) -> None:
     """Not that of their mean: the distances to the common saddle point stay, and grow with how the sites differ."""
     keys = saddle_job(tmp_path, algorithm="alone", rounds=60, local_steps=10)

@@ -58,6 +58,7 @@ def test_leaves_the_replies_alone_and_shares_no_memory_with_them() -> None:
         assert all(torch.equal(now, then) for now, then in zip(vectors, before, strict=True))
 
 
+@pytest.mark.slow
 def test_holds_one_reply_at_a_time() -> None:
     """An answer is folded in and dropped before the next one exists."""
     alive: list[weakref.ref[torch.Tensor]] = []

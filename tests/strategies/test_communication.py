@@ -79,6 +79,7 @@ def numbers(names: str, x: int, y: int) -> int:
     return sum(known[name] for name in names.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_bytes_down_and_up_are_those_of_the_paper(name: str, tmp_path: Path) -> None:
     sites, q = 3, 1 if name == "npa" else 2

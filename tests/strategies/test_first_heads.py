@@ -72,6 +72,7 @@ def ends(folder: Path, algorithm: str, lost: tuple[int, ...] = (), **keys: Any) 
     return [load_file(path)["x"][-7:] for path in sorted((folder / "state" / "models").iterdir())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
 @pytest.mark.parametrize(
     ("keys", "lost"), [({"workers": 1}, ()), ({"workers": 2}, ()), ({"workers": 1}, (2,)), ({"workers": 1}, (3,))]

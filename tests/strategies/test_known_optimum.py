@@ -31,6 +31,8 @@ from tests.strategies.optimum import (
     floor,
 )
 
+pytestmark = pytest.mark.slow  # thousands of steps each
+
 LOCAL_SGDA = LocalSGDA(**LARGE)
 STALLING: dict[str, FederatedStrategy] = {
     "local-sgda": LOCAL_SGDA,

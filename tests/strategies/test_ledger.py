@@ -141,6 +141,7 @@ rounds = st.lists(
 )  # who is asked, who has lost its memory, whose answer gets lost
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(history=rounds, stages=st.sampled_from([ONE_STAGE, TWO_STAGES]))
 def test_whatever_gets_lost_the_sum_is_that_of_the_answers_that_count(

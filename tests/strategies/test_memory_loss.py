@@ -47,6 +47,7 @@ def test_the_table_has_algorithms_of_both_kinds() -> None:
     assert {"fedavg", "local-sgda", "cdma", "fednest"} <= set(MEMORYLESS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fraction"), FRACTIONS)
 def test_it_arrives_where_it_would_have_arrived(name: str, fraction: float) -> None:
     """At the optimum; where an algorithm stalls, no further from it than a small factor."""
@@ -158,6 +159,7 @@ def test_codascas_answer_and_message_are_longer_by_one_number_at_most() -> None:
 QUICK = ("alone", "codasca", "sagda")  # the others are slow together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

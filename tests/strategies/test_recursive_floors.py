@@ -19,6 +19,8 @@ from strategies.local_sgda import LocalSGDA
 from tests.strategies.optimum import SPREAD, STEPS, D, distances_of_x, floor
 from tests.strategies.optimum import K as SITES
 
+pytestmark = pytest.mark.slow  # thousands of steps each
+
 PLAIN_SLOW = LocalSGDA(**STEPS)
 SOON = 120  # rounds
 

@@ -270,6 +270,7 @@ def test_cdma_does_not_wait_for_a_slow_site(tmp_path: File) -> None:
     assert len(result.metrics[-1]["sites"]) == 4, "the last evaluation is everybody's"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 def test_without_min_replies_cdma_waits_for_all(tmp_path: File) -> None:
     with pytest.raises(RunError, match=r"3 of 4 sites gave a usable answer, 4 are needed.*\n.*'site-1' did not answer"):
