@@ -10,7 +10,10 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
+    "approve": "let a run that waits for you begin",
     "personalise": "train a head of your own on the body of a finished run",
+    "refuse": "turn a run away that waits for you",
+    "runs": "show the runs that wait for you, and what each would compute and send",
 }
 """What there is. The file has DESCRIPTION, declare(parser), which names its options, and run(options), which returns
 the exit code, or None for 0."""

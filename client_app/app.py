@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.errors import RefusedError, SiteError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,14 +21,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 app = ClientApp()
-
-
-class RefusedError(ValueError):
-    """This site will not do what it was asked to; the message may leave the site."""
-
-
-class SiteError(RuntimeError):
-    """Something broke at this site; the message may leave the site."""
 
 
 def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[Message, Context], Message]:
@@ -39,6 +33,7 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
         from client_app.memory import StateError
+        from client_app.policy.gate import admitted
         from client_app.site import OpenSite
         from config import MISTAKES
         from federation.fingerprint import fingerprint
@@ -50,7 +45,7 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
                     f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
                     "release on both, and end a SuperLink or SuperNode that was started in another project"
                 )
-            content = handle(message, OpenSite.from_context(context))
+            content = handle(message, admitted(OpenSite.from_context(context)))
         except (*MISTAKES, RefusedError, StateError) as error:
             _log_once(str(error))
             # Before the first answer the coordinator knows no names, so this one brings its own.
@@ -80,27 +75,21 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
 
     The answer's ``facts`` are a `datasets.Facts`.
     """
-    from datasets import Facts
     from keys import to_record
-    from problems import PROBLEMS
 
-    data, facts = site.data(), Facts(name=site.node.name, partition_id=site.node.partition_id)
-    if data is not None:
-        if data.missing:
-            filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
-            log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
-        facts = Facts.of(
-            data,
-            name=site.node.site or data.name,
-            partition_id=site.node.partition_id,
-            multiclass=PROBLEMS[site.run.problem].multiclass,
-            standardise=site.run.standardise,
-        )
+    data, facts = site.data(), site.facts()
+    if data is not None and data.missing:
+        filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
+        log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
+    for note in facts.notes:
+        log.warning("%s: %s", facts.name, note)
     return RecordDict({"facts": ConfigRecord(to_record(facts))})
 
 
 def _evaluation(site: OpenSite, problem: Problem, model: Arrays, request: Request) -> MetricRecord:
-    """Evaluate a model on the held-out samples; empty where there are none."""
+    """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules."""
+    if not site.evaluates():
+        return MetricRecord({})
     held_out = site.samples(request)[1]
     if held_out is not None and not len(held_out):
         return MetricRecord({})

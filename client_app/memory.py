@@ -47,6 +47,11 @@ class StateError(ValueError):
         super().__init__(f"{path} {fix}")
 
 
+def state_folder(state_dir: str) -> Path:
+    """Return the site's own folder; where it names none, a private one that does not outlive the machine."""
+    return Path(state_dir).expanduser() if state_dir else Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
+
+
 class Memory:
     """One site's vectors in one run: files of named tensors, each replaced as a whole.
 
@@ -64,8 +69,7 @@ class Memory:
     """
 
     def __init__(self, state_dir: str, run: int | str, site: str, provenance: Provenance | None = None) -> None:
-        private = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
-        folder = Path(state_dir).expanduser() if state_dir else private
+        folder = state_folder(state_dir)
         name = f"{site.replace('/', '_')}.safetensors"
         self.path = folder / f"run-{run}" / name
         self.model_path = folder / "models" / f"{run}-{name}"

@@ -26,6 +26,8 @@ class SiteConfig(BaseModel):
     state_dir: str = Field("", description="folder for the site's memory and its own models, which survives a restart; "
                            "default: a private folder for temporary files, never what a run says")  # fmt: skip
     label: str = Field("", description="the label column; default: the run's label")
+    policy: str = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules that "
+                        "protect patients")  # fmt: skip
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
     data_root: str = Field("", description="folder with public data sets; default: the run's data-root")
     partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which part of a public data set this site "

@@ -7,6 +7,7 @@ from datasets.loading import SiteData, load_site, load_test
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
+from datasets.site import stamp
 from datasets.sources import SOURCES
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "load_test",
     "make_sampler",
     "moments",
+    "stamp",
     "standardisation",
 ]

@@ -59,6 +59,14 @@ class DataConfig:
         an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
     label
         Label column of a site's table or labels.csv.
+    patient
+        Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
+        for equal ones.
+    key
+        In hexadecimal digits: the secret by which a site chooses whom it holds out, patient by patient, see
+        `datasets.identity`. Empty: the seed chooses.
+    stamp
+        Of a site's own file, see `datasets.site.stamp`: one that has changed is read again.
     seed
         At least 0. Every split follows from it.
     download
@@ -87,6 +95,9 @@ class DataConfig:
     folds: int = 0
     fold: int = 0
     label: str = "label"
+    patient: str = ""
+    key: str = ""
+    stamp: tuple[int, int] = (0, 0)
     seed: int = 0
     download: bool = True
 

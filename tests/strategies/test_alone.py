@@ -92,7 +92,9 @@ class Keeping(SiteGrid):
 
     def memory(self, site: int) -> Memory:
         """Return what a site remembers."""
-        return Memory(f"{self.folder}/state", self.run_id, self.names[site] if self.names else f"site-{site}")
+        if self.names:
+            return Memory(f"{self.folder}/state/{site}", self.run_id, self.names[site])
+        return Memory(f"{self.folder}/state", self.run_id, f"site-{site}")
 
 
 def run(folder: Path, lose: tuple[int, int] = (0, 0), **keys: Value) -> tuple[list[dict[str, Any]], Keeping]:
