@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
 
 if TYPE_CHECKING:
@@ -32,34 +33,48 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
 
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
-        from client_app.memory import StateError
-        from client_app.policy.gate import admitted
-        from client_app.site import OpenSite
-        from config import MISTAKES
-        from federation.fingerprint import fingerprint
-
+        audit = Audit.of(context)
         try:
-            theirs = str(message.content.config_records["config"]["app"])
-            if theirs != fingerprint():
-                raise RefusedError(
-                    f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
-                    "release on both, and end a SuperLink or SuperNode that was started in another project"
-                )
-            content = handle(message, admitted(OpenSite.from_context(context)))
-        except (*MISTAKES, RefusedError, StateError) as error:
-            _log_once(str(error))
-            # Before the first answer the coordinator knows no names, so this one brings its own.
-            node = context.node_config
-            name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
-            text = getattr(error, "public", str(error))
-            content = RecordDict({"error": ConfigRecord({"site": name, "message": text})})
+            if audit:
+                audit.received(message)
+            content = _content(handle, message, context)
+            if audit:
+                audit.sent(message, content)
         except Exception as error:
             # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
             log.exception("the app broke")
-            raise SiteError(f"{type(error).__name__} (the site's own log says more)") from None
+            text = f"{type(error).__name__} (the site's own log says more)"
+            if audit:
+                audit.broken(message, text)
+            raise SiteError(text) from None
         return Message(content, reply_to=message)
 
     return answer
+
+
+def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message, context: Context) -> RecordDict:
+    """Return a handler's answer, or why there is none."""
+    from client_app.memory import StateError
+    from client_app.policy.gate import admitted
+    from client_app.site import OpenSite
+    from config import MISTAKES
+    from federation.fingerprint import fingerprint
+
+    try:
+        theirs = str(message.content.config_records["config"]["app"])
+        if theirs != fingerprint():
+            raise RefusedError(
+                f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
+                "release on both, and end a SuperLink or SuperNode that was started in another project"
+            )
+        return handle(message, admitted(OpenSite.from_context(context)))
+    except (*MISTAKES, RefusedError, StateError) as error:
+        _log_once(str(error))
+        # Before the first answer the coordinator knows no names, so this one brings its own.
+        node = context.node_config
+        name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
+        text = getattr(error, "public", str(error))
+        return RecordDict({"error": ConfigRecord({"site": name, "message": text})})
 
 
 @lru_cache(maxsize=64)

@@ -261,7 +261,7 @@ def test_memory_is_kept_between_messages_and_forgotten_after_the_last(tmp_path: 
         grid.ask("train", 0, turn(linear_model()))
         assert [path.name for path in state.rglob("*.safetensors")] == ["north.safetensors"]
         grid.ask("evaluate", 0, turn(linear_model()))
-    assert [path.name for path in state.iterdir()] == ["policy"]
+    assert {path.name for path in state.iterdir()} == {"audit.jsonl", "audit.seal", "policy"}
 
 
 def test_an_update_that_fails_leaves_the_memory_as_it_was(
