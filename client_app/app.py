@@ -67,7 +67,7 @@ def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message
                 f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
                 "release on both, and end a SuperLink or SuperNode that was started in another project"
             )
-        return handle(message, admitted(OpenSite.from_context(context)))
+        return handle(message, admitted(OpenSite.from_context(context), message))
     except (*MISTAKES, RefusedError, StateError) as error:
         _log_once(str(error))
         # Before the first answer the coordinator knows no names, so this one brings its own.

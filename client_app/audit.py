@@ -132,15 +132,16 @@ def contents(content: RecordDict) -> dict[str, Any]:
     import numpy as np
 
     arrays = []
-    for record in content.array_records.values():
-        for name, array in record.items():
+    for vectors in content.array_records.values():
+        for name, array in vectors.items():
             values = array.numpy()
             norm = float(np.linalg.norm(values.ravel()))
             told = norm if math.isfinite(norm) else None  # which JSON has no word for
             arrays.append({"name": name, "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
     numbers: list[str] = []
-    for named in (*content.metric_records.values(), *content.config_records.values()):
-        numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in named.items()]
+    records: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
+    for record in records:
+        numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in record.items()]
     return {"arrays": arrays, "numbers": numbers}
 
 

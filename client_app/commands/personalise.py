@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--state-dir", default="", help="where your model goes, into the folder models there (default: a "
         "private folder for temporary files)")  # fmt: skip
     add("--label", default="", help="your label column; default: the run's")
+    add("--patient", default="", help="your column that says whose a row is, which is no feature; default: none")
     add("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     add("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
     add("--head", choices=("fresh", "trained"), default="", help="what the training starts from: a new "
@@ -65,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
     config = given.config
     torch.set_num_threads(config.threads)
-    data = load_site(config.data(options.data_dir, options.label), 0, 1)
+    data = load_site(replace(config.data(options.data_dir, options.label), patient=options.patient), 0, 1)
     outcome = personalise(
         given,
         data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from dataclasses import replace
@@ -18,6 +19,8 @@ from problems.metrics import METRICS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flwr.app import Message
+
     from client_app.policy.records import Records, Rows
     from client_app.site import OpenSite
     from datasets import SiteData
@@ -27,8 +30,8 @@ log = logging.getLogger("edelweiss")
 POLL = 0.2  # seconds between two looks for the operator's decision
 
 
-def admitted(site: OpenSite) -> OpenSite:
-    """Return the site if it takes part in the run; at a run's first message its operator may have to say so.
+def admitted(site: OpenSite, message: Message) -> OpenSite:
+    """Return the site if it answers the message; at a run's first one its operator may have to say so.
 
     Raises
     ------
@@ -40,6 +43,8 @@ def admitted(site: OpenSite) -> OpenSite:
     policy = site.policy
     if wrong := policy.objections(site.run):
         raise RefusedError("; ".join(wrong))
+    if (number := int(str(message.content.config_records["config"].get("round", 0)))) > site.run.rounds:
+        raise RefusedError(f"round {number}: the run has rounds = {site.run.rounds}")
     if not (site.guarded or policy.asks or policy.runs_per_day):
         return site
     records, data = site.records, site.data() if site.guarded else None
@@ -49,6 +54,9 @@ def admitted(site: OpenSite) -> OpenSite:
             "its data have changed since the run began, so it goes no further in this run: bring back the data as they "
             "were, or start a new run"
         )
+    asked = hashlib.sha256(repr(sorted(site.run.flat().items())).encode()).hexdigest()
+    if record and record.asked != asked:
+        raise RefusedError("the run-config is another than when the run began: start a new run")
     if record and record.open:
         return site
     if data is not None:
@@ -57,7 +65,7 @@ def admitted(site: OpenSite) -> OpenSite:
         if policy.runs_per_day and records.today() >= policy.runs_per_day:
             raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
         said = _shown(site, data)
-        record = RunRecord(run=str(site.run_id), began=time.time(), decision="waiting", shown=said,
+        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, shown=said,
                            data=site.data_hash() if data is not None else "")  # fmt: skip
     if policy.asks:
         _wait(records, record, site.run.round_timeout)

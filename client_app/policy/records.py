@@ -33,6 +33,8 @@ class RunRecord:
         Flower's number of it.
     began : float
         When its first message came, in seconds since 1970.
+    asked : str
+        A hash of the run-config: what is decided of is this run and no other.
     data : str
         A hash of the site's data then; empty where the run is not about them.
     decision : str
@@ -47,6 +49,7 @@ class RunRecord:
 
     run: str
     began: float
+    asked: str
     data: str = ""
     decision: str = "waiting"
     open: bool = False

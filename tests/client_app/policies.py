@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from flwr.app import ConfigRecord, RecordDict
 
 from datasets import Facts
+from federation import pack
+from federation.fingerprint import fingerprint
 from keys import Value, from_record
 from keys.overrides import toml_value
-from tests.server_app.sites import SiteGrid, site_job, write_table
+from tests.server_app.sites import FEATURES, SiteGrid, site_job, write_table
 
 
 def site_toml(folder: Path, **keys: Any) -> str:
@@ -54,3 +58,16 @@ def told(grid: SiteGrid) -> Facts | str:
     """Ask a site to describe itself: its facts, or its refusal."""
     records: Mapping[str, Any] = grid.ask("query", 0).content.config_records
     return str(records["error"]["message"]) if "error" in records else from_record(Facts, dict(records["facts"]))
+
+
+def train(grid: SiteGrid, kind: str = "train", **facts: Value) -> str:
+    """Send a message of round 1; return the refusal, if it is one."""
+    config: dict[str, Any] = {"app": fingerprint(), "shape": [FEATURES], "classes": 2, "prior": 0.3, "shift": []}
+    config |= {"scale": [], "round": 1, "phase": "train", "site": 0, "name": "north", "evaluate": True, **facts}
+    model = {"x": torch.linspace(-1, 1, FEATURES + 3), "y": torch.zeros(1)}
+    content = RecordDict({"arrays": pack(model), "config": ConfigRecord(config)})
+    answer = grid.ask(kind, 0, content)
+    assert not answer.has_error(), answer.error.reason
+    if "error" in answer.content.config_records:
+        return str(answer.content.config_records["error"]["message"])
+    return "" if answer.content.metric_records["metrics"] else "no evaluation"
