@@ -119,9 +119,11 @@ def test_few_patients_more_are_not_told_of(tmp_path: Path, more: int, refused: b
     assert not refused or "fewer than" in str(after)
 
 
-def test_a_corrected_value_is_one_patients_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize("patient", ["", "marker_0"])
+def test_a_corrected_value_is_one_patients_difference(tmp_path: Path, patient: str) -> None:
     features, labels = patients()
-    hospital = Hospital(tmp_path, features, labels, holdout_share=0.0)
+    features[:, 0] = np.arange(len(features))
+    hospital = Hospital(tmp_path, features, labels, holdout_share=0.0, patient=patient)
     hospital.described()
     features[17, 3] += 1
     write_table(hospital.data, features, labels)
