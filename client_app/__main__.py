@@ -50,6 +50,11 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     one.add_argument("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")
     one.add_argument("--run-config", action="append", default=[], metavar="'KEY=VALUE ...'",
                      help="change keys of the run, such as batch-size, holdout-share, seed or head")  # fmt: skip
+    two = commands.add_parser("join", help="stay, and answer the coordinator's messages", description="Connect to a "
+                              "coordinator, answer its messages in this process, and stay until told to end.")  # fmt: skip
+    from client_app.join import add_arguments
+
+    add_arguments(two)
     return parser.parse_args(arguments)
 
 
@@ -62,6 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
     from config import MISTAKES, ConfigError
 
     try:
+        if options.command == "join":
+            from client_app.join import main as join
+
+            return join(options)
         run(options)
     except ConfigError as error:
         print(error, file=sys.stderr)

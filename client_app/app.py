@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,3 +179,13 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         store.keep(model | buffers, model_facts(site.run, request.cohort))
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})
+
+
+def call(message: Message, context: Context) -> Message:
+    """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
+    try:
+        return app(message, context)
+    except Exception as error:  # the process must survive whatever a message does
+        log.error("%s", traceback.format_exc())
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

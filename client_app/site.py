@@ -10,7 +10,7 @@ import torch
 
 from client_app.memory import Memory, Provenance
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import Cohort, DataConfig, SiteData, load_site
+from datasets import Cohort, DataConfig, SiteData, forget_data, load_site
 from keys import Value, arguments, from_record
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting
@@ -43,6 +43,13 @@ def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Coh
     """Return the training and held-out samples of a site, standardised, on the device; once per process."""
     data = load_site(config, site, sites)
     return cohort.standardised(data.train).to(device), cohort.standardised(data.held_out).to(device)
+
+
+def forget_all() -> None:
+    """Forget data and problems, of a run that is over; the next one reads its data anew."""
+    for cached in (cached_problem, dimension, prepared):
+        cached.cache_clear()
+    forget_data()
 
 
 def provenance(run: RunConfig, d: int) -> Provenance:

@@ -3,7 +3,7 @@
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, columns_hash
-from datasets.loading import SiteData, load_site, load_test
+from datasets.loading import SiteData, forget_data, load_site, load_test
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
@@ -22,6 +22,7 @@ __all__ = [
     "Samples",
     "SiteData",
     "columns_hash",
+    "forget_data",
     "load_site",
     "load_test",
     "make_sampler",

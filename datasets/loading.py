@@ -128,6 +128,12 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
+def forget_data() -> None:
+    """Let go of all data that this process has read; whatever is loaded next is read anew."""
+    for stage in (_source, _site_source, _pool, _splits):
+        stage.cache_clear()
+
+
 @dataclass(frozen=True, eq=False)
 class _Pool:
     """A source with its labels, cut into the rows for the sites and the common test rows."""

@@ -22,10 +22,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.app import call
 from models import resolve_device
 from problems import PROBLEMS
 from server_app.pool import Pool
-from server_app.worker import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -48,22 +48,27 @@ class Federation:
 
 
 @contextmanager
-def deployment(folder: Path, node_configs: Sequence[Mapping[str, Value]]) -> Iterator[Federation]:
-    """Start a SuperLink and one SuperNode for each node-config."""
+def deployment(
+    folder: Path, node_configs: Sequence[Mapping[str, Value]], *, supernodes: bool = False
+) -> Iterator[Federation]:
+    """Start a SuperLink and one site for each node-config: our own process, or Flower's SuperNode."""
     environment = flower_environment(folder)
     fleet = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         # The SuperNodes start beside the SuperLink and try until it answers.
         nodes = []
         for number, node_config in enumerate(node_configs):
-            home = folder / f"supernode-{number}"  # of its own: a SuperNode unpacks the app below it
+            home = folder / f"site-{number}"  # of its own: a SuperNode unpacks the app below it
             home.mkdir()
-            log = stack.enter_context((folder / f"supernode-{number}.log").open("w"))
-            command = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet]
-            command += ["--host", "127.0.0.1", "--port", str(free_port())]
-            command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
+            log = stack.enter_context((folder / f"site-{number}.log").open("w"))
+            command, where = [sys.executable, "-m", "client_app", "join", "--insecure", "--superlink", fleet], REPO
+            command += [f"--{key}={value}" for key, value in node_config.items()]
+            if supernodes:
+                command, where = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet], home
+                command += ["--host", "127.0.0.1", "--port", str(free_port())]
+                command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
             own = environment | {"FLWR_HOME": str(home)}
-            nodes.append(stack.enter_context(started(command, own, stdout=log, stderr=log)))
+            nodes.append(stack.enter_context(started(command, own, cwd=where, stdout=log, stderr=log)))
         arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
         stack.enter_context(superlink(folder, environment, *arguments))
         yield Federation(folder, environment)
