@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from client_app.memory import Memory, Provenance
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import Cohort, DataConfig, SiteData, forget_data, load_site
+from datasets import Cohort, DataConfig, ImageCache, SiteData, forget_data, load_site
 from keys import Value, arguments, from_record
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting
@@ -145,7 +146,11 @@ class OpenSite:
     @property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
-        return self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        if not (config.data_dir and self.node.state_dir and self.node.image_cache):
+            return config
+        folder = Path(self.node.state_dir).expanduser() / "images"
+        return replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
 
     def data(self) -> SiteData | None:
         """Return the site's data as it was read; None for a problem without data."""
