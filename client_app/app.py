@@ -46,7 +46,8 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
         from federation.fingerprint import fingerprint
 
         try:
-            theirs = str(message.content.config_records["config"]["app"])
+            config = message.content.config_records.get("config")
+            theirs = str(config["app"]) if config and "app" in config else "of another app"
             if theirs != fingerprint():
                 raise RefusedError(
                     f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from keys import Value
 
-RETRY = (0.2, 1.5, 10.0)  # seconds to the first try of a call that failed, growth, longest
+RETRY = (0.2, 1.5, 5.0)  # seconds to the first try of a call that failed, growth, longest
 PULL = (0.01, 0.5)  # a message is told of before its content has arrived: first and longest wait for that, in seconds
 AWAY = 5.0  # a site that was taken for alive until now stays away so long, for its coordinator to see that it was
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)

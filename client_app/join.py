@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work after an answer, and to later ones
+FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
 
 
 class Stop:
@@ -105,6 +106,8 @@ class Joined:
             pause = SOON if worked else min(pause * GROWTH, LONGEST)
             if not stop:
                 stop.wait(pause)
+            elif worked:
+                time.sleep(FETCHED)
 
     def answer_next(self, fleet: Fleet) -> bool:
         """Answer a message, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from client_app.connection import declare, given
@@ -21,6 +22,7 @@ __all__ = ["DESCRIPTION", "declare", "run"]
 def run(options: argparse.Namespace) -> int:
     """Join."""
     config = given(options)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # `client_app.fleet` says what is wrong, once and in words
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("edelweiss").setLevel(logging.INFO)
 

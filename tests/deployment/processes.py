@@ -1,4 +1,4 @@
-"""Real Flower processes on this machine, for tests: a deployment of SuperLink and SuperNodes, and the simulation.
+"""Real Flower processes on this machine, for tests: a deployment of a SuperLink and sites, and the simulation.
 
     with deployment(folder, [{"site": "a", "data-dir": "..."}, {"site": "b", "data-dir": "..."}]) as federation:
         outcome = federation.submit({"rounds": 2})
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,10 +36,11 @@ LOG_TAIL = 6000  # characters of each process's log that a failed run shows
 
 @dataclass(frozen=True)
 class Federation:
-    """A running SuperLink with its SuperNodes."""
+    """A running SuperLink with its sites."""
 
     home: Path
     environment: Mapping[str, str]
+    sites: Sequence[subprocess.Popen[str]] = ()
 
     def submit(self, run_config: Mapping[str, Value], timeout: float = RUN_TIMEOUT) -> Outcome:
         """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
@@ -49,9 +50,9 @@ class Federation:
 
 @contextmanager
 def deployment(
-    folder: Path, node_configs: Sequence[Mapping[str, Value]], *, supernodes: bool = False
+    folder: Path, node_configs: Sequence[Mapping[str, Value]], *, supernodes: Collection[int] = ()
 ) -> Iterator[Federation]:
-    """Start a SuperLink and one site for each node-config: our own process, or Flower's SuperNode."""
+    """Start a SuperLink and a site for each node-config: our own process, but of these numbers Flower's SuperNode."""
     environment = flower_environment(folder)
     fleet = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
@@ -63,7 +64,7 @@ def deployment(
             log = stack.enter_context((folder / f"site-{number}.log").open("w"))
             command, where = [sys.executable, "-m", "client_app", "join", "--insecure", "--superlink", fleet], REPO
             command += [f"--{key}={value}" for key, value in node_config.items()]
-            if supernodes:
+            if number in supernodes:
                 command, where = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet], home
                 command += ["--host", "127.0.0.1", "--port", str(free_port())]
                 command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
@@ -71,7 +72,7 @@ def deployment(
             nodes.append(stack.enter_context(started(command, own, cwd=where, stdout=log, stderr=log)))
         arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
         stack.enter_context(superlink(folder, environment, *arguments))
-        yield Federation(folder, environment)
+        yield Federation(folder, environment, nodes)
         for node in nodes:  # all at once, while there is a SuperLink to say goodbye to: else each waits for it
             node.terminate()
 
