@@ -199,6 +199,20 @@ def connected(
         yield Fleet(*calls)  # an error of a call within the block ends it, and is Flower's to log
 
 
+def introduced(address: str, root_certificates: bytes, key: EllipticCurvePrivateKey, *, known: bool) -> str:
+    """Ask once whether the coordinator accepts this site; returns why not, or nothing."""
+    refusals: list[str] = []
+
+    def give_up(_: float) -> None:
+        raise SystemExit
+
+    try:
+        with connected(address, root_certificates, key, wait=give_up, say=refusals.append, known=lambda: known):
+            return ""
+    except SystemExit:
+        return refusals[-1]
+
+
 def retries() -> Generator[float, None, None]:
     """Yield the seconds to wait before each next try."""
     wait, growth, longest = RETRY

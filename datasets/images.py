@@ -122,7 +122,7 @@ def _shape(files: Mapping[str, Path], size: int, faults: Faults) -> tuple[int, i
 
 def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataError]:
     """Return what is wrong with images that would not fit into memory."""
-    need, free = prod(shape), _free_memory()
+    need, free = prod(shape), free_memory()
     if need <= free:
         return []
     count, channels, height, width = shape
@@ -136,7 +136,7 @@ def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataErr
     ]
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes that can be had without swapping; where the system does not say, all of the machine's."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
