@@ -61,7 +61,7 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     host = os.uname().nodename
     here = {"state_dir": f"{data}/data.csv/state", "device": "cuda:7"}
     for words, changed in (
-        ({"name": "cannot be resolved", "state": "cannot be written", "device": "CUDA devices", "data": "column 'dose'"},
+        ({"name": "cannot be resolved", "state": "cannot be written", "device": "CUDA devices", "data": "'dose'"},
          {"superlink": "nowhere.invalid:9092", **here}),
         ({"port": "does not take connections"}, {"superlink": f"127.0.0.1:{free_port()}"}),
         ({"TLS": f"not for {host}"}, {"superlink": f"{host}:{guarded.fleet}"}),
