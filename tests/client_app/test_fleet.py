@@ -1,4 +1,4 @@
-"""What the site needs of Flower's inside, which no release promises: another flwr has to be tried before it is taken."""
+"""What the site needs of the inside of Flower, which no release promises: another flwr has to be tried first."""
 
 from __future__ import annotations
 
