@@ -10,6 +10,7 @@ the block. A deployment is ready after about five seconds here, a simulated run 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bin.run import (
     REPO,
@@ -118,3 +120,9 @@ def process_logs(folder: Path) -> str:
         f"\n--- {path.name} ---\n{path.read_text(errors='replace')[-LOG_TAIL:]}"
         for path in sorted(folder.glob("*.log"))
     )
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    """The rounds of a run folder, without what differs from run to run."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if "seconds" not in key} for line in lines]
