@@ -12,6 +12,8 @@ from importlib import import_module
 COMMANDS = {
     "approve": "let a run that waits for you begin",
     "audit": "show what came and what left, and check that the log is whole",
+    "doctor": "try all that join needs, and say how to mend what fails",
+    "join": "connect to a coordinator, answer its messages, and stay",
     "personalise": "train a head of your own on the body of a finished run",
     "refuse": "turn a run away that waits for you",
     "runs": "show the runs that wait for you, and what each would compute and send",

@@ -40,16 +40,19 @@ class Audit:
     ----------
     folder : Path
         The site's own state folder.
+    run : str
+        Flower's number of the run that lines are written of.
     """
 
     folder: Path
+    run: str = ""
 
     @classmethod
     def of(cls, context: Context) -> Audit | None:
         """Return the log of a site; None where it plays a part of public data, or has no state-dir of its own."""
         node = context.node_config
         own = node.get("state-dir") and (context.run_config.get("dataset") == "site" or "partition-id" not in node)
-        return cls(Path(str(node["state-dir"])).expanduser()) if own else None
+        return cls(Path(str(node["state-dir"])).expanduser(), str(context.run_id)) if own else None
 
     def received(self, message: Message) -> None:
         """Write what came."""
@@ -62,15 +65,26 @@ class Audit:
     def broken(self, message: Message, reason: str) -> None:
         """Write that the answer is an error that nobody foresaw, if that can be written."""
         with contextlib.suppress(OSError):
-            self._append({**_head("out", message), "refused": reason})
+            self._append({**self._head("out", message), "refused": reason})
 
     def _write(self, way: str, message: Message, content: RecordDict) -> None:
-        line = _head(way, message)
+        line = self._head(way, message)
         if refusal := content.config_records.get("error"):
             line["refused"] = str(refusal["message"])
         else:
             line |= contents(content)
         self._append(line)
+
+    def _head(self, way: str, message: Message) -> dict[str, Any]:
+        config: Mapping[str, Any] = message.content.config_records.get("config", {})
+        return {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "way": way,
+            "run": self.run,
+            "kind": message.metadata.message_type,
+            "round": config.get("round", 0),
+            "phase": config.get("phase", ""),
+        }
 
     def _append(self, line: Mapping[str, Any]) -> None:
         """Add a line behind the last, and seal it."""
@@ -143,18 +157,6 @@ def contents(content: RecordDict) -> dict[str, Any]:
     for record in records:
         numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in record.items()]
     return {"arrays": arrays, "numbers": numbers}
-
-
-def _head(way: str, message: Message) -> dict[str, Any]:
-    config: Mapping[str, Any] = message.content.config_records.get("config", {})
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "way": way,
-        "run": str(message.metadata.run_id),
-        "kind": message.metadata.message_type,
-        "round": config.get("round", 0),
-        "phase": config.get("phase", ""),
-    }
 
 
 def _hash(text: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from client_app.policy import Policy
 from client_app.policy.protect import no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import Cohort, DataConfig, Facts, SiteData, load_site, stamp
+from datasets import Cohort, DataConfig, Facts, ImageCache, SiteData, forget_data, load_site, stamp
 from datasets.config import SITE
 from keys import Value, arguments, from_record
 from models import resolve_device
@@ -59,6 +60,13 @@ def data_hash(config: DataConfig) -> str:
     return digest.hexdigest()
 
 
+def forget_all() -> None:
+    """Forget data and problems, of a run that is over; the next one reads its data anew."""
+    for cached in (cached_problem, dimension, prepared, data_hash):
+        cached.cache_clear()
+    forget_data()
+
+
 def provenance(run: RunConfig, d: int) -> Provenance:
     """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the size of x."""
     model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
@@ -82,6 +90,8 @@ class Request:
         Where the run stands, and whether to evaluate what was received.
     site, name : int, str
         This site's place and name.
+    run, settled : str, int
+        The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     cohort : Cohort
         What holds for the data of all sites together.
     """
@@ -90,6 +100,8 @@ class Request:
     phase: str
     site: int
     name: str
+    run: str
+    settled: int
     evaluate: bool = True
     cohort: Cohort = field(default_factory=Cohort)
 
@@ -110,16 +122,16 @@ class OpenSite:
         What everybody does.
     node : SiteConfig
         What this site's operator decided.
-    run_id : int
-        Flower's number of the run.
     policy : Policy
         What this site allows.
+    run_id : int
+        Flower's number of the run.
     """
 
     run: RunConfig
     node: SiteConfig
-    run_id: int
     policy: Policy = field(default_factory=lambda: Policy.read(""))
+    run_id: int = 0
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
@@ -145,7 +157,7 @@ class OpenSite:
         if missing:
             raise ConfigError("node-config", missing)
         torch.set_num_threads(run.threads)
-        return cls(run, node, context.run_id, Policy.read(node.policy))
+        return cls(run, node, Policy.read(node.policy), context.run_id)
 
     @property
     def guarded(self) -> bool:
@@ -155,7 +167,8 @@ class OpenSite:
     @cached_property
     def records(self) -> Records:
         """What this site remembers for its policy."""
-        return Records(self.node.state_dir, self.node.name)
+        shared = not self.node.state_dir or self.node.partition_id >= 0
+        return Records(self.node.state_dir, self.node.name if shared else "")
 
     @cached_property
     def key(self) -> str:
@@ -171,6 +184,9 @@ class OpenSite:
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
         config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        if config.data_dir and self.node.state_dir and self.node.image_cache:
+            folder = Path(self.node.state_dir).expanduser() / "images"
+            config = replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
         if not self.guarded:
             return config
         own = self.policy
@@ -229,7 +245,7 @@ class OpenSite:
         mine = provenance(self.run, dimension(*self._problem_key(request)))
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
         simulated = self.run.state_dir if self.node.partition_id >= 0 else ""
-        return Memory(self.node.state_dir or simulated, self.run_id, request.name, mine)
+        return Memory(self.node.state_dir or simulated, request.run, request.name, mine)
 
     def _problem_key(self, request: Request) -> tuple[str, Setting, Options]:
         run = self.run

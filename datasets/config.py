@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datasets.errors import DataError
+from datasets.image_cache import ImageCache
 from datasets.partition import PARTITIONS
 from datasets.sources import SOURCES
 from keys import hint
@@ -67,6 +68,8 @@ class DataConfig:
         `datasets.identity`. Empty: the seed chooses.
     stamp
         Of a site's own file, see `datasets.site.stamp`: one that has changed is read again.
+    image_cache
+        Where the decoded images of ``"site"`` are kept; None: in memory.
     seed
         At least 0. Every split follows from it.
     download
@@ -98,6 +101,7 @@ class DataConfig:
     patient: str = ""
     key: str = ""
     stamp: tuple[int, int] = (0, 0)
+    image_cache: ImageCache | None = None
     seed: int = 0
     download: bool = True
 

@@ -19,6 +19,7 @@ from datasets.config import SITE, DataConfig
 from datasets.errors import DataError
 from datasets.files import Places
 from datasets.identity import held_out_by
+from datasets.image_cache import ImageCache
 from datasets.partition import Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
@@ -141,6 +142,12 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
+def forget_data() -> None:
+    """Let go of all data that this process has read; whatever is loaded next is read anew."""
+    for stage in (_source, _site_source, _pool, _splits):
+        stage.cache_clear()
+
+
 @dataclass(frozen=True, eq=False)
 class _Pool:
     """A source with its labels, cut into the rows for the sites and the common test rows."""
@@ -166,15 +173,18 @@ def _source(dataset: str, places: Places, image_size: int) -> Source:
 
 
 @lru_cache(maxsize=4)
-def _site_source(folder: str, label: str, binary: bool, size: int, patient: str, stamp: tuple[int, int]) -> Source:
-    return read_site(folder, label, binary, size, patient)
+def _site_source(
+    folder: str, label: str, binary: bool, size: int, cache: ImageCache | None, patient: str, stamp: tuple[int, int]
+) -> Source:
+    return read_site(folder, label, binary, size, cache, patient)
 
 
 @lru_cache(maxsize=16)
 def _pool(config: DataConfig, places: Places) -> _Pool:
     if config.dataset == SITE:
+        cache = config.image_cache
         source = _site_source(
-            config.data_dir, config.label, config.binary, config.image_size, config.patient, config.stamp
+            config.data_dir, config.label, config.binary, config.image_size, cache, config.patient, config.stamp
         )
     else:
         source = _source(config.dataset, places, config.image_size)

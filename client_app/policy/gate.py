@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
+REFUSED = "its operator refused the run"
 POLL = 0.2  # seconds between two looks for the operator's decision
 
 
@@ -43,13 +44,18 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     policy = site.policy
     if wrong := policy.objections(site.run):
         raise RefusedError("; ".join(wrong))
-    if (number := int(str(message.content.config_records["config"].get("round", 0)))) > site.run.rounds:
+    config = message.content.config_records["config"]
+    if (number := int(str(config.get("round", 0)))) > site.run.rounds:
         raise RefusedError(f"round {number}: the run has rounds = {site.run.rounds}")
     if not (site.guarded or policy.asks or policy.runs_per_day):
         return site
     records, data = site.records, site.data() if site.guarded else None
     record = records.run(site.run_id)
-    if record and data is not None and record.data != site.data_hash():
+    now = "" if data is None else site.data_hash()
+    if (record and record.data != now) or (
+        # A run that was stopped goes on under another number, and keeps its key.
+        "run" in config and records.data_of(str(config["run"]), now) != now
+    ):
         raise RefusedError(
             "its data have changed since the run began, so it goes no further in this run: bring back the data as they "
             "were, or start a new run"
@@ -57,6 +63,8 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     asked = hashlib.sha256(repr(sorted(site.run.flat().items())).encode()).hexdigest()
     if record and record.asked != asked:
         raise RefusedError("the run-config is another than when the run began: start a new run")
+    if record and record.decision == "refused":
+        raise RefusedError(REFUSED)
     if record and record.open:
         return site
     if data is not None:
@@ -65,8 +73,7 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         if policy.runs_per_day and records.today() >= policy.runs_per_day:
             raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
         said = _shown(site, data)
-        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, shown=said,
-                           data=site.data_hash() if data is not None else "")  # fmt: skip
+        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=said)
     if policy.asks:
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
@@ -126,7 +133,7 @@ def _wait(records: Records, record: RunRecord, seconds: float) -> None:
             raise RefusedError(f"its operator did not approve the run within round-timeout = {seconds:g} s")
         time.sleep(POLL)
     if now is None or now.decision == "refused":
-        raise RefusedError("its operator refused the run")
+        raise RefusedError(REFUSED)
 
 
 def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:

@@ -70,11 +70,11 @@ class Records:
     state_dir : str
         The site's own folder, which is no other site's; empty: a private one for temporary files.
     site : str
-        The site's name: sites without a folder of their own share that one.
+        The site's name, where several share the folder.
     """
 
     def __init__(self, state_dir: str, site: str = "") -> None:
-        self.folder = state_folder(state_dir) / "policy" / ("" if state_dir else site.replace("/", "_"))
+        self.folder = state_folder(state_dir) / "policy" / site.replace("/", "_")
 
     def key(self, seed: str) -> str:
         """Return the secret that decides who is held out: of the policy's seed, or one made here once."""
@@ -93,6 +93,16 @@ class Records:
             return RunRecord(**json.loads((self.folder / "runs" / f"{number}.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
+
+    def data_of(self, key: str, now: str) -> str:
+        """Return the hash of the data that a run began with, by the key that it keeps when it is resumed.
+
+        If it begins now, ``now`` is noted as that.
+        """
+        file = self.folder / "runs" / f"{key.replace('/', '_')}.data"
+        if not file.exists():
+            self._write(file, now.encode(), once=True)
+        return file.read_text(encoding="ascii")
 
     def note(self, record: RunRecord) -> None:
         """Write what is known of a run."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
+from datasets.image_cache import ImageCache
 from datasets.site.doubts import Doubts
 from datasets.site.images import read_listed
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
@@ -23,7 +24,14 @@ from datasets.source import Source
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
 
-def read_site(folder: str, label: str, binary: bool, image_size: int = 0, patient: str = "") -> Source:
+def read_site(
+    folder: str,
+    label: str,
+    binary: bool,
+    image_size: int = 0,
+    cache: ImageCache | None = None,
+    patient: str = "",
+) -> Source:
     """Read a hospital's folder.
 
     Parameters
@@ -39,6 +47,8 @@ def read_site(folder: str, label: str, binary: bool, image_size: int = 0, patien
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
     image_size
         The side that images are scaled to, see `datasets.images.read_images`. 0: they must have one size.
+    cache
+        Where decoded images are kept.
     patient
         Name of the column that says whose a row is. Empty: there is none.
 
@@ -61,7 +71,7 @@ def read_site(folder: str, label: str, binary: bool, image_size: int = 0, patien
     patients = read_patients(frame, file, patient, label, problems) if patient else []
     doubts = Doubts(file, classes)
     if file.name == "labels.csv":
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems)
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
         features: tuple[str, ...] = ()
     else:
         features = tuple(sorted(name for name in frame.columns if name not in (label, patient)))

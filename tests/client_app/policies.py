@@ -63,7 +63,17 @@ def told(grid: SiteGrid) -> Facts | str:
 def train(grid: SiteGrid, kind: str = "train", **facts: Value) -> str:
     """Send a message of round 1; return the refusal, if it is one."""
     config: dict[str, Any] = {"app": fingerprint(), "shape": [FEATURES], "classes": 2, "prior": 0.3, "shift": []}
-    config |= {"scale": [], "round": 1, "phase": "train", "site": 0, "name": "north", "evaluate": True, **facts}
+    config |= {
+        "scale": [],
+        "round": 1,
+        "phase": "train",
+        "site": 0,
+        "name": "north",
+        "run": "key",
+        "settled": 0,
+        "evaluate": True,
+        **facts,
+    }
     model = {"x": torch.linspace(-1, 1, FEATURES + 3), "y": torch.zeros(1)}
     content = RecordDict({"arrays": pack(model), "config": ConfigRecord(config)})
     answer = grid.ask(kind, 0, content)

@@ -27,6 +27,18 @@ def test_data_that_change_within_a_run_end_it_here(tmp_path: Path) -> None:
         assert "changed" not in train(grid)
 
 
+def test_a_run_that_goes_on_after_a_stop_needs_the_same_data(tmp_path: Path) -> None:
+    """It has another number then, and keeps its key."""
+    features, labels = table(90, seed=0)
+    hospital = Hospital(tmp_path, features, labels)
+    with hospital.run() as grid:
+        train(grid)
+    write_table(hospital.data, features[::-1], labels[::-1])
+    with hospital.run() as grid:
+        assert "its data have changed since the run began" in train(grid)
+        assert "changed" not in train(grid, run="another")
+
+
 def test_a_run_that_skips_the_first_question_is_held_to_the_same(tmp_path: Path) -> None:
     features, labels = table(90, seed=0)
     hospital = Hospital(tmp_path, features[1:], labels[1:])
@@ -34,8 +46,8 @@ def test_a_run_that_skips_the_first_question_is_held_to_the_same(tmp_path: Path)
         train(grid)
     write_table(hospital.data, features, labels)
     with hospital.run() as grid:
-        assert "differ by fewer than" in train(grid)
-        assert "differ by fewer than" in train(grid, "evaluate")
+        assert "differ by fewer than" in train(grid, run="another")
+        assert "differ by fewer than" in train(grid, "evaluate", run="another")
 
 
 DOUBTS: list[tuple[str, Callable[[int], Any], str]] = [

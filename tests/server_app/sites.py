@@ -56,7 +56,8 @@ class SiteGrid(LocalGrid):
         config = self.config
         policy.write_text(OPEN.format(share=config.holdout_share, folds=config.folds), encoding="utf-8")
         for place, (context, own) in enumerate(zip(self.contexts, self.node_configs, strict=False)):
-            state = f"{self.folder}/state" + (f"/{place}" if "data-dir" in own else "")
+            alone = "data-dir" in own and "partition-id" not in own
+            state = f"{self.folder}/state" + (f"/{place}" if alone else "")
             context.node_config = {"state-dir": state, "policy": str(policy), **own}
         return self
 
