@@ -25,8 +25,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     command += [f"--ssl-keyfile={made}/superlink.key", "--enable-supernode-auth", "--isolation=process"]
     command += [f"--superexec-auth-secret-file={made}/superexec.secret", "--host=127.0.0.1", f"--port={control}"]
     command += ["--fleet-api-type=grpc-rere", f"--fleet-api-address=0.0.0.0:{fleet}"]
-    with (folder / "superlink.log").open("w") as log, started(
-        command, flower_environment(folder), stdout=log, stderr=log
+    with (
+        (folder / "superlink.log").open("w") as log,
+        started(command, flower_environment(folder), stdout=log, stderr=log),
     ):
         until(lambda: "Uvicorn running" in (folder / "superlink.log").read_text())
         yield Guarded(folder, fleet, control)

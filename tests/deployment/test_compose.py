@@ -25,13 +25,14 @@ from bin.run import REPO, Outcome, flower_environment, free_port, started, submi
 from config import RunConfig
 from keys import Value
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
-from tests.server_app.sites import run_at, table, write_table
+from tests.server_app.sites import run_at, table, with_secret, write_table
 
 COMPOSE = REPO / "docker-compose.yml"
 DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DEPLOYMENT["services"]
 HOSPITALS = [name for name in SERVICES if name.startswith("hospital-")]
 START_TIMEOUT = 60.0
+SECRET = "0badc0de" * 8
 ROUNDS = 2
 
 
@@ -117,12 +118,13 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
     victim, other, *_ = HOSPITALS
     for seed, name in enumerate(HOSPITALS):
         write_table(tmp_path / name / "data", *table(200, seed))
-    nodes = [{"site": name, "data-dir": str(tmp_path / name / "data")} for name in HOSPITALS]
-    nodes = [node | {"state-dir": str(tmp_path / f"quiet-{node['site']}")} for node in nodes]
+    nodes = [with_secret(name, tmp_path / name / "data", tmp_path / f"quiet-{name}", SECRET) for name in HOSPITALS]
     quiet = run_at(RunConfig.parse(run_config | {"runs-dir": str(tmp_path / "quiet")}), nodes)
 
     with ExitStack() as stack:
         host = Host(tmp_path, certificates)
+        for name in HOSPITALS:
+            with_secret(name, tmp_path / name / "data", host.folder(name, "/state"), SECRET)
         stack.enter_context(host.up("superlink"))
         stack.enter_context(host.up("serverapp"))
         for name in HOSPITALS:

@@ -29,7 +29,7 @@ from config import RunConfig
 from keys import read_overrides
 from tests.deployment.processes import untimed
 from tests.deployment.test_compose import COMPOSE, HOSPITALS, SERVICES
-from tests.server_app.sites import run_at
+from tests.server_app.sites import run_at, with_secret
 
 pytestmark = pytest.mark.containers
 
@@ -226,10 +226,6 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
 
     The round after which it is stopped stays open while it is gone, because another hospital is held up.
     """
-    overrides = read_overrides([re.findall("--run-config '(.*)'", RUN)[0]])
-    nodes = [{"site": name, "data-dir": str(engine.folder / "data" / name)} for name in HOSPITALS]
-    quiet = run_at(RunConfig.parse(overrides | {"runs-dir": str(tmp_path)}), nodes)
-
     victim, other, _ = HOSPITALS
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(engine, RUN, LONG)
@@ -246,6 +242,11 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
         finally:
             engine(f"docker compose unpause {other}")
         run.result()
+
+    overrides = read_overrides([re.findall("--run-config '(.*)'", RUN)[0]])
+    secrets = {name: engine(f"docker compose exec -T {name} cat /state/policy/secret")[-64:] for name in HOSPITALS}
+    nodes = [with_secret(name, engine.folder / "data" / name, tmp_path / name, secrets[name]) for name in HOSPITALS]
+    quiet = run_at(RunConfig.parse(overrides | {"runs-dir": str(tmp_path / "quiet")}), nodes)
 
     assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"
     engine(RESULTS)

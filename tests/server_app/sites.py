@@ -74,6 +74,13 @@ class SiteGrid(LocalGrid):
         return answer
 
 
+def with_secret(name: str, folder: Path, state: Path, secret: str) -> dict[str, Value]:
+    """Describe a hospital with the default policy and a known secret: whom it holds out is whom another one would."""
+    (state / "policy").mkdir(parents=True)
+    (state / "policy" / "secret").write_text(secret, encoding="ascii")
+    return {"site": name, "data-dir": str(folder), "state-dir": str(state), "policy": ""}
+
+
 def run_at(config: RunConfig, node_configs: Sequence[Mapping[str, Value]], quiet: bool = True) -> Result:
     """Run a job at hospitals with their own node-configs."""
     with SiteGrid(config, node_configs) as grid:
