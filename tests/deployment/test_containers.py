@@ -213,7 +213,7 @@ WRITABLE = """
     found = []
     for folder, folders, files in os.walk("/"):
         paths = [os.path.join(folder, name) for name in folders if folder != "/" or name not in ("proc", "sys")]
-        found += [path for path in paths if os.access(path, os.W_OK)]
+        found += [path for path in paths if os.access(path, os.W_OK) and not os.path.islink(path)]
         folders[:] = [os.path.basename(path) for path in paths if path not in found]
         files = [os.path.join(folder, name) for name in files if folder != "/dev"]  # those are devices
         found += [path for path in files if os.access(path, os.W_OK)]
