@@ -43,7 +43,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from keys import ConfigError, Value, flatten, read_overrides, to_toml  # noqa: E402
+from keys import ConfigError, Value, flatten, read_overrides, to_toml, with_resumed  # noqa: E402
 
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
 STOP_TIMEOUT = 5.0  # seconds to end in peace
@@ -59,7 +59,7 @@ def main() -> int:
     defaults = flatten(app_table()["config"])
     overrides: dict[str, Value] = {"runs-dir": str(REPO / "runs")}
     try:
-        overrides |= read_overrides(args.run_config)
+        overrides |= with_resumed(read_overrides(args.run_config))
         if overrides.keys() - defaults.keys():
             from config import RunConfig  # slow to import, and it says which key was meant
 
@@ -93,7 +93,7 @@ def main() -> int:
 
 def is_path(key: str) -> bool:
     """Whether a run-config key names a file or a folder: that is what its last word is for, whoever declares it."""
-    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file", "from", "pretrained")
+    return key.replace(".", "-").rpartition("-")[2] in ("dir", "root", "file", "from", "pretrained", "resume")
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -11,6 +11,7 @@ from importlib import import_module
 
 COMMANDS = {
     "join": "connect to a coordinator, answer its messages, and stay",
+    "doctor": "try all that join needs, and say how to mend what fails",
     "personalise": "train a head of your own on the body of a finished run",
 }
 """What there is. The file has DESCRIPTION, declare(parser), which names its options, and run(options), which returns

@@ -125,8 +125,10 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     strategy, problem = site.run.strategy(), site.problem(request)
     turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
     sent = unpack(message.content.array_records["arrays"], problem.device)
-    store = site.memory(request)
-    memory = store.load(problem.device)
+    store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
+    if strategy.card.remembers and (text := store.shortage()):
+        raise RefusedError(f"{text}: make room before the run goes on")
+    memory = store.load(problem.device, before=place)
     fresh = partial(site.fresh, request)
 
     kept_here = memory.pop("buffers", None)
@@ -137,7 +139,7 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     if request.evaluate:
         metrics = _evaluation(site, problem, strategy.personal(sent, memory, fresh), request)
 
-    random = stream(site.run.seed, request.site, request.round, strategy.phases.index(request.phase))
+    random = stream(site.run.seed, request.site, *place)
     oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)
     reply, memory = strategy.local_update(sent, memory, oracle, turn)
     if (statistics := problem.buffers()).numel():
@@ -154,14 +156,17 @@ def train(message: Message, site: OpenSite) -> RecordDict:
             reply = {name: torch.full((1,), torch.nan) for name in bad}
     content = RecordDict({"arrays": pack(reply), "metrics": metrics, "cost": cost})
     if not bad:
-        store.save(memory)  # last: an answer that fails before this leaves the old memory in place
+        store.save(memory, place, request.settled)  # last: an answer that fails before this changes nothing
     return content
 
 
 @app.evaluate()
 @_answering
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
-    """Evaluate the run's final model and forget the run, but for a model of the site's own."""
+    """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
+
+    Asked again, because its answer was lost or the coordinator was stopped, the site takes that.
+    """
     from client_app.site import Request, model_facts
     from federation import unpack
 
@@ -169,15 +174,19 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     strategy, problem = site.run.strategy(), site.problem(request)
     sent = unpack(message.content.array_records["arrays"], problem.device)
     store = site.memory(request)
-    memory = store.load(problem.device)
-    statistics = memory.pop("buffers", sent.pop("buffers", None))
+    memory = store.load(problem.device, before=(request.round + 1, 0))
+    own = {} if memory else store.kept(problem.device)
+    kept_here = (memory or own).pop("buffers", None)
+    statistics = sent.pop("buffers", None) if kept_here is None else kept_here
     if statistics is not None:
         problem.load_buffers(statistics)
-    model = strategy.personal(sent, memory, partial(site.fresh, request))
+    model = own or strategy.personal(sent, memory, partial(site.fresh, request))
     metrics = _evaluation(site, problem, model, request)
-    if strategy.personalised:
-        buffers = {} if statistics is None else {"buffers": statistics}
-        store.keep(model | buffers, model_facts(site.run, request.cohort))
+    mine = dict(model) if strategy.personalised else {}
+    if statistics is not None and (strategy.personalised or kept_here is not None):
+        mine["buffers"] = statistics
+    if mine:
+        store.keep(mine, model_facts(site.run, request.cohort))
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})
 

@@ -132,8 +132,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         key = f.alias or name
         if key == "policy":
             continue
-        kind: dict[str, Any] = {"type": int} if f.annotation is int else {}
-        kind = {"action": "store_const", "const": True} if f.annotation is bool else {"metavar": "VALUE", **kind}
+        kind: dict[str, Any] = {"metavar": "VALUE", "type": f.annotation}
+        if f.annotation is bool:
+            kind = {"action": "store_const", "const": True}
         parser.add_argument(f"--{key}", help=f.description, **kind)
 
 

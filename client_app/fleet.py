@@ -20,16 +20,29 @@ import grpc  # type: ignore[import-untyped,unused-ignore]
 from flwr.app import Message
 from flwr.client.grpc_rere_client.connection import grpc_request_response
 from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import ErrorCode
 from flwr.supercore.error import FlowerError
+from flwr.supercore.grpc_health import run_health_server_grpc_no_tls as answer_health_checks
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = [
+    "ENDED",
+    "INVALID_BUNDLE",
+    "Fleet",
+    "answer_health_checks",
+    "connected",
+    "introduced",
+    "public_half",
+]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -43,6 +56,9 @@ RETRY = (0.2, 1.5, 5.0)  # seconds to the first try of a call that failed, growt
 PULL = (0.01, 0.5)  # a message is told of before its content has arrived: first and longest wait for that, in seconds
 AWAY = 5.0  # a site that was taken for alive until now stays away so long, for its coordinator to see that it was
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+INVALID_BUNDLE = ErrorCode.INVALID_FAB
+"""The code of the error that answers a message of a run whose bundle cannot be read."""
 
 ENDED = (RunNotRunningException, ObjectPullError)
 """What ends a message and not the connection: its run is over, or its content never came."""
@@ -197,6 +213,25 @@ def connected(
             calls = stack.enter_context(opened())
         open_ = True
         yield Fleet(*calls)  # an error of a call within the block ends it, and is Flower's to log
+
+
+def public_half(key: EllipticCurvePrivateKey) -> bytes:
+    """Return the public half of a key, as Flower sends it."""
+    return public_key_to_bytes(key.public_key())
+
+
+def introduced(address: str, root_certificates: bytes, key: EllipticCurvePrivateKey, *, known: bool) -> str:
+    """Ask once whether the coordinator accepts this site; returns why not, or nothing."""
+    refusals: list[str] = []
+
+    def give_up(_: float) -> None:
+        raise SystemExit
+
+    try:
+        with connected(address, root_certificates, key, wait=give_up, say=refusals.append, known=lambda: known):
+            return ""
+    except SystemExit:
+        return refusals[-1]
 
 
 def retries() -> Generator[float, None, None]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_app.connection import read_certificates, read_key
-from client_app.fleet import ENDED, Fleet, connected
+from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, answer_health_checks, connected, public_half
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -126,7 +126,6 @@ class Joined:
     def answer(self, fleet: Fleet, message: Message) -> Message:
         """Let the ClientApp answer."""
         from flwr.app import Error, Message
-        from flwr.common.constant import ErrorCode
 
         from client_app.app import call
 
@@ -135,7 +134,7 @@ class Joined:
             context = self.context(fleet, run_id)
         except (ValueError, KeyError) as error:  # a bundle that is none
             log.error("run %d: its bundle cannot be read: %s", run_id, error)
-            return Message(Error(ErrorCode.INVALID_FAB, "the run's bundle cannot be read"), reply_to=message)
+            return Message(Error(INVALID_BUNDLE, "the run's bundle cannot be read"), reply_to=message)
         answer = call(message, context)
         if message.metadata.message_type == "evaluate":
             free()
@@ -164,10 +163,7 @@ class Acquainted:
     """Whether a coordinator has accepted this site's key before: a file in the state folder."""
 
     def __init__(self, config: JoinConfig, key: EllipticCurvePrivateKey | None) -> None:
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
-        public = public_key_to_bytes(key.public_key()) if key else b""
-        mark = sha256(public + config.superlink.encode()).hexdigest()[:16]
+        mark = sha256((public_half(key) if key else b"") + config.superlink.encode()).hexdigest()[:16]
         self.path = Path(config.state_dir).expanduser() / f"joined-{mark}" if config.state_dir and key else None
 
     def __call__(self) -> bool:
@@ -198,9 +194,7 @@ def join(config: JoinConfig) -> int:
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
     with ExitStack() as stack:
         if config.health:
-            from flwr.supercore.grpc_health import run_health_server_grpc_no_tls
-
-            stack.callback(run_health_server_grpc_no_tls(config.health).stop, None)
+            stack.callback(answer_health_checks(config.health).stop, None)
         site = Joined(config)
         try:
             while not stop:

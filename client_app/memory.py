@@ -1,13 +1,17 @@
 """What a site keeps on its own disk: its memory between rounds, and at the end its own model.
 
-Both outlive the process, which Flower ends after a message, and the SuperNode.
+Both outlive the process, which Flower ends after a message, and the SuperNode. A coordinator that was stopped may go
+back to a round that the site has left behind, or ask the same thing twice: so each memory is a file of its own that
+says when it was written, and those stay that may be needed again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from models.storage import draft_of, facts_in, write_tensors
+from models.storage import facts_in, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +29,11 @@ if TYPE_CHECKING:
     from problems import Arrays
 
 log = logging.getLogger("edelweiss")
+
+SUFFIX = ".safetensors"
+
+Place = tuple[float, float]
+"""Where a run stands: a round, and the place of a phase in it."""
 
 Provenance = dict[str, str | int]
 """Where vectors are from: the algorithm, problem and model, and d, the length of x."""
@@ -43,59 +52,85 @@ class StateError(ValueError):
         said = f"holds the state of {_described(theirs)}" if theirs else "does not say whose state it holds"
         fix = f"{said}, and this run is {_described(provenance)}. The file is untouched: move it, or set another "
         fix += "state-dir"
-        self.public = f"{path.name} in the state folder {fix}"
+        self.public = f"{path.parent.name}/{path.name} in the state folder {fix}"
         super().__init__(f"{path} {fix}")
 
 
 class Memory:
-    """One site's vectors in one run: files of named tensors, each replaced as a whole.
+    """One site's vectors in one run: files of named tensors, one for each place in the run that may be gone back to.
 
     Parameters
     ----------
     state_dir : str
         The site's own folder; empty: a private one under the system's folder for temporary files, which does
         not outlive the machine.
-    run : int or str
-        Flower's number of the run, or a name; each has its own files.
+    run : str
+        The run's key, or a name; each has its own files.
     site : str
         The site's name: in a simulation many share one folder.
     provenance : Provenance, optional
         What is written into each file, and must be there in one that is read; None reads any.
     """
 
-    def __init__(self, state_dir: str, run: int | str, site: str, provenance: Provenance | None = None) -> None:
+    def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
         private = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
         folder = Path(state_dir).expanduser() if state_dir else private
-        name = f"{site.replace('/', '_')}.safetensors"
-        self.path = folder / f"run-{run}" / name
-        self.model_path = folder / "models" / f"{run}-{name}"
+        run, site = run.replace("/", "_"), site.replace("/", "_")
+        self.folder = run_folder(folder, run) / f"{site}.memory"
+        self.model_path = folder / "models" / f"{run}-{site}.safetensors"
         self.provenance = provenance
 
-    def load(self, device: torch.device) -> Arrays:
-        """Return what was saved last; empty when there is nothing or it cannot be read.
+    def load(self, device: torch.device, before: Place) -> Arrays:
+        """Return what was saved last before a place; empty when there is nothing or it cannot be read.
 
         Raises
         ------
         StateError
             When somebody else's vectors are there.
         """
-        try:
-            data = self.path.read_bytes()
-            arrays: Arrays = load(data)
-        except FileNotFoundError:
-            return {}
-        except (OSError, SafetensorError) as error:
-            log.warning("%s cannot be read (%s): this site starts without its memory", self.path, error)
-            return {}
-        self._require_own(self.path, data)
-        return {name: vector.to(device) for name, vector in arrays.items()}
+        earlier = [place for place in places(self.folder) if place < before]
+        return self._read(path_of(self.folder, earlier[-1]), device) if earlier else {}
 
-    def save(self, arrays: Arrays) -> None:
-        """Replace the file; whoever stops this half-way leaves the old one in place."""
-        if not arrays:
-            self.path.unlink(missing_ok=True)
-            return
-        self._write(self.path, arrays, self.provenance or {})
+    def save(self, arrays: Arrays, at: Place, settled: int) -> None:
+        """Save what is remembered from a place on; whoever stops this half-way leaves what was there.
+
+        Parameters
+        ----------
+        arrays : Arrays
+            May be empty.
+        at : Place
+            Whatever was saved for this place or for later ones is void.
+        settled : int
+            The run will not go back behind the end of this round. If that is this round, nothing else is kept; else
+            what was remembered at its end, and before this place.
+        """
+        saved = places(self.folder)
+        earlier, stay = [place for place in saved if place < at], set()
+        if settled < at[0]:
+            stay = {*earlier[-1:], *[place for place in earlier if place <= (settled, math.inf)][-1:]}
+        if arrays or stay:  # an empty one says that what was there before is over
+            self._write(path_of(self.folder, at), arrays, self.provenance or {})
+            stay.add(at)
+        for place in saved:
+            if place not in stay:
+                path_of(self.folder, place).unlink(missing_ok=True)
+
+    def shortage(self) -> str:
+        """Say that the disk has no room for about three memories of two vectors as long as x; empty if it has."""
+        needed = 3 * 2 * 4 * int((self.provenance or {}).get("d", 0))
+        place = next(folder for folder in self.folder.parents if folder.exists())
+        free = shutil.disk_usage(place).free
+        return f"the state folder has {free:,} bytes free, and needs about {needed:,}" if free < needed else ""
+
+    def kept(self, device: torch.device) -> Arrays:
+        """Return what `keep` wrote in this run; empty before that.
+
+        Raises
+        ------
+        StateError
+            When it is somebody else's.
+        """
+        return self._read(self.model_path, device) if self.model_path.exists() else {}
 
     def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
         """Write the site's own model, which stays when the run is forgotten; return its path.
@@ -119,10 +154,19 @@ class Memory:
 
     def forget(self) -> None:
         """Remove the memory, and the run's folder when it was the last one there."""
-        self.path.unlink(missing_ok=True)
-        draft_of(self.path).unlink(missing_ok=True)  # of a process that was stopped half-way
+        shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            self.path.parent.rmdir()
+            self.folder.parent.rmdir()
+
+    def _read(self, path: Path, device: torch.device) -> Arrays:
+        try:
+            data = path.read_bytes()
+            arrays: Arrays = load(data)
+        except (OSError, SafetensorError) as error:
+            log.warning("%s cannot be read (%s): this site starts without its memory", path, error)
+            return {}
+        self._require_own(path, data)
+        return {name: vector.to(device) for name, vector in arrays.items()}
 
     def _require_own(self, path: Path, data: bytes) -> None:
         theirs = facts_in(data)
@@ -131,8 +175,29 @@ class Memory:
 
     @staticmethod
     def _write(path: Path, arrays: Arrays, facts: Mapping[str, object]) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (path.parent.parent, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_tensors(path, arrays, facts)
+
+
+def run_folder(state_dir: Path, run: str) -> Path:
+    """Return the folder of all sites' memories of one run."""
+    return state_dir / f"run-{run}"
+
+
+def places(folder: Path) -> list[Place]:
+    """Return the places in the run that a site's folder has memories of, the first one first."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted((int(r), int(p)) for name in names for r, dash, p in [name.removesuffix(SUFFIX).partition("-")]
+                  if name.endswith(SUFFIX) and r.isdigit() and p.isdigit())  # fmt: skip
+
+
+def path_of(folder: Path, place: Place) -> Path:
+    """Return the file of the memory of a place: round and phase."""
+    return folder / f"{place[0]}-{place[1]}{SUFFIX}"
 
 
 def _described(provenance: Mapping[str, object]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from client_app.memory import Memory, Provenance
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import Cohort, DataConfig, SiteData, forget_data, load_site
+from datasets import Cohort, DataConfig, ImageCache, SiteData, forget_data, load_site
 from keys import Value, arguments, from_record
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting
@@ -75,6 +76,8 @@ class Request:
         Where the run stands, and whether to evaluate what was received.
     site, name : int, str
         This site's place and name.
+    run, settled : str, int
+        The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     cohort : Cohort
         What holds for the data of all sites together.
     """
@@ -83,6 +86,8 @@ class Request:
     phase: str
     site: int
     name: str
+    run: str
+    settled: int
     evaluate: bool = True
     cohort: Cohort = field(default_factory=Cohort)
 
@@ -103,13 +108,10 @@ class OpenSite:
         What everybody does.
     node : SiteConfig
         What this site's operator decided.
-    run_id : int
-        Flower's number of the run.
     """
 
     run: RunConfig
     node: SiteConfig
-    run_id: int
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
@@ -135,7 +137,7 @@ class OpenSite:
         if missing:
             raise ConfigError("node-config", missing)
         torch.set_num_threads(run.threads)
-        return cls(run, node, context.run_id)
+        return cls(run, node)
 
     @property
     def device(self) -> str:
@@ -145,7 +147,11 @@ class OpenSite:
     @property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
-        return self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        if not (config.data_dir and self.node.state_dir and self.node.image_cache):
+            return config
+        folder = Path(self.node.state_dir).expanduser() / "images"
+        return replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
 
     def data(self) -> SiteData | None:
         """Return the site's data as it was read; None for a problem without data."""
@@ -173,7 +179,7 @@ class OpenSite:
         mine = provenance(self.run, dimension(*self._problem_key(request)))
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
         simulated = self.run.state_dir if self.node.partition_id >= 0 else ""
-        return Memory(self.node.state_dir or simulated, self.run_id, request.name, mine)
+        return Memory(self.node.state_dir or simulated, request.run, request.name, mine)
 
     def _problem_key(self, request: Request) -> tuple[str, Setting, Options]:
         run = self.run

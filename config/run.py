@@ -136,12 +136,16 @@ class RunConfig(BaseModel):
     evaluate_every: Natural = Field(1, description="rounds between two evaluations; 0: only at the end")
     central_test: bool = Field(True, description="also evaluate on a common test set at the coordinator (not with "
                                'dataset "site")')  # fmt: skip
-    checkpoint_every: Natural = Field(10, description="rounds between two writings of the model; 0: only at the end")
+    checkpoint_every: Natural = Field(1, description="rounds between two writings of the model, and of what "
+                                      "resume needs; more where writing would take over 2 % of the time; 0: only the "
+                                      "model, at the end")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "
                            "temporary files, of the local engine one that ends with the run")  # fmt: skip
     run_name: str = Field("", description="empty: time, algorithm and data")
+    resume: str = Field("", description="the folder of a run that was stopped or killed: it goes on there, with the "
+                        "keys of its config.toml")  # fmt: skip
 
     hyper: dict[str, Value] = {}
     options: dict[str, Value] = {}
@@ -208,12 +212,16 @@ class RunConfig(BaseModel):
 
         It names every key that matters, with defaults: those of the chosen algorithm and problem, of no other.
         """
+        return to_toml(self.written())
+
+    def written(self) -> dict[str, Value]:
+        """Return the keys that `to_toml` writes."""
         strategy, own = self.strategy(), own_options(ALGORITHMS[self.algorithm])
         shared = {key: getattr(strategy, f.name) for key, f in SHARED.items()}
         hyper = {f"{self.algorithm}.{key}": getattr(strategy, f.name) for key, f in own.items()}
         options = {f"{self.problem}.{key}": self.options.get(key, f.default)
                    for key, f in own_options(PROBLEMS[self.problem]).items()}  # fmt: skip
-        return to_toml(self._fields() | shared | hyper | options)
+        return self._fields() | shared | hyper | options
 
     def _fields(self) -> dict[str, Value]:
         return self.model_dump(by_alias=True, exclude={"hyper", "options"})

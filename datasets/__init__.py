@@ -3,6 +3,7 @@
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, columns_hash
+from datasets.image_cache import ImageCache
 from datasets.loading import SiteData, forget_data, load_site, load_test
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
@@ -18,6 +19,7 @@ __all__ = [
     "DataConfig",
     "DataError",
     "Facts",
+    "ImageCache",
     "Sampler",
     "Samples",
     "SiteData",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datasets.errors import DataError
+from datasets.image_cache import ImageCache
 from datasets.partition import PARTITIONS
 from datasets.sources import SOURCES
 from keys import hint
@@ -59,6 +60,8 @@ class DataConfig:
         an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
     label
         Label column of a site's table or labels.csv.
+    image_cache
+        Where the decoded images of ``"site"`` are kept; None: in memory.
     seed
         At least 0. Every split follows from it.
     download
@@ -87,6 +90,7 @@ class DataConfig:
     folds: int = 0
     fold: int = 0
     label: str = "label"
+    image_cache: ImageCache | None = None
     seed: int = 0
     download: bool = True
 

@@ -164,7 +164,7 @@ _site_source = lru_cache(maxsize=4)(read_site)
 @lru_cache(maxsize=16)
 def _pool(config: DataConfig, places: Places) -> _Pool:
     if config.dataset == SITE:
-        source = _site_source(config.data_dir, config.label, config.binary, config.image_size)
+        source = _site_source(config.data_dir, config.label, config.binary, config.image_size, config.image_cache)
     else:
         source = _source(config.dataset, places, config.image_size)
     labels = _label_of_class(config, source.class_count)[source.classes]

@@ -2,6 +2,7 @@
 
 from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
 from federation.average import Mean, average
+from federation.checkpoints import Checkpoints, Snapshot
 from federation.errors import RunError, StrategyError
 from federation.exchange import Exchange
 from federation.observer import Observer
@@ -15,6 +16,7 @@ from federation.wire import not_finite, pack, size, unpack
 __all__ = [
     "Algorithm",
     "Card",
+    "Checkpoints",
     "Exchange",
     "FederatedStrategy",
     "FirstCome",
@@ -26,6 +28,7 @@ __all__ = [
     "RunError",
     "Site",
     "SkipsPhases",
+    "Snapshot",
     "Stages",
     "StrategyError",
     "Turn",

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 
 from federation.algorithm import FirstCome, SkipsPhases
 from federation.average import Mean
+from federation.checkpoints import Checkpoints, Snapshot
 from federation.errors import RunError, StrategyError
 from federation.messages import message, metrics_in, noting
 from federation.observer import Nobody, Observer
@@ -51,7 +52,7 @@ class Rounds:
     exchange : Exchange
         How messages travel, and the sites that they go to.
     start : ArrayRecord
-        The starting model: x, and y and buffers where there are such.
+        The starting model: x, and y and buffers where there are such. A run that goes on has no use for it.
     count : int
         R, how many rounds.
     train_config, evaluate_config : mapping
@@ -68,10 +69,14 @@ class Rounds:
         Told about every round.
     head : int, optional
         Where the head begins in x; None: x is no network's.
+    checkpoints : Checkpoints
+        Who keeps what a run can go on from, and whether this one does.
     state : Arrays
         What the server keeps, as `Algorithm.aggregate` returned it last.
     buffers : Arrays
         The averaged batch-norm statistics, under their name; empty where there are none.
+    done : int
+        Rounds that were played before this object was made.
     """
 
     algorithm: Algorithm
@@ -86,8 +91,10 @@ class Rounds:
     project: Callable[[Tensor], Tensor] | None = None
     observer: Observer = field(default_factory=Nobody)
     head: int | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     state: Arrays = field(init=False)
     buffers: Arrays = field(init=False)
+    done: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Set up the server's state.
@@ -99,18 +106,25 @@ class Rounds:
         """
         if self.count < 1:
             raise StrategyError(f"num_rounds = {self.count}: a run has at least one round")
-        algorithm, start = self.algorithm, unpack(self.start)
-        self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
-        if algorithm.splits_model:
-            start["body"] = self._separable(start["x"])
-        self.state = algorithm.initial_state(start)
+        algorithm = self.algorithm
         which = "last" if algorithm.stages_output else algorithm.output
         self.output = Output(which, self.count, algorithm.seed)
         self.total_weight = sum(site.weight for site in self.exchange.sites)
         order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
         self.first_come = order if isinstance(algorithm, FirstCome) else None
+        if self.checkpoints.last is None:
+            self._begin(unpack(self.start))
+        else:
+            self._restore(self.checkpoints.last)
         algorithm.log_hyper_parameters()
         algorithm.prepare(len(self.exchange.sites))
+
+    def _begin(self, start: Arrays) -> None:
+        self.done = 0
+        self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
+        if self.algorithm.splits_model:
+            start["body"] = self._separable(start["x"])
+        self.state = self.algorithm.initial_state(start)
 
     def _separable(self, x: Tensor) -> Tensor:
         if not self.head:
@@ -137,15 +151,16 @@ class Rounds:
             When the run cannot go on; every round before that has been reported to the observer.
         """
         result = Result()
-        for r in range(1, self.count + 1):
+        for r in range(self.done + 1, self.count + 1):
             with naming_round(r, self.count):
                 arrays = self._round(r)
             if self.evaluate_fn and (metrics := self.evaluate_fn(r, arrays)) is not None:
                 result.evaluate_metrics_serverapp[r] = metrics
                 with naming_round(r, self.count):
                     self._require_convergence([("at the coordinator", metrics)])
-        result.arrays = arrays
-        result.evaluate_metrics_clientapp[self.count] = self._last_evaluation(arrays)
+            self.checkpoints.reached(self.snapshot(r))
+        result.arrays = self._returned()
+        result.evaluate_metrics_clientapp[self.count] = self._last_evaluation(result.arrays)
         return result
 
     def _round(self, r: int) -> ArrayRecord:
@@ -167,7 +182,7 @@ class Rounds:
         cost |= {"gradients": sum(work.values()), "samples": samples}
         cost |= self.algorithm.measures(self.state, turn) | {"seconds": time.monotonic() - started}
         self.observer.trained(r, cost, work)
-        return arrays if r < self.count else pack(self.output.model | self._shared())
+        return arrays if r < self.count else self._returned()
 
     def _phases(self, r: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
@@ -218,6 +233,10 @@ class Rounds:
         """Return the model within the server's state."""
         return {name: self.state[name] for name in MODEL if name in self.state} | self.buffers
 
+    def _returned(self) -> ArrayRecord:
+        """Return the model that the run returns, after its last round."""
+        return pack(self.output.model | self._shared())
+
     def _shared(self) -> Arrays:
         """Return x of a personalised run: the body that the sites share, and behind it the server's head."""
         body = self.algorithm.body(self.state, self.head) if self.algorithm.personalised else None
@@ -245,11 +264,34 @@ class Rounds:
             self.state["y"] = self.project(self.state["y"])
         return samples
 
+    def snapshot(self, server_round: int) -> Snapshot:
+        """Return what `_restore` needs to go on after this round."""
+        output = {} if self.output.which == "last" else self.output.model
+        parts = {"state": self.state, "buffers": self.buffers, "output": output}
+        tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
+        return Snapshot(
+            server_round, tensors, {"sending-order": self.first_come and self.first_come.bit_generator.state}
+        )
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "output": {}}
+        for key, vector in snapshot.tensors.items():
+            part, _, name = key.partition("/")
+            parts[part][name] = vector
+        self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
+        self.output.model = self.model() if self.output.which == "last" else parts["output"]
+        if self.first_come:
+            self.first_come.bit_generator.state = snapshot.facts["sending-order"]
+
     # ------------------------------------------------------------------ messages
+
+    def _standing(self, server_round: int) -> dict[str, object]:
+        """Return what tells a site which of its memories a message is about."""
+        return {"run": self.checkpoints.key, "settled": self.checkpoints.settled(server_round)}
 
     def messages(self, turn: Turn, *, evaluate: bool) -> list[Message]:
         """Write a phase's messages to the sites that take part in this round; equal contents are serialised once."""
-        config = {**self.train_config, "evaluate": evaluate}
+        config = {**self.train_config, **self._standing(turn.round), "evaluate": evaluate}
         packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
         messages = []
         for site in self.participants(turn.round):
@@ -263,11 +305,12 @@ class Rounds:
     def last_messages(self, arrays: ArrayRecord) -> list[Message]:
         """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training."""
         turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
+        config = {**self.evaluate_config, **self._standing(self.count)}
         messages = []
         for site in self.exchange.sites:
             sent = self.algorithm.final(self.state, model, turn, site)
             packed = arrays if sent is model else pack(sent)
-            messages.append(message(packed, self.evaluate_config, turn, site, "evaluate"))
+            messages.append(message(packed, config, turn, site, "evaluate"))
         return messages
 
     def participants(self, server_round: int) -> Sequence[Site]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from flwr.serverapp.strategy import Result, Strategy
 
 from federation.algorithm import Algorithm
+from federation.checkpoints import Checkpoints
 from federation.errors import StrategyError
 from federation.exchange import Exchange
 from federation.observer import Nobody, Observer
@@ -43,6 +44,7 @@ class FederatedStrategy(Algorithm, Strategy):
         project: Callable[[Tensor], Tensor] | None = None,
         observer: Observer | None = None,
         head: int | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -63,7 +65,7 @@ class FederatedStrategy(Algorithm, Strategy):
         exchange : Exchange, optional
             How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
             within ``timeout``.
-        evaluate_every, loss_bound, project, observer, head
+        evaluate_every, loss_bound, project, observer, head, checkpoints
             See `Rounds`.
 
         Returns
@@ -92,6 +94,7 @@ class FederatedStrategy(Algorithm, Strategy):
             project=project,
             observer=observer or Nobody(),
             head=head,
+            checkpoints=checkpoints or Checkpoints(),
         ).play()
 
     # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.

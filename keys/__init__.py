@@ -2,7 +2,7 @@
 
 from keys.errors import ConfigError
 from keys.fields import allowed, arguments, check_fields, choice, field_errors, filename, hyper, key_of, options_of
-from keys.overrides import Value, flatten, read_overrides, to_toml
+from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, to_record
 from keys.registry import by_name
 from keys.streams import Stream
@@ -30,4 +30,5 @@ __all__ = [
     "to_record",
     "to_toml",
     "unknown",
+    "with_resumed",
 ]

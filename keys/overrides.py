@@ -48,6 +48,12 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
     return values
 
 
+def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run-config on top of that of the run that its key ``resume`` names, where there is one."""
+    file = Path(str(flat["resume"])).expanduser() / "config.toml" if flat.get("resume") else None
+    return {**(_read_file(str(file)) if file and file.is_file() else {}), **flat}
+
+
 def _names_file(text: str) -> bool:
     """Whether it is a file, and no key=value pair whose value names one."""
     return text.endswith(".toml") and ("=" not in text or Path(text).expanduser().is_file())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from safetensors.torch import save
 from torch import Tensor
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replace a file as a whole: whoever stops this half-way leaves the old one in place.
+    """Replace a file as a whole: whoever stops this half-way leaves the old one in place, and so does a full disk.
 
     Parameters
     ----------
@@ -25,13 +26,25 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
         What else it takes to use them, as JSON has it. It is one entry of the metadata: the format keeps no order
         between several, and equal contents give equal bytes.
     """
-    draft = draft_of(path)
-    with draft.open("wb") as file:
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as file:
         file.write(save(contiguous, {"edelweiss": json.dumps(facts)}))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to be written, which takes the place of the old one when it is complete and on the disk."""
+    draft = draft_of(path)
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def facts_in(data: bytes) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from config import RunConfig, flatten
+from keys import with_resumed
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
@@ -41,7 +42,7 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
         When the run cannot go on.
     """
     leave_unguarded_script()
-    run_config = RunConfig.parse(flatten(config))
+    run_config = RunConfig.parse(with_resumed(flatten(config)))
     threads = torch.get_num_threads()
     torch.set_num_threads(run_config.threads)
     try:

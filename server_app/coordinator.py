@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
 from server_app.report import Report
+from server_app.run_folder import RunFolder
+from server_app.run_state import RunState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,15 +68,27 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         When the model that it is given to start from cannot be used.
     """
     started = time.monotonic()
-    given = Given.read(config)
-    report = Report(config, progress, given.record if given else "")
+    given = None if config.resume else Given.read(config)
+    folder = RunFolder.again(config) if config.resume else RunFolder.new(config, given.record if given else "")
+    report = Report(config, progress, folder.path)
+    state = RunState(folder, report, grid)
     try:
-        arrays, sizes = _play(config, given, grid, report, started)
-    except BaseException:  # Ctrl-C, too
+        if config.resume:
+            state.read()
+        arrays, sizes = _play(config, given, grid, report, state, started)
         report.close()
+    except BaseException as error:  # Ctrl-C, too
+        with suppress(OSError, RunError):  # what a full disk does not take is said by now
+            report.close()
+            state.write()
+            folder.note("stopped", reason=str(error) or "it was interrupted")
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
-    report.close()
+    else:
+        folder.note("complete")
+        state.remove()
+    finally:
+        folder.close()
     personalised = config.strategy().personalised
     progress.sites(report.records, sizes, personalised=personalised)
     if personalised:
@@ -83,7 +98,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
 
 
 def _play(
-    config: RunConfig, given: Given | None, grid: Grid, report: Report, started: float
+    config: RunConfig, given: Given | None, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy(), report.progress
@@ -98,12 +113,17 @@ def _play(
         f"Lower {strategy.step_sizes}",
     )
     sites = placed(config, ask(exchange))
-    cohort = pooled(config, sites, progress)
-    if given:
-        cohort = given.standardising(cohort)
+    if state.last:
+        state.require_same(sites)
+        cohort = state.cohort
+    else:
+        given = given or Given.read(config)  # a run that goes on from its start
+        cohort = given.standardising(pooled(config, sites, progress)) if given else pooled(config, sites, progress)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
-    start = starting_point(problem, given, progress)
+    start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
+    state.agree(sites, cohort, start)
+    state.require_room(len(start["x"]))
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
@@ -122,8 +142,10 @@ def _play(
         project=lambda y: problem.project(y.to(problem.device)).cpu(),
         observer=report,
         head=problem.head if isinstance(problem, NetworkProblem) else None,
+        checkpoints=state,
     )
     arrays = unpack(result.arrays)
+    model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}

@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import os
 import shutil
+import tarfile
 import tempfile
 from collections import deque
 from pathlib import Path
@@ -23,7 +24,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import call
+from client_app.memory import path_of, places, run_folder
 from models import resolve_device
+from models.storage import replacing
 from problems import PROBLEMS
 from server_app.pool import Pool
 
@@ -127,6 +130,39 @@ class LocalGrid(Grid):
             self._pool.close(patience=5 if error is None else 0.5)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    # ------------------------------------------------------------------ what sites remember
+
+    def store(self, run: str, server_round: int, file: Path) -> None:
+        """Write what all sites remembered after a round into one file; none where that is nothing.
+
+        Parameters
+        ----------
+        run : str
+            The run's key.
+        server_round : int
+            The last that ended.
+        file : Path
+            A tar archive, replaced as a whole.
+        """
+        folder = run_folder(self.state, run)
+        if not folder.exists():
+            return
+        self._give_up()  # whoever is late works on the next round, or for nobody
+        with replacing(file) as out, tarfile.open(fileobj=out, mode="w") as archive:
+            for site in sorted(folder.iterdir()):
+                if then := [place for place in places(site) if place[0] <= server_round][-1:]:
+                    path = path_of(site, then[0])
+                    archive.add(path, path.relative_to(folder))
+
+    def restore(self, run: str, file: Path) -> None:
+        """Give the sites back what `store` wrote, and nothing else."""
+        folder = run_folder(self.state, run)
+        shutil.rmtree(folder, ignore_errors=True)
+        if file.exists():
+            folder.mkdir(mode=0o700, parents=True)
+            with tarfile.open(file) as archive:
+                archive.extractall(folder, filter="data")
+
     # ------------------------------------------------------------------ Flower's Grid
 
     def set_run(self, run: Run) -> None:
@@ -157,9 +193,7 @@ class LocalGrid(Grid):
 
         A caller that pushes again has all answers, or no longer waits for those that are missing.
         """
-        self._queue.clear()
-        if self._pool:
-            self._pool.give_up()
+        self._give_up()
         messages = list(messages)
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._identifiers))  # as Flower's own grids set it
@@ -192,6 +226,12 @@ class LocalGrid(Grid):
                 missing.discard(answer.metadata.reply_to_message_id)
                 answers.append(answer)
         return answers
+
+    def _give_up(self) -> None:
+        """Drop what is still to be answered."""
+        self._queue.clear()
+        if self._pool:
+            self._pool.give_up()
 
     # ------------------------------------------------------------------ workers
 

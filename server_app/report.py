@@ -1,21 +1,21 @@
-"""The run folder: what a run leaves behind, written as it goes so that an end at any point loses nothing before it."""
+"""What a run leaves in its folder, written as it goes so that an end at any point loses nothing before it."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from datetime import datetime
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 from federation import RunError
-from problems import PROBLEMS
+from models.storage import replacing
 from problems.metrics import HEADLINE, across, pool
 from server_app.curves import draw
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from config import RunConfig
     from federation import Site
     from problems import Arrays, Metrics
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
+
+HOW_ON = "when that is mended, the run goes on with --run-config 'resume=\"{}\"'"
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
@@ -38,6 +40,13 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def with_nan(value: Any) -> Any:
+    """Undo `without_nan`, which took NaN alone: a run whose numbers are infinite has stopped."""
+    if isinstance(value, dict):
+        return {key: with_nan(item) for key, item in value.items()}
+    return math.nan if value is None else value
+
+
 class Report:
     """Collects what a run tells, line by line; an observer of `FederatedStrategy.start`.
 
@@ -50,22 +59,13 @@ class Report:
         Of the run.
     progress : Progress
         Where lines are printed.
-    record : str
-        A comment for ``config.toml``.
-
-    Raises
-    ------
-    RunError
-        When the folder cannot be made.
+    folder : Path
+        Of the run.
     """
 
-    def __init__(self, config: RunConfig, progress: Progress, record: str = "") -> None:
-        self.config, self.progress = config, progress
-        try:
-            self.folder = _new_folder(Path(config.runs_dir).expanduser(), config)
-            (self.folder / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
-        except OSError as error:
-            raise RunError(f"runs-dir = {config.runs_dir!r}: no run folder can be made there ({error})") from None
+    def __init__(self, config: RunConfig, progress: Progress, folder: Path) -> None:
+        self.config, self.progress, self.folder = config, progress, folder
+        self.lines = folder / "metrics.jsonl"
         self.records: list[Record] = []
         self.personalised = ALGORITHMS[config.algorithm].personalised
         self._model: ModelFile | None = None
@@ -74,6 +74,26 @@ class Report:
     def keep(self, model: ModelFile) -> None:
         """Write this file from here on."""
         self._model = model
+
+    def take_up(self, record: Record | None, done: int) -> None:
+        """Go on after a round whose line is still open: what was written of it and of later ones goes.
+
+        Raises
+        ------
+        RunError
+            When lines before it are missing.
+        """
+        written = self.lines.read_bytes().splitlines(keepends=True) if self.lines.exists() else []
+        before = written[: max(0, done - 1)]
+        if len(before) < done - 1:
+            raise RunError(f"resume: {self.lines} has {len(before)} rounds, and the run was stopped after {done}")
+        if written:
+            with replacing(self.lines) as file:
+                file.writelines(before)
+        self.records = [with_nan(json.loads(line)) for line in before]
+        if record is not None:
+            self.records.append(record)
+            self._open = True
 
     # ------------------------------------------------------------------ as a run goes
 
@@ -91,9 +111,6 @@ class Report:
         if metrics:
             record |= {"central": plain(metrics), "seconds-evaluating": seconds}
             record |= {name: metrics[name] for name in HEADLINE if name in metrics}
-        every = self.config.checkpoint_every
-        if every and record["round"] % every == 0:
-            self._model.write()
         self.heard(0, self.config.sites)
 
     def heard(self, answered: int, sites: int) -> None:
@@ -127,31 +144,29 @@ class Report:
         record = self.records[-1]
         line = json.dumps(without_nan(record)) + "\n"
         self._open = False
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line)
+        try:
+            with self.lines.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise RunError(f"{self.lines} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
     # ------------------------------------------------------------------ at its end
 
+    def write(self) -> None:
+        """Write the model that was noted last, and have the lines on the disk."""
+        if self._model is not None:
+            self._model.write()
+        if self.lines.exists():
+            with self.lines.open("rb") as file:
+                os.fsync(file.fileno())
+
     def close(self) -> None:
         """Write what is there: the last line, the model, the curves."""
         self.flush()
-        if self._model is not None:
-            self._model.write()
+        try:
+            self.write()
+        except OSError as error:
+            raise RunError(f"{self.folder} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
         if self.records:
             draw(self.records, self.folder / "curves.png", personalised=self.personalised)
-
-
-def _new_folder(root: Path, config: RunConfig) -> Path:
-    """Make a folder that no other run has."""
-    what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
-    name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
-    name = re.sub(r"[^\w.+-]+", "-", name)
-    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
-        folder = root / (name + suffix)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder.resolve()
-    raise FileExistsError(f"{root / name} and 998 folders with a number after it exist: remove some")

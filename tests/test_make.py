@@ -86,10 +86,12 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
         "metrics.jsonl",
         "model.safetensors",
         "curves.png",
+        "state.safetensors",
+        "status.json",
     }
     # What the sites remembered is where the user wanted it.
-    assert sorted(path.name for path in tmp_path.glob("state/run-*/*.s*")) == [
-        f"site-{k}.safetensors" for k in range(3)
+    assert sorted(path.name for path in tmp_path.glob("state/run-*/*")) == [
+        f"site-{k}.memory" for k in range(3)
     ]
 
 
@@ -114,5 +116,5 @@ def test_whatever_is_declared_as_a_file_is_one_for_make_run() -> None:
     assert {"deprl.graph-file", "saddle.file"} <= declared
     assert {key for key in declared if not is_path(key)} == set()
     paths = {key for key, value in RunConfig.parse({}).flat().items() if is_path(key)}
-    assert paths >= {"runs-dir", "state-dir", "data-root", "init-from", "pretrained"}
+    assert paths >= {"runs-dir", "state-dir", "data-root", "init-from", "pretrained", "resume"}
     assert all(isinstance(RunConfig.parse({}).flat()[key], str) for key in paths)

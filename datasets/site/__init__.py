@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
+from datasets.image_cache import ImageCache
 from datasets.site.images import read_listed
 from datasets.site.table import read_labels, read_numbers, read_table
 from datasets.source import Source
@@ -20,7 +21,9 @@ from datasets.source import Source
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
 
-def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Source:
+def read_site(
+    folder: str, label: str, binary: bool, image_size: int = 0, cache: ImageCache | None = None
+) -> Source:
     """Read a hospital's folder.
 
     Parameters
@@ -36,6 +39,8 @@ def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Sou
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
     image_size
         The side that images are scaled to, see `datasets.images.read_images`. 0: they must have one size.
+    cache
+        Where decoded images are kept.
 
     Returns
     -------
@@ -53,7 +58,7 @@ def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Sou
     problems: list[DataError] = []
     classes, class_count = read_labels(frame, file, label, binary, problems)
     if file.name == "labels.csv":
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems)
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
         features: tuple[str, ...] = ()
     else:
         features = tuple(sorted(name for name in frame.columns if name != label))

@@ -12,23 +12,24 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from client_app.memory import Memory, Provenance, StateError
+from client_app.memory import Memory, Place, Provenance, StateError, path_of, places
 from models.storage import facts_in
 
 CPU = torch.device("cpu")
+LAST = (99, 0)
 FIRST = {"x": torch.full((50_000,), 1.0), "stage": torch.tensor([1])}
 SECOND = {"x": torch.full((50_000,), 2.0), "stage": torch.tensor([2])}
 
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Memory:
-    return Memory(str(tmp_path), 7, "north")
+    return Memory(str(tmp_path), "7", "north")
 
 
 def test_what_is_saved_is_loaded_bit_for_bit(memory: Memory) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    memory.save({"x": x, "count": torch.tensor([3]), "part": x[::2]})
-    loaded = memory.load(CPU)
+    memory.save({"x": x, "count": torch.tensor([3]), "part": x[::2]}, (1, 0), 0)
+    loaded = memory.load(CPU, LAST)
     assert sorted(loaded) == ["count", "part", "x"]
     assert torch.equal(loaded["x"], x)
     assert torch.equal(loaded["part"], x[::2])
@@ -36,39 +37,39 @@ def test_what_is_saved_is_loaded_bit_for_bit(memory: Memory) -> None:
 
 
 def test_nothing_saved_is_an_empty_memory(memory: Memory) -> None:
-    assert memory.load(CPU) == {}
-    memory.save({})
-    assert not memory.path.exists()
+    assert memory.load(CPU, LAST) == {}
+    memory.save({}, (1, 0), 0)
+    assert not memory.folder.exists()
 
 
 def test_runs_and_sites_do_not_share(tmp_path: Path) -> None:
-    Memory(str(tmp_path), 1, "north").save(FIRST)
-    assert Memory(str(tmp_path), 2, "north").load(CPU) == {}
-    assert Memory(str(tmp_path), 1, "south").load(CPU) == {}
+    Memory(str(tmp_path), "1", "north").save(FIRST, (1, 0), 0)
+    assert Memory(str(tmp_path), "2", "north").load(CPU, LAST) == {}
+    assert Memory(str(tmp_path), "1", "south").load(CPU, LAST) == {}
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/etc/passwd", "..", "a/b"])
 def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     # The name comes with the coordinator's message.
-    memory = Memory(str(tmp_path / "state"), 7, name)
-    memory.save({"x": torch.ones(3)})
-    assert memory.path.resolve().parent == (tmp_path / "state" / "run-7").resolve()
-    assert torch.equal(memory.load(CPU)["x"], torch.ones(3))
+    memory = Memory(str(tmp_path / "state"), "7", name)
+    memory.save({"x": torch.ones(3)}, (1, 0), 0)
+    assert memory.folder.resolve().parent == (tmp_path / "state" / "run-7").resolve()
+    assert torch.equal(memory.load(CPU, LAST)["x"], torch.ones(3))
 
 
 def test_the_folder_is_private(memory: Memory) -> None:
-    memory.save(FIRST)
-    assert stat.S_IMODE(memory.path.parent.stat().st_mode) == 0o700
+    memory.save(FIRST, (1, 0), 1)
+    assert {stat.S_IMODE(place.stat().st_mode) for place in (memory.folder, memory.folder.parent)} == {0o700}
 
 
 def _save_for_ever(memory: Memory) -> None:
     while True:
-        memory.save(FIRST)
-        memory.save(SECOND)
+        memory.save(FIRST, (1, 0), 1)
+        memory.save(SECOND, (1, 0), 1)
 
 
 def test_a_process_killed_while_saving_leaves_a_whole_file(memory: Memory) -> None:
-    memory.save(FIRST)
+    memory.save(FIRST, (1, 0), 1)
     for delay in (0.01, 0.02, 0.03, 0.04, 0.05):
         writer = multiprocessing.get_context("fork").Process(target=_save_for_ever, args=(memory,))
         writer.start()
@@ -76,50 +77,93 @@ def test_a_process_killed_while_saving_leaves_a_whole_file(memory: Memory) -> No
         assert writer.pid
         os.kill(writer.pid, 9)
         writer.join()
-        loaded = memory.load(CPU)
+        loaded = memory.load(CPU, LAST)
         assert any(all(torch.equal(loaded[n], v) for n, v in whole.items()) for whole in (FIRST, SECOND))
     memory.forget()
-    assert not memory.path.parent.exists()  # nor is half a file left
+    assert not memory.folder.parent.exists()  # nor is half a file left
 
 
 @pytest.mark.parametrize("damage", ["cut short", "empty", "garbage", "folder"])
 def test_a_damaged_file_is_an_empty_memory_and_a_warning(
     memory: Memory, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    memory.save(FIRST)
+    memory.save(FIRST, (1, 0), 1)
+    file = path_of(memory.folder, (1, 0))
     if damage == "cut short":
-        memory.path.write_bytes(memory.path.read_bytes()[:-100])
+        file.write_bytes(file.read_bytes()[:-100])
     elif damage == "empty":
-        memory.path.write_bytes(b"")
+        file.write_bytes(b"")
     elif damage == "garbage":
-        memory.path.write_bytes(os.urandom(1000))
+        file.write_bytes(os.urandom(1000))
     else:
-        memory.path.unlink()
-        memory.path.mkdir()
-    assert memory.load(CPU) == {}
+        file.unlink()
+        file.mkdir()
+    assert memory.load(CPU, LAST) == {}
     assert "starts without its memory" in caplog.text
     if damage != "folder":
-        memory.save(SECOND)
-        assert torch.equal(memory.load(CPU)["x"], SECOND["x"])
+        memory.save(SECOND, (2, 0), 2)
+        assert torch.equal(memory.load(CPU, LAST)["x"], SECOND["x"])
 
 
 def test_forgetting_removes_the_file_and_an_empty_folder(tmp_path: Path) -> None:
-    north, south = (Memory(str(tmp_path), 7, name) for name in ("north", "south"))
-    north.save(FIRST)
-    south.save(SECOND)
+    north, south = (Memory(str(tmp_path), "7", name) for name in ("north", "south"))
+    north.save(FIRST, (1, 0), 0)
+    south.save(SECOND, (1, 0), 0)
     north.forget()
-    assert north.load(CPU) == {}
-    assert torch.equal(south.load(CPU)["x"], SECOND["x"])
+    assert north.load(CPU, LAST) == {}
+    assert torch.equal(south.load(CPU, LAST)["x"], SECOND["x"])
     south.forget()
     south.forget()  # nothing left to forget is no error
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_memory_is_no_memory(tmp_path: Path) -> None:
-    memory = Memory(str(tmp_path), 1, "a")
-    memory.save({"c": torch.ones(3)})
-    memory.save({})
-    assert memory.load(torch.device("cpu")) == {}
+    memory = Memory(str(tmp_path), "1", "a")
+    for settled in (0, 2):
+        memory.save({"c": torch.ones(3)}, (1, 0), 0)
+        memory.save({}, (2, 0), settled)
+        assert memory.load(CPU, LAST) == {}
+    assert places(memory.folder) == []
+
+
+# ---------------------------------------------------------------------- going back
+
+
+def test_a_site_can_be_asked_again_from_where_the_coordinator_goes_back_to(memory: Memory) -> None:
+    """Whatever it has done since, that the coordinator does not know of."""
+    value = iter(range(100))
+    after: dict[Place, float] = {(0, 0): -1.0}
+
+    def asked(at: Place, settled: int) -> float:
+        """Answer as a site does: what it remembered before, and from then on a new number."""
+        before = memory.load(CPU, at).get("n", torch.tensor(-1.0)).item()
+        after[at] = float(next(value))
+        memory.save({"n": torch.tensor(after[at])}, at, settled)
+        return before
+
+    rounds = [(r, p) for r in (1, 2, 3) for p in (0, 1)]
+    for place, before in zip(rounds, [(0, 0), *rounds[:-1]], strict=True):
+        assert asked(place, 0) == after[before]
+        assert asked(place, 0) == after[before], "the answer was lost"
+    # All of round 1 and on were for nothing: none was stored.
+    assert asked((1, 0), 0) == -1
+    assert places(memory.folder) == [(1, 0)], "what came later is void"
+    assert asked((1, 1), 0) == after[1, 0]
+    assert asked((2, 0), 1) == after[1, 1]
+    assert asked((3, 0), 1) == after[2, 0], "it was not asked for the second phase"
+    assert asked((2, 0), 1) == after[1, 1], "a state of the end of round 1 is what the coordinator has"
+    for r in range(3, 9):
+        assert asked((r, 0), r - 1) == after[r - 1, 0]
+        assert len(places(memory.folder)) == 2
+    assert asked((9, 0), 9) == after[8, 0]
+    assert places(memory.folder) == [(9, 0)], "nobody goes back, nothing else is kept"
+
+
+def test_a_phase_that_remembers_nothing_ends_what_was_remembered(memory: Memory) -> None:
+    memory.save(FIRST, (1, 0), 0)
+    memory.save({}, (1, 1), 0)
+    assert memory.load(CPU, (2, 0)) == {}
+    assert torch.equal(memory.load(CPU, (1, 1))["x"], FIRST["x"]), "asked for the second phase again"
 
 
 # ---------------------------------------------------------------------- whose it is
@@ -134,16 +178,17 @@ MINE: Provenance = {"algorithm": "codasca", "problem": "auc", "model": "mlp", "d
 def test_the_state_of_another_algorithm_or_model_is_refused_named_and_left_as_it_is(
     tmp_path: Path, key: str, other: str | int
 ) -> None:
-    theirs = Memory(str(tmp_path), 7, "north", {**MINE, key: other})
-    theirs.save(FIRST)
+    theirs = Memory(str(tmp_path), "7", "north", {**MINE, key: other})
+    theirs.save(FIRST, (1, 0), 1)
     theirs.keep(FIRST, {})
-    before = theirs.path.read_bytes(), theirs.model_path.read_bytes()
-    mine = Memory(str(tmp_path), 7, "north", MINE)
+    file = path_of(theirs.folder, (1, 0))
+    before = file.read_bytes(), theirs.model_path.read_bytes()
+    mine = Memory(str(tmp_path), "7", "north", MINE)
     with pytest.raises(StateError) as loading:
-        mine.load(CPU)
+        mine.load(CPU, LAST)
     with pytest.raises(StateError) as keeping:
         mine.keep(SECOND, {})
-    for caught, path in ((loading, mine.path), (keeping, mine.model_path)):
+    for caught, path in ((loading, file), (keeping, mine.model_path)):
         for text in (str(caught.value), caught.value.public):
             assert path.name in text
             assert f"{key} = {other!r}" in text
@@ -151,27 +196,28 @@ def test_the_state_of_another_algorithm_or_model_is_refused_named_and_left_as_it
             assert "untouched" in text
         assert str(path) in str(caught.value)
         assert str(tmp_path) not in caught.value.public
-    assert before == (theirs.path.read_bytes(), theirs.model_path.read_bytes())
-    assert torch.equal(theirs.load(CPU)["x"], FIRST["x"]), "whom it belongs to can read it"
+    assert before == (file.read_bytes(), theirs.model_path.read_bytes())
+    assert torch.equal(theirs.load(CPU, LAST)["x"], FIRST["x"]), "whom it belongs to can read it"
 
 
 def test_a_file_that_does_not_say_whose_it_is_is_refused(tmp_path: Path) -> None:
-    memory = Memory(str(tmp_path), 7, "north", MINE)
-    memory.path.parent.mkdir()
+    memory = Memory(str(tmp_path), "7", "north", MINE)
+    file = path_of(memory.folder, (1, 0))
+    file.parent.mkdir(parents=True)
     for said in (None, {"format": "pt"}, {"edelweiss": "no JSON"}, {"edelweiss": "[1]"}):
-        save_file(FIRST, memory.path, said)
-        before = memory.path.read_bytes()
+        save_file(FIRST, file, said)
+        before = file.read_bytes()
         with pytest.raises(StateError, match="does not say whose state it holds"):
-            memory.load(CPU)
-        assert memory.path.read_bytes() == before
+            memory.load(CPU, LAST)
+        assert file.read_bytes() == before
 
 
 def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
     files = set()
     for _ in range(5):
-        memory = Memory(str(tmp_path), 7, "north", MINE)
-        memory.save(FIRST)
-        files.add(memory.path.read_bytes())
+        memory = Memory(str(tmp_path), "7", "north", MINE)
+        memory.save(FIRST, (1, 0), 1)
+        files.add(path_of(memory.folder, (1, 0)).read_bytes())
     assert len(files) == 1
 
 
@@ -179,8 +225,8 @@ def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_path: Path) -> None:
-    memory = Memory(str(tmp_path), 7, "a/b", MINE)
-    memory.save(FIRST)
+    memory = Memory(str(tmp_path), "7", "a/b", MINE)
+    memory.save(FIRST, (1, 0), 1)
     path = memory.keep(SECOND, {"shape": (3, 2), "prior": 0.25})
     memory.forget()
     assert path == tmp_path / "models" / "7-a_b.safetensors"
@@ -199,7 +245,7 @@ def _keep_for_ever(memory: Memory) -> None:
 
 
 def test_a_process_killed_while_keeping_leaves_a_whole_model(tmp_path: Path) -> None:
-    memory = Memory(str(tmp_path), 7, "north", MINE)
+    memory = Memory(str(tmp_path), "7", "north", MINE)
     memory.keep(FIRST, {})
     for delay in (0.01, 0.03, 0.05):
         writer = multiprocessing.get_context("fork").Process(target=_keep_for_ever, args=(memory,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,8 @@ def turn(model: Arrays, **facts: Value) -> RecordDict:
         "phase": "train",
         "site": 0,
         "name": "north",
+        "run": "7",
+        "settled": 0,
         "evaluate": False,
     }
     return RecordDict({"arrays": pack(model), "config": ConfigRecord({**config, **facts})})  # type: ignore[arg-type]
@@ -217,9 +220,10 @@ def test_a_site_reads_what_the_coordinator_writes() -> None:
     cohort = Cohort(shape=(1, 8, 8), classes=3, shares=(0.5, 0.3, 0.2), shift=(0.1,), scale=(2.0,), columns="0123abcd")
     where = ALGORITHMS["sagda"]().turn(4, 9, "steps", 3)
     for evaluate in (False, True):
-        config = {**to_record(cohort), "evaluate": evaluate}
+        config = {**to_record(cohort), "run": "7", "settled": 3, "evaluate": evaluate}
         written = message(pack({}), config, where, Site(2, "north", node_id=17), "train")
-        read = Request(round=4, phase="steps", site=2, name="north", evaluate=evaluate, cohort=cohort)
+        place = Request(round=4, phase="steps", site=2, name="north", run="7", settled=3)
+        read = replace(place, evaluate=evaluate, cohort=cohort)
         assert Request.of(written) == read
 
 
@@ -257,7 +261,7 @@ def test_memory_is_kept_between_messages_and_forgotten_after_the_last(tmp_path: 
     node: dict[str, Value] = {"site": "north", "data-dir": str(folder), "state-dir": str(state)}
     with hospital(node, algorithm="codasca", rounds=9) as grid:
         grid.ask("train", 0, turn(linear_model()))
-        assert [path.name for path in state.rglob("*.safetensors")] == ["north.safetensors"]
+        assert [path.parent.name for path in state.rglob("*.safetensors")] == ["north.memory"]
         grid.ask("evaluate", 0, turn(linear_model()))
     assert list(state.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app.memory import Memory
+from client_app.memory import Memory, path_of
 from client_app.site import OpenSite, Request
 from config import RunConfig, SiteConfig
 from datasets import Cohort, load_site
@@ -36,6 +37,11 @@ def run(folder: Path, **keys: Value) -> tuple[Result, SiteGrid]:
         return coordinate(config, grid, Progress(quiet=True)), grid
 
 
+def run_key(result: Result) -> str:
+    """Return what the sites called the run."""
+    return str(json.loads((result.folder / "status.json").read_text())["run"])
+
+
 def model_file(folder: Path, name: str) -> Path:
     """Return the one file that a site's state folder holds."""
     [file] = [path for path in (folder / f"state-{name}").rglob("*") if path.is_file()]
@@ -50,7 +56,7 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
     models = {}
     for name in NAMES:
         file = model_file(tmp_path, name)
-        assert file.relative_to(tmp_path / f"state-{name}") == Path("models") / f"{grid.run_id}-{name}.safetensors"
+        assert file.relative_to(tmp_path / f"state-{name}") == Path("models") / f"{run_key(result)}-{name}.safetensors"
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         models[name], facts = load_file(file), facts_in(file.read_bytes())
         assert sorted(models[name]) == vectors
@@ -99,7 +105,8 @@ def test_a_common_model_leaves_nothing_at_the_sites(tmp_path: Path) -> None:
 def test_the_local_engine_keeps_models_where_it_is_told_to(tmp_path: Path, workers: int) -> None:
     result = simulate(saddle_job(tmp_path, algorithm="alone", workers=workers, state_dir=str(tmp_path / "state")))
     files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-    assert sorted(re.sub(r"^\d+-", "", file.name) for file in files) == [f"site-{k}.safetensors" for k in range(4)]
+    names = sorted(re.sub(r"^[0-9a-f]{32}-", "", file.name) for file in files)
+    assert names == [f"site-{k}.safetensors" for k in range(4)]
     assert {file.parent for file in files} == {tmp_path / "state" / "models"}
     assert not list(result.folder.glob("*.safetensors")), "the coordinator has none"
 
@@ -109,8 +116,8 @@ def test_a_run_that_stops_leaves_its_memory_where_it_was_told_to(tmp_path: Path)
     with pytest.raises(RunError, match="diverges"):
         simulate(keys)
     files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-    assert sorted(file.name for file in files) == [f"site-{k}.safetensors" for k in range(4)]
-    assert all(re.fullmatch(r"run-\d+", file.parent.name) for file in files)
+    assert sorted({file.parent.name for file in files}) == [f"site-{k}.memory" for k in range(4)]
+    assert all(re.fullmatch(r"run-[0-9a-f]{32}", file.parent.parent.name) for file in files)
 
 
 def test_by_default_the_local_engine_leaves_nothing_and_says_so(
@@ -137,11 +144,11 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
-    request = Request(round=1, phase="train", site=0, name="north", evaluate=False, cohort=Cohort(shape=(4,)))
+    request = Request(round=1, phase="train", site=0, name="north", run="7", settled=0, cohort=Cohort(shape=(4,)))
     private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
     for node, folder in (({"data-dir": "data"}, private), ({"partition-id": 0}, Path("/theirs"))):
-        path = OpenSite(config, SiteConfig.parse(node), 7).memory(request).path
-        assert path == folder / "run-7" / "north.safetensors"
+        path = OpenSite(config, SiteConfig.parse(node)).memory(request).folder
+        assert path == folder / "run-7" / "north.memory"
 
 
 # ---------------------------------------------------------------------- somebody else's state
@@ -150,15 +157,15 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
 class Planting(SiteGrid):
     """The local engine; before round 2, or before the last evaluation, somebody else's file lies at one site."""
 
-    def plant(self, model: bool) -> None:
+    def plant(self, run: str, model: bool) -> None:
         """Write it."""
-        theirs = Memory(f"{self.folder}/state", self.run_id, "site-1", {"algorithm": "codasca", "problem": "saddle"})
-        self.file = theirs.model_path if model else theirs.path
+        theirs = Memory(f"{self.folder}/state", run, "site-1", {"algorithm": "codasca", "problem": "saddle"})
+        self.file = theirs.model_path if model else path_of(theirs.folder, (1, 0))
         vectors = {"cx": torch.ones(5)}
         if model:
             theirs.keep(vectors, {})
         else:
-            theirs.save(vectors)
+            theirs.save(vectors, (1, 0), 1)
         self.planted = self.file.read_bytes()
 
 
@@ -173,7 +180,7 @@ def test_a_state_folder_of_another_algorithm_is_refused_by_that_site_and_named(
             messages = list(messages)
             config = messages[0].content.config_records["config"]
             if messages[0].metadata.message_type == kind and config["round"] in (2, 4):
-                self.plant(model=kind == "evaluate")
+                self.plant(str(config["run"]), model=kind == "evaluate")
             return super().push_messages(messages)
 
         def __exit__(self, *error):  # type: ignore[no-untyped-def]

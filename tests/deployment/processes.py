@@ -14,7 +14,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from keys import Value, to_toml
 from keys.overrides import toml_value
 
 RUN_TIMEOUT = 240.0
+PATIENCE = 60.0  # seconds that one step may take
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows
 
 
@@ -48,6 +50,23 @@ class Federation:
         """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
         outcome = submit(self.home, self.environment, run_config, timeout=timeout)
         return outcome if outcome.ok else replace(outcome, log=outcome.log + process_logs(self.home))
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A running SuperLink with TLS: its folder, with ``certificates`` and those of ``others``, and its ports."""
+
+    folder: Path
+    fleet: int
+    control: int
+
+
+def until(reached: Callable[[], bool], shown: Callable[[], str] = str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, shown()
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,20 +18,11 @@ import pytest
 
 from bin.run import REPO, flower_environment, free_port, stage, started, superlink
 from keys import Value
-from tests.deployment.processes import Federation, deployment
+from tests.deployment.processes import PATIENCE, Federation, Guarded, deployment, until
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 60.0  # seconds
 JOB: dict[str, Value] = {"algorithm": "local-sgda", "problem": "saddle", "sites": 1, "rounds": 3, "local-steps": 1}
-
-
-def until(reached: Callable[[], bool], shown: Callable[[], str] = str) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, shown()
-        time.sleep(0.05)
 
 
 class Site:
@@ -157,30 +148,10 @@ def test_it_joins_again_when_the_coordinator_was_gone_and_serves_one_run_after_a
     assert records[0] == records[1]
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, int]]:
-    """A SuperLink with TLS that takes registered sites only; its folder and the ports of Fleet and Control API."""
-    folder = tmp_path_factory.mktemp("guarded")
-    for name in ("certificates", "others"):
-        environment = os.environ | {"OUT": str(folder / name)}
-        subprocess.run([str(REPO / "bin" / "make_certs.sh")], env=environment, check=True, capture_output=True)
-    made = folder / "certificates"
-    fleet, control = free_port(), free_port()
-    command = ["flower-superlink", f"--ssl-ca-certfile={made}/ca.crt", f"--ssl-certfile={made}/superlink.crt"]
-    command += [f"--ssl-keyfile={made}/superlink.key", "--enable-supernode-auth", "--isolation=process"]
-    command += [f"--superexec-auth-secret-file={made}/superexec.secret", "--host=127.0.0.1", f"--port={control}"]
-    command += ["--fleet-api-type=grpc-rere", f"--fleet-api-address=0.0.0.0:{fleet}"]
-    with (folder / "superlink.log").open("w") as log, started(
-        command, flower_environment(folder), stdout=log, stderr=log
-    ):
-        until(lambda: "Uvicorn running" in (folder / "superlink.log").read_text())
-        yield folder, fleet, control
-
-
 def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_it(
-    guarded: tuple[Path, int, int], tmp_path: Path
+    guarded: Guarded, tmp_path: Path
 ) -> None:
-    folder, fleet, control = guarded
+    folder, fleet, control = guarded.folder, guarded.fleet, guarded.control
     options = [f"--superlink=127.0.0.1:{fleet}", f"--root-certificates={folder}/certificates/ca.crt"]
     options += [f"--key={folder}/certificates/hospital-a.key", f"--state-dir={tmp_path / 'state'}"]
     with site(tmp_path, *options) as here:
@@ -199,8 +170,8 @@ def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_
             second.says("joined, as number")
 
 
-def test_each_failure_to_connect_is_told_apart(guarded: tuple[Path, int, int], tmp_path: Path) -> None:
-    folder, fleet, _ = guarded
+def test_each_failure_to_connect_is_told_apart(guarded: Guarded, tmp_path: Path) -> None:
+    folder, fleet = guarded.folder, guarded.fleet
     mine, other = f"--root-certificates={folder}/certificates/ca.crt", f"--root-certificates={folder}/others/ca.crt"
     plain = free_port()
     key, host = f"--key={folder}/certificates/hospital-b.key", os.uname().nodename

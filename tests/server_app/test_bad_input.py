@@ -181,7 +181,7 @@ def test_one_bad_table_stops_the_run_before_training(
         assert "private-south" in caplog.text
         assert "4711" in caplog.text
     [run] = (tmp_path / "runs").iterdir()
-    assert [path.name for path in run.iterdir()] == ["config.toml"]
+    assert sorted(path.name for path in run.iterdir()) == ["config.toml", "status.json"]
 
 
 def test_every_bad_site_is_named_at_once(tmp_path: Path) -> None:

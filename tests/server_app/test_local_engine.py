@@ -172,12 +172,15 @@ def test_batch_norm_statistics_are_averaged_or_stay_at_home(
 
     with SiteGrid(resnet_job(bn="local", rounds=2), image_sites) as grid:
         local = coordinate(grid.config, grid, Progress(quiet=True))
-        memory = [load_file(path) for path in sorted(Path(grid.folder).rglob("*.safetensors"))]
+        kept = sorted(Path(grid.folder).rglob("*.safetensors"))
+        assert {path.parent.name for path in kept} == {"models"}, "nothing is remembered after the end"
+        statistics = [load_file(path)["buffers"] for path in kept]
     # Statistics that stay at home are not sent, and the coordinator has those that all began with; the weights move.
     assert [answer for answer in grid.answers if "buffers" in answer.content.array_records.get("arrays", {})] == []
     assert np.array_equal(local.arrays["buffers"], start)
     assert not np.array_equal(local.arrays["x"], average.arrays["x"])
-    assert memory == []  # forgotten at the end
+    assert len(statistics) == len(image_sites)
+    assert not np.array_equal(statistics[0], statistics[1])
 
 
 # ---------------------------------------------------------------------- processes

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
+from client_app.memory import run_folder
 from config import RunConfig
 from datasets import Cohort
 from federation import Exchange, Site, pack, unpack
@@ -42,7 +43,7 @@ class Forgetful(LocalGrid):
         messages = list(messages)
         config = messages[0].content.config_records["config"]
         if messages[0].metadata.message_type == "train" and config["round"] in self.rounds:
-            folder = self.state / f"run-{self.run_id}"
+            folder = run_folder(self.state, str(config["run"]))
             if folder.exists():
                 shutil.rmtree(folder)
                 self.deleted += 1

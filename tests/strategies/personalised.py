@@ -104,7 +104,7 @@ class Wire(LocalGrid):
 
     def _remembered(self) -> None:
         folder = Path(self.contexts[0].node_config["state-dir"])
-        for path in sorted(folder.glob("run-*/*.safetensors")):
+        for path in sorted(folder.glob("run-*/*/*.safetensors")):
             self.heads += [vector for name, vector in load_file(path).items() if name == "head"]
 
 

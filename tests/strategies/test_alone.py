@@ -78,21 +78,21 @@ class Keeping(SiteGrid):
     """The local engine; it keeps what sites remember, and loses a memory if told to."""
 
     lose: tuple[int, int] = (0, 0)  # (round, site)
-    names: tuple[str, ...] = ()
 
     def push_messages(self, messages: Sequence[Message]) -> Sequence[str]:  # type: ignore[override]
         messages = list(messages)
         for message in messages:
             config = message.content.config_records["config"]
             if message.metadata.message_type == "train" and (config["round"], config["site"]) == self.lose:
-                self.memory(int(str(config["site"]))).forget()
+                self.memory(message).forget()
         if messages[0].metadata.message_type == "evaluate":
-            self.models = [self.memory(k).load(torch.device("cpu")) for k in range(self.config.sites)]
+            self.models = [self.memory(message).load(torch.device("cpu"), before=(99, 0)) for message in messages]
         return list(super().push_messages(messages))
 
-    def memory(self, site: int) -> Memory:
-        """Return what a site remembers."""
-        return Memory(f"{self.folder}/state", self.run_id, self.names[site] if self.names else f"site-{site}")
+    def memory(self, message: Message) -> Memory:
+        """Return the memory that a message is about."""
+        config = message.content.config_records["config"]
+        return Memory(f"{self.folder}/state", str(config["run"]), str(config["name"]))
 
 
 def run(folder: Path, lose: tuple[int, int] = (0, 0), **keys: Value) -> tuple[list[dict[str, Any]], Keeping]:
@@ -162,7 +162,6 @@ def test_batch_norm_statistics_stay_at_the_site(tmp_path: Path) -> None:
     seen = []
     for brightness in (60, 200):
         with Keeping(config, [first, images(tmp_path, 1, brightness)]) as grid:
-            grid.names = ("s0", "s1")
             records = coordinate(config, grid, Progress(quiet=True)).metrics
         seen.append((grid.models, [record["sites"]["s0"] for record in records]))
         assert not any(unpack(a.content.array_records["arrays"]) for a in grid.answers if "arrays" in a.content)

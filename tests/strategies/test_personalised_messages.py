@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.memory import Memory
 from config import RunConfig
 from datasets import load_site
 from federation import Site
@@ -284,4 +283,3 @@ def test_the_memory_of_a_site_is_its_head_and_its_y(tmp_path: Path) -> None:
         memories: list[dict[int, Arrays]] = []
         drive(ALGORITHMS[algorithm](), start, oracles, 2, K, memories=memories)
         assert all(set(memory) == names for memory in memories[-1].values()), algorithm
-    assert Memory(str(tmp_path), 1, "site").load(torch.device("cpu")) == {}

@@ -1,0 +1,147 @@
+"""The run folder: whose it is while a run goes on, how that stands, and what a run that goes on must agree with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config import ConfigError, RunConfig, read_overrides
+from federation import RunError
+from models.storage import replacing
+from problems import PROBLEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMPUTED = {"runs-dir", "run-name", "data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
+GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
+FREE = {"resume"} | COMPUTED | GIVES_UP
+"""Keys that may change when a run goes on: where and how it is computed, whom it waits for, and when it gives up."""
+
+_locks: set[int] = set()
+
+
+def _let_go() -> None:
+    """Close a fork's copies of the locks: a worker that outlives its coordinator must not hold the folder."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class RunFolder:
+    """A run folder, and the right to write it: of one process at a time.
+
+    ``status.json`` says how the run stands: ``running`` (also where its process was killed: nobody could write
+    more), ``stopped`` with the reason, ``complete``.
+
+    Attributes
+    ----------
+    path : Path
+        Where it is.
+    key : str
+        What the sites call the run.
+    """
+
+    def __init__(self, path: Path, key: str = "") -> None:
+        self.path, self.key = path, key or secrets.token_hex(16)
+        self._lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # on the open file, and gone with the process
+        except OSError:
+            os.close(self._lock)
+            raise RunError(f"resume = {str(path)!r}: the run still goes on, in another process: end that") from None
+        _locks.add(self._lock)
+        self.note("running", process=os.getpid(), host=socket.gethostname())
+
+    @classmethod
+    def new(cls, config: RunConfig, record: str = "") -> RunFolder:
+        """Make a folder that no other run has; ``record`` is a comment for its config.toml.
+
+        Raises
+        ------
+        RunError
+            When it cannot be made.
+        """
+        try:
+            folder = cls(_new_folder(Path(config.runs_dir).expanduser(), config))
+            (folder.path / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"runs-dir = {config.runs_dir!r}: no run folder can be made there ({error})") from None
+        return folder
+
+    @classmethod
+    def again(cls, config: RunConfig) -> RunFolder:
+        """Open the folder that ``resume`` names.
+
+        Raises
+        ------
+        ConfigError
+            When no run can go on there with this run-config.
+        RunError
+            When a run goes on there.
+        """
+        path = Path(config.resume).expanduser().resolve()
+        if wrong := [*_hindrances(path, config)]:
+            raise ConfigError("run-config", [f"resume = {config.resume!r}: {text}" for text in wrong])
+        return cls(path, str(_status(path)["run"]))
+
+    def note(self, status: str, **more: object) -> None:
+        """Write how the run stands."""
+        said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "run": self.key, **more}
+        with replacing(self.path / "status.json") as file:
+            file.write(json.dumps(said, indent=1).encode() + b"\n")
+
+    def close(self) -> None:
+        """Let another process have it."""
+        _locks.discard(self._lock)
+        os.close(self._lock)
+
+
+def _new_folder(root: Path, config: RunConfig) -> Path:
+    what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
+    name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
+    name = re.sub(r"[^\w.+-]+", "-", name)
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        folder = root / (name + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder.resolve()
+    raise FileExistsError(f"{root / name} and 998 folders with a number after it exist: remove some")
+
+
+def _status(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((path / "status.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
+    """Yield why a run cannot go on in a folder."""
+    if not (path / "config.toml").is_file():
+        yield "this is no run folder, in which there would be a config.toml"
+        return
+    status = _status(path)
+    if status.get("status") == "complete":
+        yield "this run is complete; to train its model further, start another with init-from"
+        return
+    if "run" not in status:
+        yield "its status.json is missing or damaged, so that it cannot go on"
+    now, then = config.written(), RunConfig.parse(read_overrides([str(path / "config.toml")])).written()
+    for key in [*then, *(now.keys() - then.keys())]:
+        if key not in FREE and now.get(key) != then.get(key):
+            yield (
+                f"{key} = {now.get(key)!r}, but {then.get(key)!r} in its config.toml: leave the key out, or give that "
+                "file as --run-config, too"
+            )

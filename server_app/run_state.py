@@ -1,0 +1,230 @@
+"""``state.safetensors`` in the run folder: all that a run needs to go on after a round, with the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from datasets import Cohort, Facts
+from federation import Checkpoints, RunError, Snapshot
+from federation.fingerprint import fingerprint
+from keys import from_record, to_record
+from models.storage import facts_in, write_tensors
+from server_app.console import volume
+from server_app.local import LocalGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from flwr.serverapp import Grid
+
+    from federation import Site
+    from problems import Arrays
+    from server_app.report import Record, Report
+    from server_app.run_folder import RunFolder
+
+SHARE = 0.02  # of a run's time that may go into writing
+FIRST = 0.02  # seconds that a writing takes, as long as none was measured
+STATE, MEMORY = 5, 2  # vectors as long as x that a state and a site's memory have, about
+
+
+class RunState(Checkpoints):
+    """Writes what a run can go on from, every ``checkpoint-every`` rounds, or fewer times where that would cost time.
+
+    What sites remember is theirs to keep. The local engine's do so in shared memory, which ends with the run: there
+    it is written into the run folder, too, as ``memory-ROUND.tar``.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        Where to.
+    report : Report
+        Whose last line belongs to the state.
+    grid : Grid
+        Any engine's.
+
+    Attributes
+    ----------
+    cohort : Cohort
+        What the sites agreed on.
+    start : Arrays
+        What the run started from, but for x.
+    """
+
+    def __init__(self, folder: RunFolder, report: Report, grid: Grid) -> None:
+        super().__init__(folder.key)
+        self.folder, self.report, self.every = folder.path, report, report.config.checkpoint_every
+        self.local = grid if isinstance(grid, LocalGrid) else None
+        self.path = folder.path / "state.safetensors"
+        self.cohort = Cohort()
+        self.start: Arrays = {}
+        self._sites: dict[str, str] = {}
+        self._reached: tuple[Snapshot, Record] | None = None
+        self._written = 0
+        self._began, self._spent, self._cost = time.monotonic(), 0.0, FIRST
+
+    def read(self) -> None:
+        """Go on from what is there; from the start if the run was stopped before anything was written.
+
+        Raises
+        ------
+        RunError
+            When it cannot be used.
+        """
+        progress = self.report.progress
+        if not self.path.exists():
+            progress.say("goes on from its start: it was stopped before a round was stored")
+            self.report.take_up(None, 0)
+            return
+        try:
+            data = self.path.read_bytes()
+            tensors, facts = load(data), facts_in(data)
+            done = int(str(facts["round"]))
+        except (OSError, SafetensorError, KeyError) as error:
+            raise RunError(f"resume: {self.path} cannot be read ({error!r}); start the run anew") from None
+        if facts["local"] != bool(self.local):
+            was = "the local engine, where" if facts["local"] else "Flower, and"
+            raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
+        if facts["app"] != fingerprint():
+            progress.warn("the run began with another version of the app: the rest may differ from what that had done")
+        known: Any = facts
+        tensors |= {name: tensors[twin] for name, twin in known["twins"].items()}
+        self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
+        self.cohort, self._sites = from_record(Cohort, known["cohort"]), known["sites"]
+        state = {name: vector for name, vector in tensors.items() if not name.startswith("start/")}
+        self.last = Snapshot(done, state, known["facts"])
+        self._written = done
+        if self.local:
+            self.local.restore(self.key, self._memory(done))
+        self.report.take_up(known["line"], done)
+        progress.say(f"goes on after round {done} of {self.report.config.rounds}")
+
+    def agree(self, sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays) -> None:
+        """Take note of what holds for the whole run."""
+        self.cohort, self.start = cohort, {name: vector for name, vector in start.items() if name != "x"}
+        self._sites = _digests(sites)
+
+    def require_same(self, sites: Mapping[Site, Facts]) -> None:
+        """Check that the sites are those of the run before it was stopped, with the same data.
+
+        Raises
+        ------
+        RunError
+            Naming those that are not.
+        """
+        now, then = _digests(sites), self._sites
+        if changed := sorted(name for name in {*now, *then} if now.get(name) != then.get(name)):
+            raise RunError(
+                f"the run cannot go on: {', '.join(changed)} joined, left or changed its data since it was stopped"
+            )
+
+    def require_room(self, d: int) -> None:
+        """Check that the disk has room for about what this run writes; d is the length of x.
+
+        Raises
+        ------
+        RunError
+            When it has not.
+        """
+        config = self.report.config
+        vectors = 1 + (STATE if self.every else 0)
+        if self.every and self.local and config.strategy().card.remembers:
+            vectors += MEMORY * config.sites
+        needed, free = 2 * vectors * 4 * d, shutil.disk_usage(self.folder).free  # the new beside the old, in float32
+        if free < needed:
+            less = "; checkpoint-every = 0 takes less" if self.every else ""
+            raise RunError(
+                f"runs-dir = {config.runs_dir!r}: {volume(free)} are free there, and this run writes about "
+                f"{volume(needed)}: make room, or take another runs-dir{less}"
+            )
+
+    # ------------------------------------------------------------------ as a run goes
+
+    def settled(self, server_round: int) -> int:
+        """See `Checkpoints`. In the local engine state and memories are written together."""
+        if self.every and not self.local:
+            return self._written
+        return server_round - 1 if self.every or not self.local else server_round
+
+    def reached(self, snapshot: Snapshot) -> None:
+        """Take note, and write if that is due; in any case before the sites are told that the run is over."""
+        self._reached = snapshot, self.report.records[-1]
+        over = snapshot.round == self.report.config.rounds and not self.local
+        due = self.every and snapshot.round % self.every == 0 and self._affordable()
+        if due or (over and self.every):
+            self.write()
+
+    def write(self) -> None:
+        """Write the last round that was reached, unless it is there; what cannot be written leaves the one before."""
+        if self._reached is None or not self.every or self._written == self._reached[0].round:
+            return
+        started = time.monotonic()
+        snapshot, record = self._reached
+        try:
+            self.report.write()
+            if self.local:
+                self.local.store(self.key, snapshot.round, self._memory(snapshot.round))
+            write_tensors(self.path, *self._content(snapshot, record))
+        except OSError as error:
+            self._memory(snapshot.round).unlink(missing_ok=True)
+            text = f"round {snapshot.round} cannot be stored ({error}); stopped now, the run could go on "
+            self.report.progress.warn(text + (f"from round {self._written}" if self._written else "from its start"))
+        else:
+            self._written = snapshot.round
+            self._remove_memories(but=snapshot.round)
+        self._cost = time.monotonic() - started
+        self._spent += self._cost
+
+    def _affordable(self) -> bool:
+        return self._spent + self._cost <= SHARE * (time.monotonic() - self._began)
+
+    def remove(self) -> None:
+        """Remove all of it: the run is complete."""
+        self.path.unlink(missing_ok=True)
+        self._remove_memories()
+
+    def _memory(self, server_round: int) -> Path:
+        return self.folder / f"memory-{server_round}.tar"
+
+    def _remove_memories(self, but: int = 0) -> None:
+        for path in self.folder.glob("memory-*"):
+            if path != self._memory(but):
+                path.unlink()
+
+    # ------------------------------------------------------------------ what is in the file
+
+    def _content(self, snapshot: Snapshot, record: Record) -> tuple[Arrays, dict[str, Any]]:
+        tensors: Arrays = {}
+        twins: dict[str, str] = {}
+        stored: dict[object, str] = {}
+        for name, vector in {**snapshot.tensors, **{f"start/{n}": v for n, v in self.start.items()}}.items():
+            where = (vector.data_ptr(), vector.shape, vector.stride(), vector.dtype)
+            if (twin := stored.setdefault(where, name)) != name:  # x and the point of reference are often one
+                twins[name] = twin
+            else:
+                tensors[name] = vector if vector.untyped_storage().nbytes() == vector.nbytes else vector.clone()
+        facts = {
+            "round": snapshot.round,
+            "facts": snapshot.facts,
+            "twins": twins,
+            "line": record,
+            "cohort": to_record(self.cohort),
+            "sites": self._sites,
+            "app": fingerprint(),
+            "local": bool(self.local),
+        }
+        return tensors, facts
+
+
+def _digests(sites: Mapping[Site, Facts]) -> dict[str, str]:
+    return {
+        site.name: hashlib.sha256(json.dumps(to_record(facts)).encode()).hexdigest()[:16]
+        for site, facts in sites.items()
+    }

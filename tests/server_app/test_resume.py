@@ -1,0 +1,265 @@
+"""A run that was stopped goes on: the same bits as one that was not, and one clear line where it cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from client_app.memory import places
+from config import ConfigError, RunConfig
+from federation import RunError
+from keys import Value, with_resumed
+from problems import PROBLEMS
+from server_app import run_state, simulate
+from server_app.__main__ import main
+from server_app.console import Progress
+from server_app.coordinator import Result, coordinate
+from server_app.local import LocalGrid, unused_run_id
+from server_app.report import Report
+from strategies import ALGORITHMS, can_solve
+from tests.server_app.sites import images, job, run_at, saddle_job, site_job
+
+FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
+QUICK = ("codasca", "d-psgd", "fednest", "local-scgd", "fgda")  # memory, neighbours, phases, conditional, estimators
+
+
+class StopError(Exception):
+    """What ends a run here: as Ctrl-C, or a fault that nobody foresaw."""
+
+
+def stop_at(when: tuple[str, int], patch: pytest.MonkeyPatch) -> None:
+    """Stop the next run: after a round was trained, before it is noted, or when its messages have been answered."""
+    kind, due = when
+    trained, push = Report.trained, LocalGrid.push_messages
+
+    def after(report: Report, server_round: int, *rest: Any) -> None:
+        trained(report, server_round, *rest)
+        if kind == "trained" and server_round == due:
+            raise StopError
+
+    def once_answered(grid: LocalGrid, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        found = messages[0].content.config_records["config"].get("round"), messages[0].metadata.message_type
+        if found == (due, kind):
+            patch.undo()  # so that the sites do their work: the coordinator does not hear of it
+            grid.send_and_receive(messages)
+            raise StopError
+        return push(grid, messages)
+
+    patch.setattr(Report, "trained", after)
+    patch.setattr(LocalGrid, "push_messages", once_answered)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Value], tuple[str, int]], Path]:
+    """Stop a run, and return its folder."""
+
+    def at(keys: dict[str, Value], when: tuple[str, int], share: float = math.inf) -> Path:
+        with monkeypatch.context() as patch:
+            patch.setattr(run_state, "SHARE", share)
+            stop_at(when, patch)
+            with pytest.raises(StopError):
+                simulate(keys | {"run-name": "stopped"})
+        return Path(str(keys["runs-dir"])) / "stopped"
+
+    return at
+
+
+def untimed(text: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in text.splitlines()]
+
+
+def assert_same(quiet: Result, resumed: Result) -> None:
+    """Compare models, lines and files."""
+    assert {*resumed.arrays} == {*quiet.arrays}
+    assert all(np.array_equal(resumed.arrays[name], vector) for name, vector in quiet.arrays.items())
+    lines = [untimed((result.folder / "metrics.jsonl").read_text()) for result in (quiet, resumed)]
+    assert lines[0] == lines[1]
+    assert [record["round"] for record in resumed.metrics] == [record["round"] for record in quiet.metrics]
+    assert {path.name for path in resumed.folder.iterdir()} == {path.name for path in quiet.folder.iterdir()}
+    model = [result.folder / "model.safetensors" for result in (quiet, resumed)]
+    assert model[0].exists() == model[1].exists()
+    assert not model[0].exists() or model[0].read_bytes() == model[1].read_bytes()
+
+
+# ---------------------------------------------------------------------- the same bits
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS])
+def test_every_algorithm_goes_on_with_the_same_bits(name: str, tmp_path: Path, stopped: Any) -> None:
+    fit = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
+    keys = saddle_job(tmp_path) if "saddle" in fit else job(tmp_path, problem=fit[0], rounds=4, **FEW_SHOTS)
+    keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
+    keys |= {"algorithm": name, "state-dir": str(tmp_path / "state")} | ({"min-replies": 3} if name == "cdma" else {})
+    keys |= {"local-steps": 1} if name == "npa" else {}
+    quiet = simulate(keys)
+    folder = stopped(keys, ("trained", 3))
+    assert_same(quiet, simulate({"resume": str(folder)}))
+
+
+@pytest.mark.parametrize("when", [("train", 1), ("train", 2), ("train", 4), ("trained", 4), ("evaluate", 4)])
+@pytest.mark.parametrize(("workers", "share"), [(1, 0.0), (2, math.inf)])
+def test_wherever_it_was_stopped(
+    tmp_path: Path, stopped: Any, when: tuple[str, int], workers: int, share: float
+) -> None:
+    """Whether each round has been written, or none before the stop: in the midst of a round sites are ahead of it."""
+    keys = saddle_job(tmp_path, algorithm="codasca") | {"local-steps": 2, "workers": workers, "fraction": 0.75}
+    keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda.")}
+    quiet = simulate(keys)
+    folder = stopped(keys, when, share)
+    assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
+    assert_same(quiet, simulate({"resume": str(folder), "workers": 3 - workers}))
+    assert json.loads((folder / "status.json").read_text())["status"] == "complete"
+
+
+@pytest.mark.parametrize("output", ["average", "random"])
+def test_the_iterate_that_is_returned_is_the_same(tmp_path: Path, stopped: Any, output: str) -> None:
+    keys = saddle_job(tmp_path, output=output, rounds=6, seed=3)
+    quiet = simulate(keys)
+    assert_same(quiet, simulate({"resume": str(stopped(keys, ("train", 6)))}))
+
+
+@pytest.mark.usefixtures("small_resnet")
+@pytest.mark.parametrize("bn", ["average", "local"])
+def test_batch_norm_statistics_go_on(tmp_path: Path, bn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "local_steps": 1, "batch_size": 4, "bn": bn}
+    config = site_job(tmp_path, algorithm="fedavg", problem="bce", standardise=False, rounds=3, **keys)
+    nodes = [images(tmp_path, site, 100) for site in range(2)]
+    quiet = run_at(config, nodes)
+    with monkeypatch.context() as patch:
+        stop_at(("train", 3), patch)
+        with pytest.raises(StopError):
+            run_at(config.model_copy(update={"run_name": "stopped"}), nodes)
+    again = RunConfig.parse(with_resumed({"resume": f"{config.runs_dir}/stopped"}))
+    assert_same(quiet, run_at(again, nodes))
+
+
+def test_it_can_be_stopped_again(tmp_path: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = saddle_job(tmp_path, algorithm="alone", rounds=6) | {"state-dir": str(tmp_path / "state")}
+    quiet = simulate(keys)
+    folder = stopped(keys, ("train", 3))
+    for when in (("train", 4), ("trained", 5)):
+        with monkeypatch.context() as patch:
+            stop_at(when, patch)
+            with pytest.raises(StopError):
+                simulate({"resume": str(folder)})
+    assert_same(quiet, simulate({"resume": str(folder)}))
+
+
+def test_with_too_little_time_to_write_it_goes_on_from_an_earlier_round(tmp_path: Path) -> None:
+    keys = saddle_job(tmp_path, algorithm="alone", rounds=6)
+    quiet = simulate(keys)
+
+    class Killed(LocalGrid):
+        """A coordinator that is gone at once: nothing is written at its end."""
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            if messages[0].content.config_records["config"].get("round") == 5:
+                os._exit(9)
+            if messages[0].content.config_records["config"].get("round") == 3:
+                run_state.SHARE = 0.0  # from here on there is no time
+            return super().push_messages(messages)
+
+    pid = os.fork()
+    if not pid:
+        run_state.SHARE = math.inf
+        config = RunConfig.parse(keys | {"run-name": "stopped"})
+        with Killed(config, unused_run_id()) as grid:
+            coordinate(config, grid, Progress(quiet=True))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    folder = tmp_path / "runs" / "stopped"
+    assert len(untimed((folder / "metrics.jsonl").read_text())) == 3
+    assert json.loads((folder / "status.json").read_text())["status"] == "running"
+    assert {path.name for path in folder.glob("memory-*")} == {"memory-2.tar"}
+    assert_same(quiet, simulate({"resume": str(folder)}))
+
+
+# ---------------------------------------------------------------------- what sites keep meanwhile
+
+
+class Watching(LocalGrid):
+    """Notes how many memories of one site there are when messages leave."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.most = max([getattr(self, "most", 0), *(len(places(site)) for site in self.state.glob("run-*/*"))])
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize(("every", "most"), [(0, 1), (1, 2), (3, 2)])
+def test_the_local_engine_keeps_no_more_memories_than_it_can_go_back_to(tmp_path: Path, every: int, most: int) -> None:
+    config = RunConfig.parse(saddle_job(tmp_path, algorithm="alone", rounds=6, checkpoint_every=every))
+    with Watching(config, unused_run_id()) as grid:
+        coordinate(config, grid, Progress(quiet=True))
+    assert grid.most == most
+    assert not list(grid.state.glob("run-*"))
+
+
+# ---------------------------------------------------------------------- what cannot be
+
+
+def test_keys_that_contradict_the_run_are_named(tmp_path: Path, stopped: Any) -> None:
+    folder = stopped(saddle_job(tmp_path), ("trained", 2))
+    with pytest.raises(ConfigError) as caught:
+        simulate({"resume": str(folder), "rounds": 5, "local-sgda.lr": 0.5, "device": "auto", "wait-timeout": 5.0})
+    assert "rounds = 5, but 4 in its config.toml" in str(caught.value)
+    assert "local-sgda.lr = 0.5, but 0.02 in its config.toml" in str(caught.value)
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match=r"sites = 8, but 4 in its config.toml: .*give that file as --run-config"):
+        coordinate(RunConfig.parse({"resume": str(folder)}), None, Progress(quiet=True))  # type: ignore[arg-type]
+
+
+def test_a_complete_run_and_a_folder_of_something_else_are_answered_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = simulate(saddle_job(tmp_path)).folder
+    assert main(["--run-config", f'resume="{folder}"']) == 2
+    assert "this run is complete" in capsys.readouterr().err
+    assert main(["--run-config", f'resume="{tmp_path}"']) == 2
+    assert "this is no run folder" in capsys.readouterr().err
+
+
+def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stopped(saddle_job(tmp_path), ("trained", 2))
+    trained = Report.trained
+
+    def meanwhile(*arguments: Any) -> None:
+        trained(*arguments)
+        monkeypatch.undo()
+        with pytest.raises(RunError, match="still goes on, in another process"):
+            simulate({"resume": str(folder)})
+
+    monkeypatch.setattr(Report, "trained", meanwhile)
+    simulate({"resume": str(folder)})
+
+
+def test_a_site_whose_data_changed_is_named(tmp_path: Path, stopped: Any) -> None:
+    folder = stopped(job(tmp_path), ("trained", 2))
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace("holdout-share = 0.2", "holdout-share = 0.3"))
+    with pytest.raises(RunError, match="site-0, site-1, site-2 joined, left or changed its data"):
+        simulate({"resume": str(folder)})
+
+
+@pytest.mark.parametrize("damage", ["state", "lines"])
+def test_a_damaged_state_is_no_crash(tmp_path: Path, stopped: Any, damage: str) -> None:
+    folder = stopped(saddle_job(tmp_path), ("trained", 3))
+    file = folder / ("state.safetensors" if damage == "state" else "metrics.jsonl")
+    file.write_bytes(file.read_bytes()[:-50] if damage == "state" else b"")
+    with pytest.raises(RunError, match=file.name):
+        simulate({"resume": str(folder)})
+
+
+def test_the_config_of_the_folder_is_beneath_what_is_given(tmp_path: Path) -> None:
+    folder = simulate(saddle_job(tmp_path)).folder
+    keys = with_resumed({"resume": str(folder), "workers": 3})
+    assert (keys["problem"], keys["workers"], keys["rounds"]) == ("saddle", 3, 4)
+    assert with_resumed({"rounds": 3}) == {"rounds": 3}
