@@ -221,6 +221,15 @@ WRITABLE = """
 """
 
 
+def test_the_doctor_finds_a_hospital_well_and_names_what_is_wrong(engine: Engine) -> None:
+    """With the settings of the container, in the container: the key is in use, for the hospital has joined."""
+    doctor = f"docker compose exec -T {HOSPITALS[0]} python -m client_app doctor --policy=/site.toml"
+    assert "error" not in engine(f"{doctor} --site={HOSPITALS[0]}")
+    wrong = engine.tried(f"{doctor} --superlink=superlink:9093")
+    assert wrong.returncode == 1
+    assert re.search(r"^error +port +superlink:9093 ", wrong.stdout, re.MULTILINE), wrong.stdout
+
+
 def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(engine: Engine, tmp_path: Path) -> None:
     """The model is that of the local engine on the same data, where nobody is stopped.
 
