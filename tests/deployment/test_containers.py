@@ -179,6 +179,8 @@ def test_a_hospital_reaches_the_coordinator_and_nothing_else(engine: Engine, nam
     answers = python(engine, name, PROBE, "superlink:9092", "superlink:8000", *closed).splitlines()
     assert answers[:2] == ["superlink:9092 reached", "superlink:8000 refused"]
     assert answers[2:] == [f"{target} away" for target in closed]
+    routes = engine(f"docker compose exec -T {name} cat /proc/net/route").splitlines()[1:]
+    assert len(routes) == 1, "there is its own network, and no way to anywhere"
 
 
 PROBE = """
