@@ -260,6 +260,9 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
     quiet = run_at(RunConfig.parse(overrides | {"runs-dir": str(tmp_path / "quiet")}), nodes)
 
     assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"
+    for name in HOSPITALS:  # a query, ten rounds and the last evaluation, over the restart
+        audit = engine(f"docker compose exec -T {name} python -m client_app audit --state-dir=/state")
+        assert len(engine(f"docker compose exec -T {name} cat /state/audit.jsonl").splitlines()) == 2 * 12, audit
     engine(RESULTS)
     [folder] = (engine.folder / "results" / "runs").iterdir()
     rounds, expected = untimed(folder), untimed(quiet.folder)
