@@ -154,10 +154,13 @@ class OpenSite:
             )
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
+        policy = Policy.read(node.policy)
+        if policy.asks and not node.state_dir:
+            missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if missing:
             raise ConfigError("node-config", missing)
         torch.set_num_threads(run.threads)
-        return cls(run, node, Policy.read(node.policy), context.run_id)
+        return cls(run, node, policy, context.run_id)
 
     @property
     def guarded(self) -> bool:

@@ -97,7 +97,8 @@ class RunConfig(BaseModel):
     thin_share: Share = Field(0.1, description="its share among the training samples afterwards; 0: leave; never "
                               'applied to "site" or where all classes are kept')  # fmt: skip
     test_share: Share = Field(0.25, description="common test set of data that come without one")
-    holdout_share: Share = Field(0.2, description="what each site keeps back to evaluate on")
+    holdout_share: Share = Field(0.2, description="what each site keeps back to evaluate on; of its own data a "
+                                "hospital says it")  # fmt: skip
     personal_test: bool = Field(False, description="instead of that, a site is given the part of the common test set "
                                 "that has its own class mix")  # fmt: skip
     folds: Natural = Field(0, description="k-fold cross-validation within each site: holdout-share and test-share play "

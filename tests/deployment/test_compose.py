@@ -22,6 +22,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from bin.run import REPO, Outcome, flower_environment, free_port, started, submit
+from client_app.audit import Audit
 from config import RunConfig
 from keys import Value
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
@@ -158,6 +159,7 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
     (folder,) = host.folder("serverapp", "/results").glob("runs/*")
     assert untimed(folder) == untimed(quiet.folder)
     for name in HOSPITALS:
+        assert len([*Audit(host.folder(name, "/state")).lines()]) == 2 * answered(host, other), "whole, and of all messages"
         places = host.folder(name, "/state"), tmp_path / f"quiet-{name}"
         files = [sorted(place.rglob("*.safetensors")) for place in places]
         assert [len(found) for found in files] == [1, 1], "the model of its own, and no memory"
