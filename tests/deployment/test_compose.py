@@ -159,7 +159,8 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
     (folder,) = host.folder("serverapp", "/results").glob("runs/*")
     assert untimed(folder) == untimed(quiet.folder)
     for name in HOSPITALS:
-        assert len([*Audit(host.folder(name, "/state")).lines()]) == 2 * answered(host, other), "whole, and of all messages"
+        lines = [*Audit(host.folder(name, "/state")).lines()]
+        assert len(lines) == 2 * answered(host, other), "the log is whole, and of all messages"
         places = host.folder(name, "/state"), tmp_path / f"quiet-{name}"
         files = [sorted(place.rglob("*.safetensors")) for place in places]
         assert [len(found) for found in files] == [1, 1], "the model of its own, and no memory"
