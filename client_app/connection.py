@@ -149,4 +149,4 @@ def given(options: argparse.Namespace) -> JoinConfig:
     values = {key.replace("_", "-"): value for key, value in vars(options).items() if value is not None}
     del values["command"]
     file = str(values.pop("policy"))
-    return JoinConfig.read(file, values | ({"policy": file} if file else {}))
+    return JoinConfig.read(file, values | ({"policy": file} if file and "policy" in JoinConfig.model_fields else {}))

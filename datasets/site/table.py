@@ -123,7 +123,7 @@ def read_labels(
             f"{file.name}: the label column is not among its {len(columns)} columns",
         )
     shown = as_text(frame[label])
-    values = shown.map(_canonical)
+    values = shown.map(canonical)
     if len(missing := np.flatnonzero(values.isin(MISSING))):
         problems.append(
             DataError(
@@ -154,7 +154,7 @@ def read_labels(
     return classes, 2 if binary else max(codes.values()) + 1
 
 
-def _canonical(value: str) -> str:
+def canonical(value: str) -> str:
     """One spelling of a label: lower case, and whole numbers without sign, point or zeros to no effect."""
     try:
         return str(int(number)) if (number := float(value)).is_integer() else value.lower()

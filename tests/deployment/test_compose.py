@@ -51,15 +51,16 @@ def test_no_service_can_do_more_than_it_must(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["user"] == "${EDELWEISS_USER:-1000:1000}"
-    assert "--insecure" not in words(service)
+    assert "--insecure" not in service["command"]
     assert name == "superlink" or "ports" not in service
 
 
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_hospital_holds_its_own_key_and_only_reads_its_own_data(name: str) -> None:
     assert SERVICES[name]["secrets"] == ["ca", {"source": name, "target": "key"}]
-    assert SERVICES[name]["volumes"] == [f"./data/{name}:/data:ro", f"{name}-state:/state"]
-    assert f"--site={name}" in words(SERVICES[name])
+    volumes = ["./site.toml:/site.toml:ro", f"./data/{name}:/data:ro", f"{name}-state:/state"]
+    assert SERVICES[name]["volumes"] == volumes
+    assert f"--site={name}" in SERVICES[name]["command"]
 
 
 @pytest.mark.parametrize("name", HOSPITALS)
@@ -169,11 +170,6 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
             assert all(np.array_equal(models[0][key], models[1][key]) for key in models[1])
 
 
-def words(service: dict[str, Any]) -> list[str]:
-    """Return what a service runs."""
-    return [*service.get("entrypoint", []), *service["command"]]
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What bin/make_certs.sh makes."""
@@ -226,10 +222,15 @@ class Host:
         self.root = root
         self.certificates = certificates
         self.ports = {(name, port): str(free_port()) for name in SERVICES for port in ("8000", "9092", "9099")}
-        client = REPO / "bin" / "superlink.toml"
-        self.folder("flower", "/etc/flower").joinpath("config.toml").write_text(
-            self.here("flower", client.read_text(encoding="utf-8"))
-        )
+        for name in SERVICES:
+            for volume in SERVICES[name].get("volumes", []):
+                self.mount(name, *volume.split(":")[:2])
+
+    def mount(self, service: str, source: str, path: str) -> None:
+        """Write a file of the repository as the service has it."""
+        if (REPO / source).is_file():
+            text = self.here(service, (REPO / source).read_text(encoding="utf-8"))
+            (self.folder(service, str(Path(path).parent)) / Path(path).name).write_text(text, encoding="utf-8")
 
     def folder(self, service: str, path: str) -> Path:
         """Return where a container's folder is on this machine."""
@@ -238,7 +239,7 @@ class Host:
         return folder
 
     def here(self, service: str, text: str) -> str:
-        """Replace addresses and paths of the container by those of this machine."""
+        """Replace addresses and paths of the container, in a word or a file, by those of this machine."""
         text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
         text = re.sub(r"\bsuperlink:(8000|9092)\b", lambda m: "127.0.0.1:" + self.ports["superlink", m[1]], text)
         text = re.sub(
@@ -252,9 +253,9 @@ class Host:
             file = self.certificates / Path(DEPLOYMENT["secrets"][source]["file"]).name
             text = re.sub(rf"/run/secrets/{name}\b(?!-)", str(file), text)
         text = text.replace("/public/", f"{self.certificates}/public/")
-        for volume in SERVICES[service].get("volumes", []):
-            path = volume.split(":")[1]
-            text = re.sub(rf"(?<==){path}(?=/|$)", lambda found: str(self.folder(service, found[0])), text)
+        text = text.replace("=/site.toml", f"={self.folder(service, '/') / 'site.toml'}")
+        for path in ("/data", "/state"):
+            text = re.sub(rf'(?<=["=]){path}(?=["/]|$)', lambda found: str(self.folder(service, found[0])), text)
         return text
 
     def environment(self, service: str) -> dict[str, str]:
@@ -265,7 +266,7 @@ class Host:
     @contextmanager
     def up(self, service: str) -> Iterator[subprocess.Popen[str]]:
         """Run a service until its own health check passes, and then through the block."""
-        command = [self.here(service, word) for word in words(SERVICES[service])]
+        command = [self.here(service, word) for word in SERVICES[service]["command"]]
         command[0] = sys.executable if command[0] == "python" else command[0]
         where = REPO if "working_dir" in SERVICES[service] else self.folder(service, "/results")
         environment = self.environment(service)

@@ -179,6 +179,8 @@ def test_a_hospital_reaches_the_coordinator_and_nothing_else(engine: Engine, nam
     answers = python(engine, name, PROBE, "superlink:9092", "superlink:8000", *closed).splitlines()
     assert answers[:2] == ["superlink:9092 reached", "superlink:8000 refused"]
     assert answers[2:] == [f"{target} away" for target in closed]
+    routes = engine(f"docker compose exec -T {name} cat /proc/net/route").splitlines()[1:]
+    assert len(routes) == 1, "there is its own network, and no way to anywhere"
 
 
 PROBE = """
@@ -213,12 +215,21 @@ WRITABLE = """
     found = []
     for folder, folders, files in os.walk("/"):
         paths = [os.path.join(folder, name) for name in folders if folder != "/" or name not in ("proc", "sys")]
-        found += [path for path in paths if os.access(path, os.W_OK)]
+        found += [path for path in paths if os.access(path, os.W_OK) and not os.path.islink(path)]
         folders[:] = [os.path.basename(path) for path in paths if path not in found]
-        files = [os.path.join(folder, name) for name in files if folder != "/dev"]  # those are devices
-        found += [path for path in files if os.access(path, os.W_OK)]
+        files = [os.path.join(folder, name) for name in files]
+        found += [path for path in files if os.path.isfile(path) and os.access(path, os.W_OK)]
     print(*sorted(found))
 """
+
+
+def test_the_doctor_finds_a_hospital_well_and_names_what_is_wrong(engine: Engine) -> None:
+    """With the settings of the container, in the container: the key is in use, for the hospital has joined."""
+    doctor = f"docker compose exec -T {HOSPITALS[0]} python -m client_app doctor --policy=/site.toml"
+    assert "error" not in engine(f"{doctor} --site={HOSPITALS[0]}")
+    wrong = engine.tried(f"{doctor} --superlink=superlink:9093")
+    assert wrong.returncode == 1
+    assert re.search(r"^error +port +superlink:9093 ", wrong.stdout, re.MULTILINE), wrong.stdout
 
 
 def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(engine: Engine, tmp_path: Path) -> None:
@@ -267,9 +278,9 @@ def test_a_hospital_can_withdraw_and_join_again_with_a_new_key(engine: Engine) -
     flower = "docker compose run --rm flower supernode"
     engine(f"docker compose rm --stop --force {name}")
     engine(f"docker volume rm {engine.project}_{name}-state")
-    assert number in engine(f"{flower} list --format json")
+    assert number in engine(f"{flower} list")
     engine(f"{flower} unregister {number}")
-    assert number not in engine(f"{flower} list --format json")
+    assert number not in engine(f"{flower} list")
     engine(f"docker compose up -d {name}")
     engine.until(lambda: "key is not registered" in engine.log(name), name)
     refusal = engine.tried(f"{flower} register /public/{name}.pub")
