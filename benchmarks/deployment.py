@@ -22,7 +22,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
-from bin.run import started  # noqa: E402
+from server_app.submission import started  # noqa: E402
 from tests.deployment.processes import Federation, deployment  # noqa: E402
 
 SITES = [{"partition-id": 0, "num-partitions": 2}, {"partition-id": 1, "num-partitions": 2}]

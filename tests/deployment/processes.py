@@ -18,17 +18,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bin.run import (
-    REPO,
-    Outcome,
-    flower_environment,
-    free_port,
-    started,
-    submit,
-    superlink,
-)
+from bin.run import free_port, superlink
 from keys import Value, to_toml
 from keys.overrides import toml_value
+from server_app.submission import REPO, Outcome, flower_environment, started, submit
 
 RUN_TIMEOUT = 240.0
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows
