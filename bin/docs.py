@@ -11,6 +11,7 @@ by hand. NAME is a row of TABLES below.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
+from client_app.policy import Policy  # noqa: E402
 from config import RunConfig, SiteConfig  # noqa: E402
 from config.run import OneOf  # noqa: E402
 from config.tables import SHARED, own_options  # noqa: E402
@@ -215,6 +217,16 @@ def node_keys() -> str:
     return _table(("key", "meaning"), *((f"`{f.alias}`", str(f.description)) for f in SiteConfig.model_fields.values()))
 
 
+def policy_keys() -> str:
+    """The keys of a site's policy."""
+    rows = ((f"`{f.alias}`", f"`{_toml(f.default)}`", str(f.description)) for f in Policy.model_fields.values())
+    return _table(("key", "default", "meaning"), *rows)
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, list | dict) else toml_value(value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "algorithms": algorithms,
     "problems": problems,
@@ -222,6 +234,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "papers": papers_list,
     "leaves": leaves,
     "node-keys": node_keys,
+    "policy-keys": policy_keys,
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make what the deployment needs to know who is who, in certificates/ (or $OUT):
 #
-#   bin/make_certs.sh [--host NAME]... [hospital ...]        default: hospital-a hospital-b hospital-c
+#   bin/make_certs.sh [--host NAME|ADDRESS]... [hospital ...]        default: hospital-a hospital-b hospital-c
 #
 #   ca.crt                     the deployment's own authority; every party gets a copy
 #   superlink.crt, .key        the coordinator's TLS certificate, for `superlink`, `localhost` and each --host
@@ -9,17 +9,26 @@
 #   <hospital>.key             the hospital's identity (ECDSA P-384); stays in the hospital
 #   public/<hospital>.pub      its public half, which the coordinator registers
 #
-# What exists is kept, so a hospital can be added later. For production a hospital makes its own key, and sends
-# only the public half:  ssh-keygen -t ecdsa -b 384 -N "" -C hospital-a -f hospital-a.key
+# What exists is kept, so a hospital can be added later. A --host that the certificate does not name yet is added to
+# it: the same authority signs a new one. For production a hospital makes its own key, and sends only the public half:
+#   ssh-keygen -t ecdsa -b 384 -N "" -C hospital-a -f hospital-a.key
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-names=(superlink localhost)
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+names=(IP:127.0.0.1 DNS:localhost DNS:superlink)
 hospitals=()
 while (($#)); do
     case "$1" in
-        --host) names+=("$2"); shift 2 ;;
-        -*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        --host)
+            case "${2:-}" in
+                "" | -*) usage ;;
+                *[!0-9.]*) names+=("DNS:$2") ;;
+                *) names+=("IP:$2") ;;
+            esac
+            shift 2
+            ;;
+        -*) usage ;;
         *) hospitals+=("$1"); shift ;;
     esac
 done
@@ -28,18 +37,26 @@ done
 umask 077 # private keys are the owner's alone
 mkdir -p "${OUT:=certificates}/public"
 cd "$OUT"
+new_key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out "$1"; }
 
 if [[ ! -e ca.crt ]]; then
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -sha384 -days 1825 \
-        -subj "/CN=Edelweiss CA" -keyout ca.key -out ca.crt 2>/dev/null
+    new_key ca.key
+    openssl req -x509 -new -key ca.key -sha384 -days 1825 -subj "/CN=Edelweiss CA" -out ca.crt
 fi
-if [[ ! -e superlink.crt ]]; then
-    sans="IP:127.0.0.1$(printf ',DNS:%s' "${names[@]}")"
-    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -sha384 -subj "/CN=superlink" \
-        -keyout superlink.key -out superlink.csr 2>/dev/null
-    openssl x509 -req -in superlink.csr -CA ca.crt -CAkey ca.key -CAcreateserial -sha384 -days 825 \
-        -extfile <(echo "subjectAltName=$sans") -out superlink.crt 2>/dev/null
-    rm superlink.csr
+[[ -e superlink.key ]] || new_key superlink.key
+
+named=()
+if [[ -e superlink.crt ]]; then
+    readarray -t named < <(openssl x509 -in superlink.crt -noout -ext subjectAltName |
+        grep -oE '(DNS|IP Address):[^, ]+' | sed 's/^IP Address/IP/' | sort)
+fi
+readarray -t names < <(printf '%s\n' "${names[@]}" "${named[@]}" | sort -u | grep .)
+if [[ "${names[*]}" != "${named[*]}" ]]; then
+    [[ -e ca.key ]] || { echo "superlink.crt is to name ${names[*]}: bring ca.key back to $PWD to sign it" >&2; exit 1; }
+    openssl req -new -key superlink.key -sha384 -subj "/CN=superlink" |
+        openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -sha384 -days 825 \
+            -extfile <(IFS=,; echo "subjectAltName=${names[*]}") -out superlink.crt 2>/dev/null
+    echo "superlink.crt is for ${names[*]}${named:+; the coordinator uses it after: docker compose restart superlink}"
 fi
 [[ -e superexec.secret ]] || openssl rand -hex 32 >superexec.secret
 for hospital in "${hospitals[@]}"; do

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
+from client_app.audit import Audit
+from client_app.errors import RefusedError, SiteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,14 +26,6 @@ log = logging.getLogger("edelweiss")
 app = ClientApp()
 
 
-class RefusedError(ValueError):
-    """This site will not do what it was asked to; the message may leave the site."""
-
-
-class SiteError(RuntimeError):
-    """Something broke at this site; the message may leave the site."""
-
-
 def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[Message, Context], Message]:
     """Turn a handler into Flower's form: mistakes of users become an answer of one line, never a traceback.
 
@@ -38,33 +35,49 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
 
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
-        from client_app.memory import StateError
-        from client_app.site import OpenSite
-        from config import MISTAKES
-        from federation.fingerprint import fingerprint
-
+        audit = Audit.of(context)
         try:
-            theirs = str(message.content.config_records["config"]["app"])
-            if theirs != fingerprint():
-                raise RefusedError(
-                    f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
-                    "release on both, and end a SuperLink or SuperNode that was started in another project"
-                )
-            content = handle(message, OpenSite.from_context(context))
-        except (*MISTAKES, RefusedError, StateError) as error:
-            _log_once(str(error))
-            # Before the first answer the coordinator knows no names, so this one brings its own.
-            node = context.node_config
-            name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
-            text = getattr(error, "public", str(error))
-            content = RecordDict({"error": ConfigRecord({"site": name, "message": text})})
+            if audit:
+                audit.received(message)
+            content = _content(handle, message, context)
+            if audit:
+                audit.sent(message, content)
         except Exception as error:
             # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
             log.exception("the app broke")
-            raise SiteError(f"{type(error).__name__} (the site's own log says more)") from None
+            text = f"{type(error).__name__} (the site's own log says more)"
+            if audit:
+                audit.broken(message, text)
+            raise SiteError(text) from None
         return Message(content, reply_to=message)
 
     return answer
+
+
+def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message, context: Context) -> RecordDict:
+    """Return a handler's answer, or why there is none."""
+    from client_app.memory import StateError
+    from client_app.policy.gate import admitted
+    from client_app.site import OpenSite
+    from config import MISTAKES
+    from federation.fingerprint import fingerprint
+
+    try:
+        config = message.content.config_records.get("config")
+        theirs = str(config["app"]) if config and "app" in config else "of another app"
+        if theirs != fingerprint():
+            raise RefusedError(
+                f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
+                "release on both, and end a SuperLink or SuperNode that was started in another project"
+            )
+        return handle(message, admitted(OpenSite.from_context(context), message))
+    except (*MISTAKES, RefusedError, StateError) as error:
+        _log_once(str(error))
+        # Before the first answer the coordinator knows no names, so this one brings its own.
+        node = context.node_config
+        name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
+        text = getattr(error, "public", str(error))
+        return RecordDict({"error": ConfigRecord({"site": name, "message": text})})
 
 
 @lru_cache(maxsize=64)
@@ -80,27 +93,21 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
 
     The answer's ``facts`` are a `datasets.Facts`.
     """
-    from datasets import Facts
     from keys import to_record
-    from problems import PROBLEMS
 
-    data, facts = site.data(), Facts(name=site.node.name, partition_id=site.node.partition_id)
-    if data is not None:
-        if data.missing:
-            filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
-            log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
-        facts = Facts.of(
-            data,
-            name=site.node.site or data.name,
-            partition_id=site.node.partition_id,
-            multiclass=PROBLEMS[site.run.problem].multiclass,
-            standardise=site.run.standardise,
-        )
+    data, facts = site.data(), site.facts()
+    if data is not None and data.missing:
+        filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
+        log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
+    for note in facts.notes:
+        log.warning("%s: %s", facts.name, note)
     return RecordDict({"facts": ConfigRecord(to_record(facts))})
 
 
 def _evaluation(site: OpenSite, problem: Problem, model: Arrays, request: Request) -> MetricRecord:
-    """Evaluate a model on the held-out samples; empty where there are none."""
+    """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules."""
+    if not site.evaluates():
+        return MetricRecord({})
     held_out = site.samples(request)[1]
     if held_out is not None and not len(held_out):
         return MetricRecord({})
@@ -186,3 +193,13 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         store.keep(mine, model_facts(site.run, request.cohort))
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})
+
+
+def call(message: Message, context: Context) -> Message:
+    """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
+    try:
+        return app(message, context)
+    except Exception as error:  # the process must survive whatever a message does
+        log.error("%s", traceback.format_exc())
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

@@ -56,6 +56,11 @@ class StateError(ValueError):
         super().__init__(f"{path} {fix}")
 
 
+def state_folder(state_dir: str) -> Path:
+    """Return the site's own folder; where it names none, a private one that does not outlive the machine."""
+    return Path(state_dir).expanduser() if state_dir else Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
+
+
 class Memory:
     """One site's vectors in one run: files of named tensors, one for each place in the run that may be gone back to.
 
@@ -73,8 +78,7 @@ class Memory:
     """
 
     def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
-        private = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
-        folder = Path(state_dir).expanduser() if state_dir else private
+        folder = state_folder(state_dir)
         run, site = run.replace("/", "_"), site.replace("/", "_")
         self.folder = run_folder(folder, run) / f"{site}.memory"
         self.model_path = folder / "models" / f"{run}-{site}.safetensors"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from client_app.memory import Memory, Provenance
+from client_app.policy import Policy
+from client_app.policy.protect import no_evaluation, otherwise, protected
+from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import Cohort, DataConfig, SiteData, load_site
+from datasets import Cohort, DataConfig, Facts, ImageCache, SiteData, forget_data, load_site, stamp
+from datasets.config import SITE
 from keys import Value, arguments, from_record
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting
@@ -43,6 +49,22 @@ def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Coh
     """Return the training and held-out samples of a site, standardised, on the device; once per process."""
     data = load_site(config, site, sites)
     return cohort.standardised(data.train).to(device), cohort.standardised(data.held_out).to(device)
+
+
+@lru_cache(maxsize=32)
+def data_hash(config: DataConfig) -> str:
+    """Return a hash of all that a hospital's own data say; once per process."""
+    train = load_site(config, 0, 1).train
+    digest = hashlib.sha256(train.inputs.contiguous().numpy().data)
+    digest.update(train.labels.numpy().data)
+    return digest.hexdigest()
+
+
+def forget_all() -> None:
+    """Forget data and problems, of a run that is over; the next one reads its data anew."""
+    for cached in (cached_problem, dimension, prepared, data_hash):
+        cached.cache_clear()
+    forget_data()
 
 
 def provenance(run: RunConfig, d: int) -> Provenance:
@@ -100,10 +122,16 @@ class OpenSite:
         What everybody does.
     node : SiteConfig
         What this site's operator decided.
+    policy : Policy
+        What this site allows.
+    run_id : int
+        Flower's number of the run.
     """
 
     run: RunConfig
     node: SiteConfig
+    policy: Policy = field(default_factory=lambda: Policy.read(""))
+    run_id: int = 0
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
@@ -129,7 +157,23 @@ class OpenSite:
         if missing:
             raise ConfigError("node-config", missing)
         torch.set_num_threads(run.threads)
-        return cls(run, node)
+        return cls(run, node, Policy.read(node.policy), context.run_id)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the run is about a hospital's own patients; parts of public data are the run's to split."""
+        return self.run.dataset == SITE and PROBLEMS[self.run.problem].needs_data
+
+    @cached_property
+    def records(self) -> Records:
+        """What this site remembers for its policy."""
+        shared = not self.node.state_dir or self.node.partition_id >= 0
+        return Records(self.node.state_dir, self.node.name if shared else "")
+
+    @cached_property
+    def key(self) -> str:
+        """The secret by which this site chooses whom it holds out."""
+        return self.records.key(self.policy.seed)
 
     @property
     def device(self) -> str:
@@ -139,7 +183,41 @@ class OpenSite:
     @property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
-        return self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        if config.data_dir and self.node.state_dir and self.node.image_cache:
+            folder = Path(self.node.state_dir).expanduser() / "images"
+            config = replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
+        if not self.guarded:
+            return config
+        own = self.policy
+        return replace(
+            config, key=self.key, patient=own.patient, holdout_share=own.holdout_share, stamp=stamp(config.data_dir)
+        )
+
+    def data_hash(self) -> str:
+        """Return a hash of the site's own data."""
+        return data_hash(self.data_config)
+
+    def facts(self) -> Facts:
+        """Return what this site tells of itself before a run."""
+        data, facts = self.data(), Facts(name=self.node.name, partition_id=self.node.partition_id)
+        if data is None:
+            return facts
+        facts = Facts.of(
+            data,
+            name=self.node.site or data.name,
+            partition_id=self.node.partition_id,
+            multiclass=PROBLEMS[self.run.problem].multiclass,
+            standardise=self.run.standardise,
+        )
+        if not self.guarded:
+            return facts
+        return protected(replace(facts, notes=otherwise(self.run, self.policy)), data, self.policy)
+
+    def evaluates(self) -> bool:
+        """Whether what is held out here is enough to send an evaluation."""
+        data = self.data()
+        return not (self.guarded and data is not None and no_evaluation(data, self.policy))
 
     def data(self) -> SiteData | None:
         """Return the site's data as it was read; None for a problem without data."""

@@ -26,6 +26,10 @@ class SiteConfig(BaseModel):
     state_dir: str = Field("", description="folder for the site's memory and its own models, which survives a restart; "
                            "default: a private folder for temporary files, never what a run says")  # fmt: skip
     label: str = Field("", description="the label column; default: the run's label")
+    policy: str = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules that "
+                        "protect patients")  # fmt: skip
+    image_cache: Annotated[float, Field(ge=0)] = Field(20.0, description="GB of decoded images that the state-dir may "
+                                                       "hold, so that each is decoded once; 0: none")  # fmt: skip
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
     data_root: str = Field("", description="folder with public data sets; default: the run's data-root")
     partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which part of a public data set this site "

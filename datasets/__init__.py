@@ -3,10 +3,12 @@
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, columns_hash
-from datasets.loading import SiteData, load_site, load_test
+from datasets.image_cache import ImageCache
+from datasets.loading import SiteData, forget_data, load_site, load_test
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
+from datasets.site import stamp
 from datasets.sources import SOURCES
 
 __all__ = [
@@ -18,13 +20,16 @@ __all__ = [
     "DataConfig",
     "DataError",
     "Facts",
+    "ImageCache",
     "Sampler",
     "Samples",
     "SiteData",
     "columns_hash",
+    "forget_data",
     "load_site",
     "load_test",
     "make_sampler",
     "moments",
+    "stamp",
     "standardisation",
 ]

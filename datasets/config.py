@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datasets.errors import DataError
+from datasets.image_cache import ImageCache
 from datasets.partition import PARTITIONS
 from datasets.sources import SOURCES
 from keys import hint
@@ -59,6 +60,16 @@ class DataConfig:
         an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
     label
         Label column of a site's table or labels.csv.
+    patient
+        Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
+        for equal ones.
+    key
+        In hexadecimal digits: the secret by which a site chooses whom it holds out, patient by patient, see
+        `datasets.identity`. Empty: the seed chooses.
+    stamp
+        Of a site's own file, see `datasets.site.stamp`: one that has changed is read again.
+    image_cache
+        Where the decoded images of ``"site"`` are kept; None: in memory.
     seed
         At least 0. Every split follows from it.
     download
@@ -87,6 +98,10 @@ class DataConfig:
     folds: int = 0
     fold: int = 0
     label: str = "label"
+    patient: str = ""
+    key: str = ""
+    stamp: tuple[int, int] = (0, 0)
+    image_cache: ImageCache | None = None
     seed: int = 0
     download: bool = True
 

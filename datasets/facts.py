@@ -39,6 +39,8 @@ class Facts:
         A hash of the column names, see `columns_hash`.
     count, total, squares : tuple of float
         See `datasets.moments`; empty where inputs are not standardised.
+    notes : tuple of str
+        What the site does otherwise than the run asked, by its own rules; in words.
     """
 
     name: str = ""
@@ -55,6 +57,7 @@ class Facts:
     count: tuple[float, ...] = ()
     total: tuple[float, ...] = ()
     squares: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: SiteData, *, name: str, partition_id: int, multiclass: bool, standardise: bool) -> Facts:

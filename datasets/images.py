@@ -6,12 +6,14 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from datasets.errors import DataError, examples
+from datasets.image_cache import ImageCache
 from datasets.source import Bytes
 
 _GREY = ("1", "L", "LA")
@@ -52,7 +54,9 @@ class Faults:
         ]
 
 
-def read_images(files: Mapping[str, Path], size: int, faults: Faults, problems: list[DataError]) -> Bytes:
+def read_images(
+    files: Mapping[str, Path], size: int, faults: Faults, problems: list[DataError], cache: ImageCache | None = None
+) -> Bytes:
     """Decode images.
 
     Parameters
@@ -66,21 +70,31 @@ def read_images(files: Mapping[str, Path], size: int, faults: Faults, problems: 
         What is wrong with images that are not among the files.
     problems
         Where to add what is wrong with any. If there is anything already, the files are looked at and not decoded.
+    cache
+        Where decoded images are kept; None, or without room for these: in memory.
 
     Returns
     -------
     images
-        Shape (n, C, H, W): grey, C = 1, if all images are, else RGB. All of them are in memory, a byte per number.
+        Shape (n, C, H, W): grey, C = 1, if all images are, else RGB. A byte per number; of a cache they are read-only.
         Nothing to rely on where there are problems.
     """
-    shape = _shape(files, size, faults)
-    found = faults.errors() or _too_large(len(files), shape, faults)
     images = np.zeros((0, 1, 1, 1), np.uint8)
+    place = cache.place(files, size) if cache else None
+    if cache and place and not faults.errors() and (kept := cache.load(place, len(files))) is not None:
+        return kept
+    shape = (len(files), *_shape(files, size, faults))
+    drafted = cache.make(place, shape) if cache and place and not (problems or faults.errors()) else None
+    found = faults.errors() or ([] if drafted is not None else _too_large(shape, faults))
     if not found and not problems:
-        images = _pixels(files, shape, size, faults)
+        images = np.empty(shape, np.uint8) if drafted is None else drafted
+        _decode(files, size, images, faults)
         found = faults.errors()
     problems += found
-    return images
+    if found or drafted is None or not cache or not place:
+        return images
+    del images
+    return cache.keep(place, drafted)
 
 
 def _shape(files: Mapping[str, Path], size: int, faults: Faults) -> tuple[int, int, int]:
@@ -106,12 +120,12 @@ def _shape(files: Mapping[str, Path], size: int, faults: Faults) -> tuple[int, i
     return (1 if grey else 3, *((size, size) if size else (usual[1], usual[0])))
 
 
-def _too_large(count: int, shape: tuple[int, int, int], faults: Faults) -> list[DataError]:
+def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataError]:
     """Return what is wrong with images that would not fit into memory."""
-    need, free = count * prod(shape), _free_memory()
+    need, free = prod(shape), free_memory()
     if need <= free:
         return []
-    channels, height, width = shape
+    count, channels, height, width = shape
     text = f"{count:,} images of {width}x{height} pixels and {channels} channels take {need / 1e9:,.1f} GB of memory"
     mend = f"set image-size, to {int((free / count / channels) ** 0.5)} at most"
     return [
@@ -122,7 +136,7 @@ def _too_large(count: int, shape: tuple[int, int, int], faults: Faults) -> list[
     ]
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes that can be had without swapping; where the system does not say, all of the machine's."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
@@ -131,21 +145,28 @@ def _free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _pixels(files: Mapping[str, Path], shape: tuple[int, int, int], size: int, faults: Faults) -> Bytes:
+def _decode(files: Mapping[str, Path], size: int, images: Bytes, faults: Faults) -> None:
+    """Fill the array (n, C, H, W), with a thread for each processor: decoding holds no lock."""
     from PIL import Image, ImageOps
 
-    images = np.empty((len(files), *shape), np.uint8)
-    for row, (name, path) in enumerate(files.items()):
+    channels, height, width = images.shape[1:]
+
+    def decode(row: int, path: Path) -> Exception | None:
         try:
             with Image.open(path) as image:
-                picture = image.convert("L" if shape[0] == 1 else "RGB")
+                picture = image.convert("L" if channels == 1 else "RGB")
         except (OSError, ValueError, SyntaxError) as error:
-            faults.add(_UNREADABLE, name, _reason(error))
-            continue
+            return error
         if size:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
-        images[row] = np.asarray(picture).reshape(*shape[1:], -1).transpose(2, 0, 1)
-    return images
+        images[row] = np.asarray(picture).reshape(height, width, -1).transpose(2, 0, 1)
+        return None
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as pool:
+        for name, error in zip(files, pool.map(decode, range(len(files)), files.values()), strict=True):
+            if error:
+                faults.add(_UNREADABLE, name, _reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 Each stage is cached per process, so that 256 sites read the data once and partition it once. Worker
 processes forked after the first load share the tensors with their parent. A file that changes later is not
-read again by the same process.
+read again by the same process, but for a hospital's own, see `DataConfig.stamp`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from torch import Tensor
 from datasets.config import SITE, DataConfig
 from datasets.errors import DataError
 from datasets.files import Places
+from datasets.identity import held_out_by
+from datasets.image_cache import ImageCache
 from datasets.partition import Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
-from datasets.source import Ints, Mask, Source
+from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
 from datasets.splits import dealt, dealt_alike, stratified, thinned
 
@@ -46,6 +48,10 @@ class SiteData:
         How many values of the training rows are missing.
     features
         Column names of a table, in the order of the inputs; empty for images.
+    whose, what
+        Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own.
+    doubts
+        What may be a mistake in a hospital's own table.
     """
 
     name: str
@@ -54,6 +60,9 @@ class SiteData:
     classes: int
     missing: int
     features: tuple[str, ...] = ()
+    whose: Digests | None = None
+    what: Digests | None = None
+    doubts: tuple[DataError, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
@@ -88,6 +97,8 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     elif config.partition == "sites":
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = _splits(config, places, sites)[site]
+    if not len(train) and config.key:
+        raise DataError.plain("all rows of the site are held out, which leaves none to train on: it needs more")
     if not len(train):
         raise DataError.plain(
             f"the site's only row is held out in fold {config.fold}, which leaves none to train on; take another fold, "
@@ -102,6 +113,9 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.classes,
         missing,
         pool.source.features,
+        pool.source.whose,
+        pool.source.what,
+        pool.source.doubts,
     )
 
 
@@ -128,6 +142,12 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
+def forget_data() -> None:
+    """Let go of all data that this process has read; whatever is loaded next is read anew."""
+    for stage in (_source, _site_source, _pool, _splits):
+        stage.cache_clear()
+
+
 @dataclass(frozen=True, eq=False)
 class _Pool:
     """A source with its labels, cut into the rows for the sites and the common test rows."""
@@ -152,13 +172,20 @@ def _source(dataset: str, places: Places, image_size: int) -> Source:
     return row.read(places, image_size) if row.sized else row.read(places)
 
 
-_site_source = lru_cache(maxsize=4)(read_site)
+@lru_cache(maxsize=4)
+def _site_source(
+    folder: str, label: str, binary: bool, size: int, cache: ImageCache | None, patient: str, stamp: tuple[int, int]
+) -> Source:
+    return read_site(folder, label, binary, size, cache, patient)
 
 
 @lru_cache(maxsize=16)
 def _pool(config: DataConfig, places: Places) -> _Pool:
     if config.dataset == SITE:
-        source = _site_source(config.data_dir, config.label, config.binary, config.image_size)
+        cache = config.image_cache
+        source = _site_source(
+            config.data_dir, config.label, config.binary, config.image_size, cache, config.patient, config.stamp
+        )
     else:
         source = _source(config.dataset, places, config.image_size)
     labels = _label_of_class(config, source.class_count)[source.classes]
@@ -244,6 +271,8 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
 def _held_out(config: DataConfig, pool: _Pool, site: int, members: Ints) -> Mask:
     """Choose which of its rows a site holds out; the members are positions in the rows for the sites."""
     rows = pool.train[members]
+    if config.key and pool.source.whose is not None:
+        return held_out_by(pool.source.whose[rows], config.key, config.holdout_share, config.folds, config.fold)
     strata: Ints = pool.labels.numpy()[rows]
     unit = np.arange(len(rows))
     if config.partition == "by-group" and pool.source.groups is not None:  # what is dealt whole is held out whole

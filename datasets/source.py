@@ -9,9 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datasets.errors import DataError
+
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
+Digests = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,10 @@ class Source:
         Of natural sites; `groups` is the index into them.
     features
         Column names of a table.
+    whose, what
+        Shape (N,), of a hospital's own rows: hashes of whose each is and of all that it says, see `datasets.identity`.
+    doubts
+        What may be a mistake in a hospital's own table.
     """
 
     inputs: Tensor
@@ -43,6 +50,9 @@ class Source:
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    whose: Digests | None = None
+    what: Digests | None = None
+    doubts: tuple[DataError, ...] = ()
 
     @classmethod
     def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:

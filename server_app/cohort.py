@@ -67,7 +67,6 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         raise RunError("\n".join(wrong))
     _tell(config, facts, progress)
     every = list(facts.values())
-    examples = sum(one.examples or 0 for one in every)
     positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
     counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
     sums = [[sum(column) for column in zip(*(getattr(one, name) for one in every), strict=True)]
@@ -77,7 +76,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         shape=every[0].shape,
         classes=max(one.classes for one in every),  # a site knows only the labels it has
         prior=0.5 if problem.multiclass else positives / sum(site.weight for site in sites),
-        shares=tuple(count / examples for count in counts) if problem.multiclass else (),
+        shares=tuple(count / sum(counts) for count in counts) if problem.multiclass else (),
         shift=shift,
         scale=scale,
         columns=every[0].columns,
@@ -97,7 +96,9 @@ def _one_class(problem: type[Problem], facts: Mapping[str, Facts]) -> Iterator[s
     examples = sum(one.examples or 0 for one in facts.values())
     positives = sum(one.positives or 0 for one in facts.values())
     classes = {label for one in facts.values() for label, count in enumerate(one.class_counts) if count}
-    if problem.multiclass and len(classes) < 2:
+    if problem.multiclass and not classes:
+        yield "no site tells how many samples it has of each class, for there are few of one: take larger classes"
+    elif problem.multiclass and len(classes) < 2:
         yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
     elif not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"
@@ -122,6 +123,8 @@ def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str
 def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
     """Say what is unusual about a site's data, and does no harm."""
     for name, one in facts.items():
+        for note in one.notes:
+            progress.warn(f"site {name!r}: {note}")
         if one.positives in (0, one.examples):
             only = "positive" if one.positives else "negative"
             progress.warn(
@@ -144,7 +147,13 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
     if not problem.multiclass:
         return
     lacks = {site.name: problem.lacks(facts.class_counts) for site, facts in sites.items()}
-    if wrong := [f"site {name!r} has, to train on, {text}" for name, text in lacks.items() if text]:
+    silent = [site.name for site, facts in sites.items() if not facts.class_counts]
+    wrong = [
+        f"site {name!r} " + ("tells no counts per class, and has to have" if name in silent else "has, to train on,")
+        + f" {text}"
+        for name, text in lacks.items() if text
+    ]  # fmt: skip
+    if wrong:
         raise RunError("\n".join(wrong))
     for site, facts in sites.items():
         if sum(facts.held_out_counts) and (text := problem.lacks(facts.held_out_counts)):

@@ -23,12 +23,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.app import call
 from client_app.memory import path_of, places, run_folder
 from models import resolve_device
 from models.storage import replacing
 from problems import PROBLEMS
 from server_app.pool import Pool
-from server_app.worker import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

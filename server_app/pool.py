@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.app.message import make_message
+from flwr.common.constant import ErrorCode
 
 from federation import RunError
 from server_app.segments import Layout, Segment, Segments, read, split
-from server_app.worker import CLIENT_RAISED, DEPTH, NAME, UNGUARDED, why, work
+from server_app.worker import DEPTH, NAME, UNGUARDED, why, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -185,7 +186,7 @@ class Pool:
         for message in lost:
             self._release(message)
         reason = f"its worker process ended with exit code {code}{why(code)}"
-        return [Message(Error(CLIENT_RAISED, reason), reply_to=message) for message in lost]
+        return [Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message) for message in lost]
 
     def _release(self, message: Message) -> None:
         """Free a broadcast's segment with its last message."""

@@ -8,14 +8,14 @@ import multiprocessing
 import shutil
 import signal
 import sys
-import traceback
 from collections import deque
 from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import Error, Message, RecordDict
+from flwr.app import RecordDict
 from flwr.app.message import make_message
 
+from client_app.app import call
 from server_app.segments import Segment, Segments, read, split
 
 if TYPE_CHECKING:
@@ -25,22 +25,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-CLIENT_RAISED = 2  # flwr's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 DEPTH = 2  # messages at a worker: one in work, one waiting, so that it is never idle between two
 NAME = "edelweiss-worker"
 UNGUARDED = 86  # exit code of a worker whose import of the main script began a run of its own
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-
-
-def call(message: Message, context: Context) -> Message:
-    """Let the ClientApp answer; an exception becomes an error answer, as in Flower's own engines."""
-    from client_app.app import app
-
-    try:
-        return app(message, context)
-    except Exception as error:  # the engine must survive whatever a client does
-        log.error("%s", traceback.format_exc())
-        return Message(Error(CLIENT_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
 
 def keep_freed_memory() -> None:

@@ -13,6 +13,14 @@ import torch
 from torch import nn
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to `make containers` what needs a Docker engine and minutes."""
+    if "containers" not in config.getoption("markexpr"):
+        for item in items:
+            if item.get_closest_marker("containers"):
+                item.add_marker(pytest.mark.skip(reason="needs a Docker engine and minutes: make containers"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Compute with one thread: batches are tiny, and threads that wait for a busy core make them ten times slower."""

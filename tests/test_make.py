@@ -90,9 +90,7 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
         "status.json",
     }
     # What the sites remembered is where the user wanted it.
-    assert sorted(path.name for path in tmp_path.glob("state/run-*/*")) == [
-        f"site-{k}.memory" for k in range(3)
-    ]
+    assert sorted(path.name for path in tmp_path.glob("state/run-*/*")) == [f"site-{k}.memory" for k in range(3)]
 
 
 @pytest.mark.slow

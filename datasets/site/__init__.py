@@ -1,11 +1,12 @@
 """A hospital's own folder: one table, or images with their labels.
 
 Whatever is wrong is collected, so that one reading names every problem. The full message goes to the site's
-own log; the public one names columns, files and counts only. Rows count from 1, after the header.
+own log; the public one holds counts, and no name of a column. Rows count from 1, after the header.
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,24 @@ import torch
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
+from datasets.identity import digests, of_values
+from datasets.image_cache import ImageCache
+from datasets.site.doubts import Doubts
 from datasets.site.images import read_listed
-from datasets.site.table import read_labels, read_numbers, read_table
+from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
 
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
 
-def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Source:
+def read_site(
+    folder: str,
+    label: str,
+    binary: bool,
+    image_size: int = 0,
+    cache: ImageCache | None = None,
+    patient: str = "",
+) -> Source:
     """Read a hospital's folder.
 
     Parameters
@@ -36,12 +47,17 @@ def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Sou
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
     image_size
         The side that images are scaled to, see `datasets.images.read_images`. 0: they must have one size.
+    cache
+        Where decoded images are kept.
+    patient
+        Name of the column that says whose a row is. Empty: there is none.
 
     Returns
     -------
     source
         Without test rows and groups. Images are grey (one channel) when all of them are, else RGB. With
-        `binary` false the class count is one above the largest class found.
+        `binary` false the class count is one above the largest class found. Without a patient column a row of a table
+        is told from others by its values, an image by its path.
 
     Raises
     ------
@@ -52,15 +68,42 @@ def read_site(folder: str, label: str, binary: bool, image_size: int = 0) -> Sou
     frame = read_table(file)
     problems: list[DataError] = []
     classes, class_count = read_labels(frame, file, label, binary, problems)
+    patients = read_patients(frame, file, patient, label, problems) if patient else []
+    doubts = Doubts(file, classes)
     if file.name == "labels.csv":
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems)
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
         features: tuple[str, ...] = ()
     else:
-        features = tuple(sorted(name for name in frame.columns if name != label))
-        inputs = read_numbers(frame, file, features, problems)
+        features = tuple(sorted(name for name in frame.columns if name not in (label, patient)))
+        inputs = read_numbers(frame, file, features, doubts, problems)
     if problems:
         raise DataError.join(problems)
-    return Source(torch.from_numpy(inputs), classes, class_count, features=features)
+    if features:
+        whose = said = of_values(np.asarray(inputs, np.float32), classes, sorted([*features, label]).index(label))
+        doubts.rows(said)
+    else:
+        whose = [path.encode() for path in as_text(frame["path"])]
+        said = [b"%b\0%d" % row for row in zip(whose, classes, strict=True)]
+    whose = [text.encode() for text in patients] or whose
+    what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
+    return Source(
+        torch.from_numpy(inputs),
+        classes,
+        class_count,
+        features=features,
+        whose=digests(whose),
+        what=digests(what),
+        doubts=tuple(doubts.errors()),
+    )
+
+
+def stamp(folder: str) -> tuple[int, int]:
+    """Return the size and the time of the file that a folder holds; zeros where it cannot be seen."""
+    for name in FILES:
+        with contextlib.suppress(OSError):
+            status = (Path(folder).expanduser() / name).stat()
+            return status.st_size, status.st_mtime_ns
+    return 0, 0
 
 
 def _the_file(folder: str) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datasets.errors import DataError
+from datasets.image_cache import ImageCache
 from datasets.images import MISSING, OUTSIDE, Faults, read_images
 from datasets.site.table import as_text
 from datasets.source import Bytes
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def read_listed(frame: pd.DataFrame, file: Path, size: int, problems: list[DataError]) -> Bytes:
+def read_listed(
+    frame: pd.DataFrame, file: Path, size: int, problems: list[DataError], cache: ImageCache | None
+) -> Bytes:
     """Decode the images, (N, C, H, W), with a side of ``size`` (0: as they are); what is wrong goes to the problems."""
     if "path" not in frame.columns:
         problems.append(
@@ -36,4 +39,4 @@ def read_listed(frame: pd.DataFrame, file: Path, size: int, problems: list[DataE
             faults.add(MISSING, name)
         else:
             files[name] = path
-    return read_images(files, size, faults, problems)
+    return read_images(files, size, faults, problems, cache)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from keys import hint
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from datasets.site.doubts import Doubts
 
 MISSING = ("", "?", "na", "nan")  # lower case
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
@@ -57,6 +59,14 @@ def _check_lines(file: Path) -> None:
     if not header:
         raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
     problems = []
+    if _holds_values(header):
+        problems.append(
+            DataError(
+                f"{file}: the first line seems to hold values and not the names of the columns, for numbers are among "
+                "them; put a line with the names before it",
+                f"{file.name}: the first line seems to hold values, not the names of the columns",
+            )
+        )
     if ragged:
         problems.append(
             DataError(
@@ -66,10 +76,29 @@ def _check_lines(file: Path) -> None:
             )
         )
     if twice := [name for name, count in Counter(name.strip() for name in header).items() if count > 1]:
-        text = f"{examples([repr(name) for name in twice])} names more than one column; rename them"
-        problems.append(DataError(f"{file}: {text}", f"{file.name}: {text}"))
+        listed = examples([repr(name) for name in twice])
+        problems.append(
+            DataError(
+                f"{file}: {listed} names more than one column; rename them",
+                f"{file.name}: {len(twice)} names are those of more than one column",
+            )
+        )
     if problems:
         raise DataError.join(problems)
+
+
+def _holds_values(header: Sequence[str]) -> bool:
+    """Whether a first line is a patient's and not the header: names that are numbers, unless they count the columns."""
+    numbers = [name.strip() for name in header if _is_number(name)]
+    return bool(numbers) and not any(numbers == [str(i + first) for i in range(len(numbers))] for first in (0, 1))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_text(column: pd.Series) -> pd.Series:
@@ -91,15 +120,15 @@ def read_labels(
         # Raised at once: the other columns cannot be judged while one of them may be the label.
         raise DataError(
             f"{file}: no label column {label!r}; columns: {', '.join(columns)}.{semicolons}{hint(label, columns)}",
-            f"{file.name}: no label column {label!r} among {len(columns)} columns",
+            f"{file.name}: the label column is not among its {len(columns)} columns",
         )
     shown = as_text(frame[label])
-    values = shown.map(_canonical)
+    values = shown.map(canonical)
     if len(missing := np.flatnonzero(values.isin(MISSING))):
         problems.append(
             DataError(
                 f"{file}: label {label!r} is missing in {_at(missing, shown)}; fill it in or remove the rows",
-                f"{file.name}: label {label!r} is missing in {len(missing)} rows",
+                f"{file.name}: the label is missing in {len(missing)} rows",
             )
         )
     found = Counter(values[~values.isin(MISSING)])
@@ -116,7 +145,7 @@ def read_labels(
         problems.append(
             DataError(
                 f"{file}: label {label!r} has the values {listed}; allowed: {allowed}",
-                f"{file.name}: label {label!r} has {len(found)} different values that are not {allowed}",
+                f"{file.name}: the label has {len(found)} different values that are not {allowed}",
             )
         )
     if problems:
@@ -125,7 +154,7 @@ def read_labels(
     return classes, 2 if binary else max(codes.values()) + 1
 
 
-def _canonical(value: str) -> str:
+def canonical(value: str) -> str:
     """One spelling of a label: lower case, and whole numbers without sign, point or zeros to no effect."""
     try:
         return str(int(number)) if (number := float(value)).is_integer() else value.lower()
@@ -133,10 +162,33 @@ def _canonical(value: str) -> str:
         return value.lower()
 
 
+def read_patients(frame: pd.DataFrame, file: Path, patient: str, label: str, problems: list[DataError]) -> list[str]:
+    """Whose each row is, as the patient column says; what is wrong goes to the problems."""
+    if patient not in frame.columns or patient == label:
+        columns = [str(name) for name in frame.columns if name != label]
+        problems.append(
+            DataError(
+                f"{file}: no patient column {patient!r}; columns: {', '.join(columns)}.{hint(patient, columns)}",
+                f"{file.name}: the patient column is not among its columns",
+            )
+        )
+        return []
+    patients = as_text(frame[patient])
+    if len(missing := np.flatnonzero(patients == "")):
+        rows = examples([f"row {row + 1}" for row in missing])
+        problems.append(
+            DataError(
+                f"{file}: patient {patient!r} is missing in {rows}; fill it in or remove the rows",
+                f"{file.name}: the patient is missing in {len(missing)} rows",
+            )
+        )
+    return [str(text) for text in patients]
+
+
 def read_numbers(
-    frame: pd.DataFrame, file: Path, features: tuple[str, ...], problems: list[DataError]
+    frame: pd.DataFrame, file: Path, features: tuple[str, ...], doubts: Doubts, problems: list[DataError]
 ) -> NDArray[np.float32]:
-    """Feature columns as one array, NaN where missing; what is wrong goes to the problems."""
+    """Feature columns as one array, NaN where missing; what is wrong, or may be, goes to the problems and doubts."""
     import pandas as pd
 
     inputs = np.empty((len(frame), len(features)), np.float32)
@@ -158,7 +210,7 @@ def read_numbers(
                         f"{file}: column {name!r} must hold numbers, but has {_at(bad, column)}; write "
                         "numbers with a decimal point, code categories as numbers, leave missing values "
                         "empty, or remove the column",
-                        f"{file.name}: column {name!r} has {len(bad)} values that are not numbers",
+                        f"{file.name}: a column has {len(bad)} values that are not numbers",
                     )
                 )
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and named below
@@ -168,7 +220,8 @@ def read_numbers(
                 DataError(
                     f"{file}: column {name!r} must be finite and within +-3e38, but has "
                     f"{_at(infinite, column)}; leave the value empty if it is missing",
-                    f"{file.name}: column {name!r} has {len(infinite)} infinite values",
+                    f"{file.name}: a column has {len(infinite)} infinite values",
                 )
             )
+        doubts.column(name, numbers)
     return inputs

@@ -18,7 +18,7 @@ from problems import PROBLEMS
 from strategies import ALGORITHMS
 from strategies.local_steps import LocalSteps
 
-EXPERIMENTS = sorted(REPO.glob("experiments/**/*.toml"))
+EXPERIMENTS = sorted({*REPO.glob("experiments/**/*.toml")} - {*REPO.glob("experiments/**/study.toml")})
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())

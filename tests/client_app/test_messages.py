@@ -99,7 +99,7 @@ def test_facts_grow_with_nothing_but_the_number_of_features(tmp_path: Path, hosp
             facts = grid.ask("query", 0).content.config_records["facts"]
         lengths.append({key: len(value) for key, value in facts.items() if isinstance(value, list)})
     moments = {"count": FEATURES, "total": FEATURES, "squares": FEATURES}
-    assert lengths[0] == lengths[1] == {"shape": 1, "class-counts": 0, "held-out-counts": 0, **moments}
+    assert lengths[0] == lengths[1] == {"shape": 1, "class-counts": 0, "held-out-counts": 0, "notes": 0, **moments}
 
 
 def test_column_names_leave_as_a_hash_only(tmp_path: Path, hospital: Opened) -> None:
@@ -121,14 +121,14 @@ def test_no_moments_are_told_to_a_run_that_does_not_standardise(tmp_path: Path, 
 GOOD = "a,b,label\n1,2.5,0\n3,4.5,1\n5,6.5,0\n"
 
 BAD = {  # the table, what the coordinator is told, what only the site's own log says
-    "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "no label column 'label' among 3 columns", "outcome"),
-    "a feature that is no number": ("a,b,label\n1,severe-4711,0\n3,4,1\n", "column 'b'", "severe-4711"),
+    "no label column": ("a,b,outcome\n1,2,0\n3,4,1\n", "the label column is not among its 3 columns", "outcome"),
+    "a feature that is no number": ("a,b,label\n1,severe-4711,0\n3,4,1\n", "a column has 1 values", "severe-4711"),
     "three label values": ("a,b,label\n1,2,0\n3,4,1\n5,6,4711\n", "3 different values", "4711"),
     "two labels of no known pair": ("a,b,label\n1,2,sick4711\n3,4,well\n", "0/1", "sick4711"),
-    "a missing label": ("a,b,label\n4711,2,\n3,4,1\n", "label 'label' is missing in 1 rows", "row 1"),
+    "a missing label": ("a,b,label\n4711,2,\n3,4,1\n", "the label is missing in 1 rows", "row 1"),
     "zero rows": ("a,b,label\n", "data.csv has no rows", ""),
     "an empty file": ("", "data.csv is empty", ""),
-    "an infinite value": ("a,b,label\n4711e99999,2,0\n3,4,1\n", "column 'a'", "4711e99999"),
+    "an infinite value": ("a,b,label\n4711e99999,2,0\n3,4,1\n", "a column has 1 infinite values", "4711e99999"),
     "lines of another length": ("a,b,label\n4711,2\n3,4,1\n", "1 lines have another number of values", "line 2"),
     "no feature": ("label\n0\n1\n", "no feature column", ""),
 }
@@ -175,7 +175,7 @@ def test_the_operator_may_name_the_label_column(tmp_path: Path, hospital: Opened
     with hospital(node, holdout_share=0.0) as grid:
         assert grid.ask("query", 0).content.config_records["facts"]["examples"] == 3
     with hospital(holdout_share=0.0) as grid:
-        assert "no label column 'label'" in error_of(grid.ask("query", 0))
+        assert "the label column is not among its 3 columns" in error_of(grid.ask("query", 0))
 
 
 # ---------------------------------------------------------------------- bad node-configs and versions
@@ -234,9 +234,11 @@ def test_a_site_evaluates_what_it_received_before_it_trains(tmp_path: Path, hosp
         trained = grid.ask("train", 0, turn(model, evaluate=True))
         evaluated = grid.ask("evaluate", 0, turn(model))
         without = grid.ask("train", 0, turn(model))
+        held_out = grid.ask("query", 0).content.config_records["facts"]["held-out"]
     metrics = dict(trained.content.metric_records["metrics"])
     assert metrics == dict(evaluated.content.metric_records["metrics"])
-    assert metrics["n"] == 12
+    assert metrics["n"] == held_out
+    assert held_out
     assert dict(without.content.metric_records["metrics"]) == {}
     assert not torch.equal(unpack(trained.content.array_records["arrays"])["x"], model["x"])
 
@@ -263,7 +265,7 @@ def test_memory_is_kept_between_messages_and_forgotten_after_the_last(tmp_path: 
         grid.ask("train", 0, turn(linear_model()))
         assert [path.parent.name for path in state.rglob("*.safetensors")] == ["north.memory"]
         grid.ask("evaluate", 0, turn(linear_model()))
-    assert list(state.iterdir()) == []
+    assert {path.name for path in state.iterdir()} == {"audit.jsonl", "audit.seal", "policy"}
 
 
 def test_an_update_that_fails_leaves_the_memory_as_it_was(

@@ -106,37 +106,37 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
         (
             "a,b,label\n1,2,0\n4711,high,1\n2,1,1\n3,low,0\n",
             ["column 'b'", "row 2 ('high'), row 4 ('low')", "leave missing values empty"],
-            "data.csv: column 'b' has 2 values that are not numbers",
+            "data.csv: a column has 2 values that are not numbers",
         ),
         (
             "a,label\n1,0\ninf,1\n1e39,1\n",
             ["column 'a' must be finite", "row 2 ('inf'), row 3 ('1e39')"],
-            "data.csv: column 'a' has 2 infinite values",
+            "data.csv: a column has 2 infinite values",
         ),
         (
             "a,label\n1,sick\n2,well\n3,sick\n",
             ["'sick' (2 rows), 'well' (1 rows)", "0/1, -1/+1, no/yes or false/true"],
-            "data.csv: label 'label' has 2 different values that are not 0/1, -1/+1, no/yes or false/true",
+            "data.csv: the label has 2 different values that are not 0/1, -1/+1, no/yes or false/true",
         ),
         (
             "a,label\n1,0\n2,1\n3,2\n",
             ["'2' (1 rows)"],
-            "data.csv: label 'label' has 3 different values that are not 0/1, -1/+1, no/yes or false/true",
+            "data.csv: the label has 3 different values that are not 0/1, -1/+1, no/yes or false/true",
         ),
         (
             "a,label\n1,0\n2,\n3,?\n",
             ["label 'label' is missing in row 2 (''), row 3 ('?')"],
-            "data.csv: label 'label' is missing in 2 rows",
+            "data.csv: the label is missing in 2 rows",
         ),
         (
             "a,labels\n1,0\n",
             ["no label column 'label'", "columns: a, labels", "Did you mean 'labels'"],
-            "data.csv: no label column 'label' among 2 columns",
+            "data.csv: the label column is not among its 2 columns",
         ),
         (
             "a;label\n1;0\n",
             ["separated by semicolons"],
-            "data.csv: no label column 'label' among 1 columns",
+            "data.csv: the label column is not among its 1 columns",
         ),
         (
             "a,label\n1,0\n2,1,secret\n\n3\n",
@@ -146,7 +146,7 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
         (
             "a,a,label\n1,2,0\n",
             ["'a' names more than one column"],
-            "data.csv: 'a' names more than one column; rename them",
+            "data.csv: 1 names are those of more than one column",
         ),
         ("a,label\n", ["a header and no rows"], "data.csv has no rows"),
         ("", ["is empty"], "data.csv is empty"),

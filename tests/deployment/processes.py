@@ -1,4 +1,4 @@
-"""Real Flower processes on this machine, for tests: a deployment of SuperLink and SuperNodes, and the simulation.
+"""Real Flower processes on this machine, for tests: a deployment of a SuperLink and sites, and the simulation.
 
     with deployment(folder, [{"site": "a", "data-dir": "..."}, {"site": "b", "data-dir": "..."}]) as federation:
         outcome = federation.submit({"rounds": 2})
@@ -10,13 +10,16 @@ the block. A deployment is ready after about five seconds here, a simulated run 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bin.run import free_port, superlink
 from keys import Value, to_toml
@@ -24,15 +27,17 @@ from keys.overrides import toml_value
 from server_app.submission import REPO, Outcome, flower_environment, started, submit
 
 RUN_TIMEOUT = 240.0
+PATIENCE = 60.0  # seconds that one step may take
 LOG_TAIL = 6000  # characters of each process's log that a failed run shows
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A running SuperLink with its SuperNodes."""
+    """A running SuperLink with its sites."""
 
     home: Path
     environment: Mapping[str, str]
+    sites: Sequence[subprocess.Popen[str]] = ()
 
     def submit(self, run_config: Mapping[str, Value], timeout: float = RUN_TIMEOUT) -> Outcome:
         """Run one job to its end; the log of a run that failed holds the processes' own logs as well."""
@@ -40,26 +45,48 @@ class Federation:
         return outcome if outcome.ok else replace(outcome, log=outcome.log + process_logs(self.home))
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """A running SuperLink with TLS: its folder, with ``certificates`` and those of ``others``, and its ports."""
+
+    folder: Path
+    fleet: int
+    control: int
+
+
+def until(reached: Callable[[], bool], shown: Callable[[], str] = str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, shown()
+        time.sleep(0.05)
+
+
 @contextmanager
-def deployment(folder: Path, node_configs: Sequence[Mapping[str, Value]]) -> Iterator[Federation]:
-    """Start a SuperLink and one SuperNode for each node-config."""
+def deployment(
+    folder: Path, node_configs: Sequence[Mapping[str, Value]], *, supernodes: Collection[int] = ()
+) -> Iterator[Federation]:
+    """Start a SuperLink and a site for each node-config: our own process, but of these numbers Flower's SuperNode."""
     environment = flower_environment(folder)
     fleet = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         # The SuperNodes start beside the SuperLink and try until it answers.
         nodes = []
         for number, node_config in enumerate(node_configs):
-            home = folder / f"supernode-{number}"  # of its own: a SuperNode unpacks the app below it
+            home = folder / f"site-{number}"  # of its own: a SuperNode unpacks the app below it
             home.mkdir()
-            log = stack.enter_context((folder / f"supernode-{number}.log").open("w"))
-            command = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet]
-            command += ["--host", "127.0.0.1", "--port", str(free_port())]
-            command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
+            log = stack.enter_context((folder / f"site-{number}.log").open("w"))
+            command, where = [sys.executable, "-m", "client_app", "join", "--insecure", "--superlink", fleet], REPO
+            command += [f"--{key}={value}" for key, value in node_config.items()]
+            if number in supernodes:
+                command, where = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet], home
+                command += ["--host", "127.0.0.1", "--port", str(free_port())]
+                command += ["--node-config", " ".join(f"{k}={toml_value(v)}" for k, v in node_config.items())]
             own = environment | {"FLWR_HOME": str(home)}
-            nodes.append(stack.enter_context(started(command, own, stdout=log, stderr=log)))
+            nodes.append(stack.enter_context(started(command, own, cwd=where, stdout=log, stderr=log)))
         arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
         stack.enter_context(superlink(folder, environment, *arguments))
-        yield Federation(folder, environment)
+        yield Federation(folder, environment, nodes)
         for node in nodes:  # all at once, while there is a SuperLink to say goodbye to: else each waits for it
             node.terminate()
 
@@ -86,3 +113,9 @@ def process_logs(folder: Path) -> str:
         f"\n--- {path.name} ---\n{path.read_text(errors='replace')[-LOG_TAIL:]}"
         for path in sorted(folder.glob("*.log"))
     )
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    """The rounds of a run folder, without what differs from run to run."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if "seconds" not in key} for line in lines]

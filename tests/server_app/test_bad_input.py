@@ -171,7 +171,7 @@ def test_one_bad_table_stops_the_run_before_training(
     said = {
         "features": r"the sites' inputs differ: .*north has 4.*south has 3.*Every site needs the same features",
         "names": r"feature columns have different names \(fingerprints .*south: [0-9a-f]{8}",
-        "value": r"column 'marker_0' has 1 values that are not numbers",
+        "value": r"a column has 1 values that are not numbers",
     }[mistake]
     with pytest.raises(RunError, match=said) as caught:
         run_at(site_job(tmp_path), nodes)
@@ -228,7 +228,7 @@ def test_one_class_at_all_sites_stops_the_run(tmp_path: Path) -> None:
     nodes = hospitals(tmp_path)
     for name in ("north", "south", "west"):
         write_table(tmp_path / f"private-{name}", *table(40, seed=1, positives=0))
-    with pytest.raises(RunError, match="all 96 training samples of all sites are negative"):
+    with pytest.raises(RunError, match=r"all \d+ training samples of all sites are negative"):
         run_at(site_job(tmp_path), nodes)
 
 

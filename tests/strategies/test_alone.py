@@ -92,7 +92,8 @@ class Keeping(SiteGrid):
     def memory(self, message: Message) -> Memory:
         """Return the memory that a message is about."""
         config = message.content.config_records["config"]
-        return Memory(f"{self.folder}/state", str(config["run"]), str(config["name"]))
+        own = f"/{config['site']}" if "partition-id" not in self.node_configs[0] else ""
+        return Memory(f"{self.folder}/state{own}", str(config["run"]), str(config["name"]))
 
 
 def run(folder: Path, lose: tuple[int, int] = (0, 0), **keys: Value) -> tuple[list[dict[str, Any]], Keeping]:

@@ -1,0 +1,188 @@
+"""What came to a site and what left it, line by line, in a file that shows whether a line was changed or taken out.
+
+Each line is a JSON object and holds the SHA-256 of the line before it. A second file, the seal, holds how many lines
+there are and the hash of the last. Names, shapes, norms and sizes are written; no values, no paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from flwr.app import Context, Message, RecordDict
+
+FILE, SEAL = "audit.jsonl", "audit.seal"
+TAIL = 4096  # bytes that are read from the end for the last line; more where it is longer
+START = "0" * 64  # what the first line holds in place of a hash
+
+
+class AuditError(ValueError):
+    """The log is not what was written; the message names the first line that is wrong."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The log of one site.
+
+    Attributes
+    ----------
+    folder : Path
+        The site's own state folder.
+    run : str
+        Flower's number of the run that lines are written of.
+    """
+
+    folder: Path
+    run: str = ""
+
+    @classmethod
+    def of(cls, context: Context) -> Audit | None:
+        """Return the log of a site; None where it plays a part of public data, or has no state-dir of its own."""
+        node = context.node_config
+        own = node.get("state-dir") and (context.run_config.get("dataset") == "site" or "partition-id" not in node)
+        return cls(Path(str(node["state-dir"])).expanduser(), str(context.run_id)) if own else None
+
+    def received(self, message: Message) -> None:
+        """Write what came."""
+        self._write("in", message, message.content)
+
+    def sent(self, message: Message, content: RecordDict) -> None:
+        """Write what is about to leave, in answer to a message."""
+        self._write("out", message, content)
+
+    def broken(self, message: Message, reason: str) -> None:
+        """Write that the answer is an error that nobody foresaw, if that can be written."""
+        with contextlib.suppress(OSError):
+            self._append({**self._head("out", message), "refused": reason})
+
+    def _write(self, way: str, message: Message, content: RecordDict) -> None:
+        line = self._head(way, message)
+        if refusal := content.config_records.get("error"):
+            line["refused"] = str(refusal["message"])
+        else:
+            line |= contents(content)
+        self._append(line)
+
+    def _head(self, way: str, message: Message) -> dict[str, Any]:
+        config: Mapping[str, Any] = message.content.config_records.get("config", {})
+        return {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "way": way,
+            "run": self.run,
+            "kind": message.metadata.message_type,
+            "round": config.get("round", 0),
+            "phase": config.get("phase", ""),
+        }
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Add a line behind the last, and seal it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            count, last = self._sealed()
+            if (end := _last_line(file)) and end[
+                "before"
+            ] == last:  # written by a process that was ended before the seal
+                count, last = count + 1, _hash(end["text"])
+            text = json.dumps({**line, "before": last}, separators=(",", ":")).encode()
+            file.write(text + b"\n")
+            file.flush()
+            draft = self.folder / f".{SEAL}"
+            draft.write_text(json.dumps({"lines": count + 1, "last": _hash(text)}), encoding="ascii")
+            os.replace(draft, self.folder / SEAL)
+
+    def _sealed(self) -> tuple[int, str]:
+        """Return how many lines there are, and the hash of the last."""
+        try:
+            seal = json.loads((self.folder / SEAL).read_bytes())
+        except FileNotFoundError:
+            return 0, START
+        return int(seal["lines"]), str(seal["last"])
+
+    # ------------------------------------------------------------------ reading it
+
+    def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the lines, each with its hash and checked against the one before it; at the end against the seal.
+
+        Raises
+        ------
+        AuditError
+            At the first line that does not follow the one before it, and where lines are missing at the end. Whoever
+            can write the folder can write both files anew; a hash that was noted elsewhere shows that.
+        """
+        count, sealed = self._sealed()
+        number, last, before = 0, START, START
+        with contextlib.suppress(FileNotFoundError), (self.folder / FILE).open("rb") as file:
+            for number, text in enumerate(file, 1):
+                line, before = _parsed(text), last
+                if line is None or line.get("before") != last:
+                    raise AuditError(
+                        f"line {number} does not follow the line before it: one of the two was changed, or lines were "
+                        "taken out or put in between"
+                    )
+                last = _hash(text.rstrip(b"\n"))
+                yield last, line
+        if number < count:
+            raise AuditError(f"line {number + 1} is missing, and all that follow it up to line {count}")
+        if (number, last) != (count, sealed) and (number, before) != (count + 1, sealed):
+            raise AuditError(f"line {number} is not the last one that was sealed, which was line {count}")
+
+
+def contents(content: RecordDict) -> dict[str, Any]:
+    """Return what a message holds without its values: of arrays name, shape, norm and bytes; of numbers the names."""
+    import numpy as np
+
+    arrays = []
+    for vectors in content.array_records.values():
+        for name, array in vectors.items():
+            values = array.numpy()
+            norm = float(np.linalg.norm(values.ravel()))
+            told = norm if math.isfinite(norm) else None  # which JSON has no word for
+            arrays.append({"name": name, "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
+    numbers: list[str] = []
+    records: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
+    for record in records:
+        numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in record.items()]
+    return {"arrays": arrays, "numbers": numbers}
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _last_line(file: BinaryIO) -> dict[str, Any] | None:
+    """Return the last line with its text; what a process left half written is cut off. None where there is none."""
+    size, length = file.seek(0, os.SEEK_END), TAIL
+    while True:
+        file.seek(max(0, size - length))
+        end = file.read()
+        if end.count(b"\n", 0, -1) or length >= size:
+            break
+        length *= 2
+    whole, _, torn = end.rpartition(b"\n")
+    if torn:
+        file.truncate(size - len(torn))
+    text = whole.rpartition(b"\n")[2]
+    line = _parsed(text)
+    return line and {"before": line.get("before"), "text": text}

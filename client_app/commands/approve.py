@@ -1,0 +1,35 @@
+"""``approve RUN`` and ``refuse RUN``: the operator decides about a run that waits."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+DESCRIPTION = "Let a run begin that waits for you; `runs` shows what it would compute and send."
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Name the options."""
+    parser.add_argument("run", help="its number, or the beginning of it, as `runs` shows it")
+    parser.add_argument("--state-dir", default="", help="the site's (default: a private folder for temporary files)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the decision."""
+    return decide(options, "approved")
+
+
+def decide(options: argparse.Namespace, decision: str) -> int:
+    """Write a decision about the one run that is meant; returns 1 when there is none, or more than one."""
+    from client_app.policy.records import Records
+
+    records = Records(options.state_dir)
+    waiting = [record for record in records.runs() if record.waits]
+    meant = [record for record in waiting if record.run.startswith(options.run)]
+    if len(meant) != 1:
+        listed = ", ".join(record.run for record in waiting) or "none"
+        print(f"error: run {options.run!r} is {len(meant)} of the runs that wait for you: {listed}", file=sys.stderr)
+        return 1
+    records.decide(meant[0], decision)
+    print(f"run {meant[0].run} is {decision}")
+    return 0

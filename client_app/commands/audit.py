@@ -1,0 +1,73 @@
+"""``audit``: what came to this site and what left it, run by run, after a check that the log is whole."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DESCRIPTION = (
+    "Check the audit log of a site and print it, a table for each run: what came, what left, with names, shapes, norms "
+    "and sizes. Exit code 1 if a line was changed, taken out or put in."
+)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Name the options."""
+    add = parser.add_argument
+    add("--state-dir", type=Path, required=True, help="the site's")
+    add("--run", default="", help="only the run whose number begins like this")
+    add("--noted", default="", metavar="HASH", help="of a line that was the last one once, as this command gave it: "
+        "check that it is still there")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and print; returns 1 for a log that is not whole."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from client_app.audit import Audit, AuditError
+
+    last, noted, found, tables = "", False, 0, dict[str, Table]()
+    try:
+        for last, line in Audit(options.state_dir).lines():
+            found, noted = found + 1, noted or last == options.noted
+            if line["run"].startswith(options.run):
+                _row(tables, line)
+    except AuditError as error:
+        print(f"error: the audit log is not whole: {error}", file=sys.stderr)
+        return 1
+    for table in tables.values():
+        Console().print(table)
+    if options.noted and not noted:
+        print(f"error: no line has the hash {options.noted}: the log was written anew", file=sys.stderr)
+        return 1
+    if not found:
+        print(f"no audit log in {options.state_dir}: nothing has come")
+        return 0
+    print(f"{found} lines, none changed. Note the hash of the last one where nobody writes here: {last}")
+    return 0
+
+
+def _row(tables: dict[str, Table], line: dict[str, Any]) -> None:
+    """Add a line to the table of its run."""
+    from rich.table import Table
+
+    if (table := tables.get(line["run"])) is None:
+        table = tables[line["run"]] = Table(title=f"run {line['run']}", title_justify="left")
+        for name in ("time", "", "kind", "round", "arrays: shape, norm", "bytes", "numbers"):
+            table.add_column(name)
+    arrays = line.get("arrays", [])
+    named = [f"{a['name']}: {'x'.join(map(str, a['shape']))}, {_shown(a['norm'])}" for a in arrays]
+    where = f"{line['round']} {line['phase']}" if line["round"] else ""
+    size = f"{sum(array['bytes'] for array in arrays):,}" if arrays else ""
+    words = f"refused: {line['refused']}" if "refused" in line else ", ".join(line["numbers"])
+    table.add_row(line["time"], line["way"], line["kind"], where, "\n".join(named), size, words)
+
+
+def _shown(norm: float | None) -> str:
+    return "not finite" if norm is None else f"{norm:.4g}"

@@ -1,0 +1,30 @@
+"""``python -m client_app doctor``: try all that a site needs, with its real settings."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from client_app.connection import declare, given
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = (
+    "Try what a site needs, with the same options as join: the way to the coordinator, certificate, key, state "
+    "folder, device, data. A line for each: ok, warning or error, with its fix. Exit code 1 with any error."
+)
+
+__all__ = ["DESCRIPTION", "declare", "run"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Examine this site."""
+    config = given(options)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said in words
+
+    from client_app.doctor import examine, report
+
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    return report(examine(config), print)

@@ -1,0 +1,34 @@
+"""``python -m client_app join``: connect to a coordinator, answer its messages in this process, and stay."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from client_app.connection import declare, given
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = (
+    "Connect to a coordinator, answer its messages in this process, and stay until told to end (SIGTERM, Ctrl-C). "
+    "Nothing that a run brings is executed: the code is that of this installation."
+)
+
+__all__ = ["DESCRIPTION", "declare", "run"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Join."""
+    config = given(options)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # `client_app.fleet` says what is wrong, once and in words
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("edelweiss").setLevel(logging.INFO)
+
+    from client_app.join import join
+
+    flower = logging.getLogger("flwr")
+    flower.handlers.clear()  # its lines have no times
+    flower.setLevel(logging.WARNING)
+    return join(config)

@@ -1,0 +1,92 @@
+"""``personalise``: a new hospital trains a head of its own on the body of a finished run."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keys import Value
+
+DESCRIPTION = (
+    "Train a head on your own data, the body stays as it was given; report how the model does on samples that you hold "
+    "out, before and after. Nothing leaves this machine."
+)
+
+
+def above_zero(text: str) -> float:
+    """Parse a step size."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be a finite number above 0")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    """Parse a number of steps."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be 1 or more")
+    return value
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Name the options."""
+    add = parser.add_argument
+    add("--model", required=True, type=Path, help="the run folder: config.toml and model.safetensors")
+    add("--data-dir", required=True, help="your data: data.csv, data.parquet, or images with labels.csv")
+    add("--site", default="", help="your name, for your model's file (default: the data folder's)")
+    add("--state-dir", default="", help="where your model goes, into the folder models there (default: a "
+        "private folder for temporary files)")  # fmt: skip
+    add("--label", default="", help="your label column; default: the run's")
+    add("--patient", default="", help="your column that says whose a row is, which is no feature; default: none")
+    add("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
+    add("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
+    add("--head", choices=("fresh", "trained"), default="", help="what the training starts from: a new "
+        "random head, or the model's, which must be trained (default: the model's, as it is)")  # fmt: skip
+    add("--lr", type=above_zero, help="step size of the head (default: the run's)")
+    add("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")
+    add("--run-config", action="append", default=[], metavar="'KEY=VALUE ...'",
+        help="change keys of the run, such as batch-size, holdout-share, seed or head")  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, report, and keep the model."""
+    import torch
+
+    from client_app.memory import Memory
+    from client_app.personalise import FinishedRun, PersonaliseError, lines, personalise
+    from client_app.site import model_facts, provenance
+    from config import read_overrides
+    from datasets import load_site
+
+    # A hospital's own folder, whatever data the run was on, so how that was split plays no part.
+    own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False}
+    own |= {"positive-classes": "", "negative-classes": ""}
+    given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
+    config = given.config
+    torch.set_num_threads(config.threads)
+    data = load_site(replace(config.data(options.data_dir, options.label), patient=options.patient), 0, 1)
+    outcome = personalise(
+        given,
+        data,
+        steps=options.steps,
+        lr=options.lr,
+        lr_dual=options.lr_dual,
+        head=options.head,
+        device=options.device,
+    )
+
+    name = options.site or Path(options.data_dir).resolve().name
+    d = len(outcome.model["x"])
+    print(f"{name}: {len(data.train)} samples to train on, {len(data.held_out)} held out; {config.model} of "
+          f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "
+          f"{options.steps:,} steps")  # fmt: skip
+    print("\n".join(lines(outcome)))
+    store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
+    try:
+        path = store.keep(outcome.model, model_facts(config, given.cohort))
+    except OSError as error:
+        raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None
+    print(f"the model is in {path}")

@@ -1,0 +1,16 @@
+"""``refuse RUN``: the counterpart of ``approve``."""
+
+from __future__ import annotations
+
+import argparse
+
+from client_app.commands.approve import decide, declare
+
+__all__ = ["DESCRIPTION", "declare", "run"]
+
+DESCRIPTION = "Turn a run away that waits for you; its coordinator is told so."
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the decision."""
+    return decide(options, "refused")

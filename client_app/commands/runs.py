@@ -1,0 +1,36 @@
+"""``runs``: which runs wait for the operator, and what each would compute and send."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from client_app.policy.records import RunRecord
+
+DESCRIPTION = (
+    'Show the runs that wait for you, as they do with approve = "ask" in your policy: what each would compute and send.'
+)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Name the options."""
+    parser.add_argument("--state-dir", default="", help="the site's (default: a private folder for temporary files)")
+    parser.add_argument("--all", action="store_true", help="those that are decided, too")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print them."""
+    from client_app.policy.records import Records
+
+    found = [record for record in Records(options.state_dir).runs() if options.all or record.waits]
+    print("\n\n".join(map(described, found)) if found else "no run waits for you")
+
+
+def described(record: RunRecord) -> str:
+    """Say what a run would do, line by line."""
+    import time
+
+    word = record.decision if record.waits or record.decision != "waiting" else "no longer waiting"
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began))
+    return "\n".join([f"run {record.run}: {word}, since {began}", *(f"  {k}: {v}" for k, v in record.shown.items())])

@@ -1,0 +1,152 @@
+"""What it takes to connect to a coordinator: its address, the authority that it trusts, this site's key."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from config.errors import explain
+from config.node import SiteConfig
+from keys import ConfigError, Value, unknown
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+
+def address(text: str) -> str:
+    """Return the text if it is HOST:PORT, or empty."""
+    host, colon, port = text.rpartition(":")
+    if text and not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ValueError("must be HOST:PORT, such as coordinator.example.org:9092")
+    return text
+
+
+Address = Annotated[str, AfterValidator(address)]
+
+
+class JoinConfig(SiteConfig):
+    """What ``join`` is told: by its options, or by the top-level keys of the file that ``--policy`` names."""
+
+    superlink: Address = Field("", description="HOST:PORT of the coordinator")
+    root_certificates: str = Field("", description="file of the authority that signed the coordinator's certificate")
+    key: str = Field("", description="file of this site's private key, ECDSA, without a passphrase")
+    insecure: bool = Field(False, description="no TLS and no key: for tests on one machine")
+    health: Address = Field("", description="HOST:PORT at which to answer health checks (gRPC); empty: nowhere")
+
+    @classmethod
+    def read(cls, file: str, options: Mapping[str, Value]) -> JoinConfig:
+        """Read the file, if one is named; options count more.
+
+        Raises
+        ------
+        ConfigError
+            Listing everything that is wrong.
+        """
+        values: dict[str, Any] = {}
+        if file:
+            try:
+                values = tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:  # of TOML and of UTF-8, too
+                raise ConfigError("policy", [f"{file} cannot be read: {error}"]) from None
+            values.pop("policy", None)  # the table, which `client_app.policy` reads
+        values |= options
+        keys = {f.alias or name: f for name, f in cls.model_fields.items()}
+        problems = [unknown("key", key, keys) for key in values if key not in keys]
+        if not values.get("superlink"):
+            problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
+        if bool(values.get("insecure")) == bool(values.get("root-certificates")):
+            problems.append("root-certificates: name the coordinator's ca.crt; without TLS, say insecure instead")
+        if values.get("insecure") and values.get("key"):
+            problems.append("key: it is of no use with insecure; leave one of them out")
+        try:
+            config = cls.model_validate({key: value for key, value in values.items() if key in keys})
+        except ValidationError as error:
+            problems += explain(error)
+        if problems:
+            raise ConfigError("join", problems)
+        return config
+
+    def node_config(self) -> dict[str, Value]:
+        """Return what the ClientApp reads."""
+        return self.model_dump(by_alias=True, exclude_defaults=True, include=set(SiteConfig.model_fields))
+
+
+def read_key(file: str) -> EllipticCurvePrivateKey:
+    """Read a private key.
+
+    Raises
+    ------
+    ConfigError
+        When there is none that Flower can use.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(Path(file).expanduser().read_bytes(), None)
+    except OSError as error:
+        raise ConfigError("join", [f"key: {file} cannot be read: {error.strerror}"]) from None
+    except TypeError:  # a passphrase was not given
+        mend = f"ssh-keygen -p -N '' -f {file} takes it off"
+        raise ConfigError("join", [f"key: {file} has a passphrase, and nobody is there to type it; {mend}"]) from None
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, EllipticCurvePrivateKey):
+        mend = "ssh-keygen -t ecdsa -b 384 -N '' makes one"
+        raise ConfigError("join", [f"key: {file} is no private ECDSA key in OpenSSH's format; {mend}"])
+    return key
+
+
+def read_certificates(file: str) -> bytes:
+    """Read certificates in PEM.
+
+    Raises
+    ------
+    ConfigError
+        When there are none.
+    """
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        pem = Path(file).expanduser().read_bytes()
+        load_pem_x509_certificates(pem)
+    except OSError as error:
+        raise ConfigError("join", [f"root-certificates: {file} cannot be read: {error.strerror}"]) from None
+    except ValueError:
+        raise ConfigError("join", [f"root-certificates: {file} holds no certificate in PEM"]) from None
+    return pem
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options: the file, and each key of `JoinConfig`."""
+    parser.add_argument("--policy", default="", metavar="SITE.toml", help="file with any of these keys, and with your "
+                        "rules in its table [policy]")  # fmt: skip
+    for name, f in JoinConfig.model_fields.items():
+        key = f.alias or name
+        if key == "policy":
+            continue
+        kind: dict[str, Any] = {"metavar": "VALUE", "type": f.annotation}
+        if f.annotation is bool:
+            kind = {"action": "store_const", "const": True}
+        parser.add_argument(f"--{key}", help=f.description, **kind)
+
+
+def given(options: argparse.Namespace) -> JoinConfig:
+    """Read what the options say.
+
+    Raises
+    ------
+    ConfigError
+        Listing everything that is wrong.
+    """
+    values = {key.replace("_", "-"): value for key, value in vars(options).items() if value is not None}
+    del values["command"]
+    file = str(values.pop("policy"))
+    return JoinConfig.read(file, values | ({"policy": file} if file and "policy" in JoinConfig.model_fields else {}))

@@ -1,0 +1,211 @@
+"""The site as one process, which stays.
+
+It asks the coordinator for work, hands each message to the ClientApp of this installation, in this process, and sends
+the answer. So data, network and GPU stay loaded from one message to the next, and no code of a run is ever executed.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from client_app.connection import read_certificates, read_key
+from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, answer_health_checks, connected, public_half
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from flwr.app import Context, Message
+
+    from client_app.connection import JoinConfig
+
+log = logging.getLogger("edelweiss")
+
+SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work after an answer, and to later ones
+FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
+
+
+class Stop:
+    """Whether this process was told to end; it does after the message at hand."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.busy = False
+
+    def listen(self) -> None:
+        """End by SIGTERM and by Ctrl-C, which count at once where nothing is at hand."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+
+    def _told(self, *_: object) -> None:
+        if self._event.is_set() and self.busy:
+            log.warning("told to end again: the message at hand is given up")
+            raise SystemExit(1)
+        self._event.set()
+        if self.busy:
+            log.info("told to end: after the message at hand")
+
+    def __bool__(self) -> bool:
+        """Return whether to end."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait; told to end meanwhile, end.
+
+        Raises
+        ------
+        SystemExit
+            When told to.
+        """
+        if self._event.wait(seconds):
+            raise SystemExit(0)
+
+
+@dataclass
+class Joined:
+    """A site that has joined: what it knows of the runs that it serves."""
+
+    config: JoinConfig
+    contexts: dict[int, Context] = field(default_factory=dict)
+
+    def context(self, fleet: Fleet, run_id: int) -> Context:
+        """Return the context of a run; its configuration is asked for once.
+
+        The end of a run is not announced, so the coming of another one frees what was kept for those before it.
+        """
+        from flwr.app import Context, RecordDict
+
+        if run_id not in self.contexts:
+            self.contexts.clear()
+            free()
+            self.contexts[run_id] = Context(
+                run_id=run_id,
+                node_id=fleet.node_id,
+                node_config=self.config.node_config(),
+                state=RecordDict(),
+                run_config=fleet.run_config(run_id),
+            )
+        return self.contexts[run_id]
+
+    def serve(self, fleet: Fleet, stop: Stop) -> None:
+        """Answer messages until told to end."""
+        pause = SOON
+        while not stop:
+            stop.busy = True
+            try:
+                worked = self.answer_next(fleet)
+            finally:
+                stop.busy = False
+            pause = SOON if worked else min(pause * GROWTH, LONGEST)
+            if not stop:
+                stop.wait(pause)
+            elif worked:
+                time.sleep(FETCHED)
+
+    def answer_next(self, fleet: Fleet) -> bool:
+        """Answer a message, if there is one."""
+        try:
+            if (message := fleet.receive()) is None:
+                return False
+            started = time.perf_counter()
+            answer = self.answer(fleet, message)
+            seconds = time.perf_counter() - started
+            fleet.send(answer, seconds)
+            log.info("run %d: %s, %.2f s", message.metadata.run_id, described(message), seconds)
+        except ENDED as error:
+            log.warning("a message was given up, its run has ended or it never came (%s)", type(error).__name__)
+        return True
+
+    def answer(self, fleet: Fleet, message: Message) -> Message:
+        """Let the ClientApp answer."""
+        from flwr.app import Error, Message
+
+        from client_app.app import call
+
+        run_id = message.metadata.run_id
+        try:
+            context = self.context(fleet, run_id)
+        except (ValueError, KeyError) as error:  # a bundle that is none
+            log.error("run %d: its bundle cannot be read: %s", run_id, error)
+            return Message(Error(INVALID_BUNDLE, "the run's bundle cannot be read"), reply_to=message)
+        answer = call(message, context)
+        if message.metadata.message_type == "evaluate":
+            free()
+        return answer
+
+
+def described(message: Message) -> str:
+    """Say what a message asks for."""
+    kind, config = message.metadata.message_type, message.content.config_records.get("config")
+    return f"{kind} round {config['round']!s}" if kind == "train" and config and "round" in config else kind
+
+
+def free() -> None:
+    """Give memory back between runs, that of the GPU above all."""
+    import torch
+
+    from client_app.site import forget_all
+
+    forget_all()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class Acquainted:
+    """Whether a coordinator has accepted this site's key before: a file in the state folder."""
+
+    def __init__(self, config: JoinConfig, key: EllipticCurvePrivateKey | None) -> None:
+        mark = sha256((public_half(key) if key else b"") + config.superlink.encode()).hexdigest()[:16]
+        self.path = Path(config.state_dir).expanduser() / f"joined-{mark}" if config.state_dir and key else None
+
+    def __call__(self) -> bool:
+        """Return whether it has."""
+        return self.path is not None and self.path.exists()
+
+    def note(self) -> None:
+        """Note that it has."""
+        if self.path is not None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.touch()
+
+
+def join(config: JoinConfig) -> int:
+    """Join, and stay until told to end; returns the exit code.
+
+    Raises
+    ------
+    ConfigError
+        When the key or the certificates cannot be used.
+    """
+    from federation.fingerprint import fingerprint
+
+    certificates = read_certificates(config.root_certificates) if config.root_certificates else None
+    key = read_key(config.key) if config.key else None
+    stop, known = Stop(), Acquainted(config, key)
+    stop.listen()
+    log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
+    with ExitStack() as stack:
+        if config.health:
+            stack.callback(answer_health_checks(config.health).stop, None)
+        site = Joined(config)
+        try:
+            while not stop:
+                with connected(
+                    config.superlink, certificates, key, wait=stop.wait, say=log.warning, known=known
+                ) as fleet:
+                    known.note()
+                    log.info("joined, as number %d", fleet.node_id)
+                    site.serve(fleet, stop)
+        except SystemExit as end:
+            log.info("ended")
+            return int(end.code or 0)
+    log.info("ended")
+    return 0

@@ -1,0 +1,156 @@
+"""Every message of a run passes here before anything is computed: whether the site takes part at all."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from client_app.errors import RefusedError
+from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
+from client_app.policy.records import RunRecord
+from datasets import DataError
+from problems import PROBLEMS
+from problems.capabilities import ClosedFormDual
+from problems.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flwr.app import Message
+
+    from client_app.policy.records import Records, Rows
+    from client_app.site import OpenSite
+    from datasets import SiteData
+
+log = logging.getLogger("edelweiss")
+
+REFUSED = "its operator refused the run"
+POLL = 0.2  # seconds between two looks for the operator's decision
+
+
+def admitted(site: OpenSite, message: Message) -> OpenSite:
+    """Return the site if it answers the message; at a run's first one its operator may have to say so.
+
+    Raises
+    ------
+    RefusedError
+        When the policy, the data or the operator does not allow it; the text holds counts only.
+    DataError
+        When the policy is strict and something in the table may be a mistake.
+    """
+    policy = site.policy
+    if wrong := policy.objections(site.run):
+        raise RefusedError("; ".join(wrong))
+    config = message.content.config_records["config"]
+    if (number := int(str(config.get("round", 0)))) > site.run.rounds:
+        raise RefusedError(f"round {number}: the run has rounds = {site.run.rounds}")
+    if not (site.guarded or policy.asks or policy.runs_per_day):
+        return site
+    records, data = site.records, site.data() if site.guarded else None
+    record = records.run(site.run_id)
+    now = "" if data is None else site.data_hash()
+    if (record and record.data != now) or (
+        # A run that was stopped goes on under another number, and keeps its key.
+        "run" in config and records.data_of(str(config["run"]), now) != now
+    ):
+        raise RefusedError(
+            "its data have changed since the run began, so it goes no further in this run: bring back the data as they "
+            "were, or start a new run"
+        )
+    asked = hashlib.sha256(repr(sorted(site.run.flat().items())).encode()).hexdigest()
+    if record and record.asked != asked:
+        raise RefusedError("the run-config is another than when the run began: start a new run")
+    if record and record.decision == "refused":
+        raise RefusedError(REFUSED)
+    if record and record.open:
+        return site
+    if data is not None:
+        _require_safe(site, data)
+    if record is None:
+        if policy.runs_per_day and records.today() >= policy.runs_per_day:
+            raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
+        said = _shown(site, data)
+        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=said)
+    if policy.asks:
+        _wait(records, record, site.run.round_timeout)
+    for kind, rows, _ in _told(site, data) if data is not None else ():
+        records.tell(kind, rows, site.key)
+    records.note(replace(record, decision="approved", open=True))  # last: else the rows are told of at the next message
+    return site
+
+
+def _require_safe(site: OpenSite, data: SiteData) -> None:
+    """Check what is about to be told of, and to be learnt from."""
+    policy, run = site.policy, site.run
+    if len(data.train) < policy.fewest_training:
+        raise RefusedError(
+            f"there are fewer than {policy.fewest_training} training samples here, and an update that so few have made "
+            "would say much of each, so this site does not take part"
+        )
+    if ClosedFormDual in run.strategy().needs and few_of_a_class(
+        counts_by_class(data.train.targets(), data.classes), policy
+    ):
+        raise RefusedError(
+            f"algorithm = {run.algorithm!r} sends sums over the samples of each class, and of one there are fewer than "
+            f"{policy.fewest_of_each_class} here: take another, such as coda-plus"
+        )
+    if data.doubts and policy.strict:
+        raise DataError.join(data.doubts)
+    for doubt in data.doubts:
+        log.warning("%s", doubt)
+    for kind, rows, fewest in _told(site, data):
+        if site.records.too_near(kind, rows, fewest, site.key):
+            raise RefusedError(
+                f"its data differ by fewer than {fewest} patients from those of an earlier run, and the difference "
+                "between the answers would be about these few: bring back the data as they were, or wait until more "
+                "have changed"
+            )
+
+
+def _told(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, int]]:
+    """Yield each set of patients that answers are about: its kind, its rows, and the fewest that it may differ by."""
+    assert data.whose is not None, "a hospital's own data say whose each row is"
+    assert data.what is not None
+    for kind, samples, fewest in (
+        ("train", data.train, site.policy.fewest_training),
+        ("held-out", data.held_out, site.policy.fewest_held_out),
+    ):
+        rows = samples.rows.numpy()
+        yield kind, (data.whose[rows], data.what[rows]), fewest
+
+
+def _wait(records: Records, record: RunRecord, seconds: float) -> None:
+    """Wait for the operator, while a message of the run can still be answered."""
+    until = time.time() + seconds
+    if record.decision == "waiting":
+        records.note(replace(record, until=until))
+        log.warning("run %s waits for you: python -m client_app runs, then approve or refuse it", record.run)
+    while (now := records.run(record.run)) is not None and now.decision == "waiting":
+        if time.time() > until:
+            raise RefusedError(f"its operator did not approve the run within round-timeout = {seconds:g} s")
+        time.sleep(POLL)
+    if now is None or now.decision == "refused":
+        raise RefusedError(REFUSED)
+
+
+def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
+    """Return what the operator is shown of a run."""
+    run, strategy, problem = site.run, site.run.strategy(), PROBLEMS[site.run.problem]
+    shown = {
+        "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
+        "sends in a round": strategy.card.sends,
+    }
+    if data is None:
+        return shown
+    facts = site.facts()
+    counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
+    told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
+    told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
+    shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
+    shown["evaluates"] = no_evaluation(data, site.policy) or ", ".join(METRICS[name].label for name in problem.reports)
+    if facts.notes:
+        shown["does otherwise"] = "; ".join(facts.notes)
+    return shown

@@ -1,0 +1,188 @@
+"""What a site remembers for its own rules, in its state folder: a secret, the runs, and whom it has told sums of."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from client_app.memory import state_folder
+from datasets.identity import keyed
+from datasets.source import Digests
+
+DAY = 24 * 3600.0
+
+Rows = tuple[Digests, Digests]
+"""Of a set of rows: whose each is, and all that it says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What a site knows of one run.
+
+    Attributes
+    ----------
+    run : str
+        Flower's number of it.
+    began : float
+        When its first message came, in seconds since 1970.
+    asked : str
+        A hash of the run-config: what is decided of is this run and no other.
+    data : str
+        A hash of the site's data then; empty where the run is not about them.
+    decision : str
+        ``"waiting"``, ``"approved"`` or ``"refused"``.
+    open : bool
+        Whether all has been noted that has to be before the site answers.
+    until : float
+        How long a message of it waits for a decision.
+    shown : dict
+        What the operator is shown: what would be computed and sent.
+    """
+
+    run: str
+    began: float
+    asked: str
+    data: str = ""
+    decision: str = "waiting"
+    open: bool = False
+    until: float = 0.0
+    shown: dict[str, str]
+
+    @property
+    def waits(self) -> bool:
+        """Whether a message of it waits now."""
+        return self.decision == "waiting" and time.time() < self.until
+
+
+class Records:
+    """The records of one site.
+
+    Parameters
+    ----------
+    state_dir : str
+        The site's own folder, which is no other site's; empty: a private one for temporary files.
+    site : str
+        The site's name, where several share the folder.
+    """
+
+    def __init__(self, state_dir: str, site: str = "") -> None:
+        self.folder = state_folder(state_dir) / "policy" / site.replace("/", "_")
+
+    def key(self, seed: str) -> str:
+        """Return the secret that decides who is held out: of the policy's seed, or one made here once."""
+        if seed:
+            return hashlib.sha256(seed.encode()).hexdigest()
+        file = self.folder / "secret"
+        if not file.exists():
+            self._write(file, secrets.token_hex(32).encode(), once=True)
+        return file.read_text(encoding="ascii")
+
+    # ------------------------------------------------------------------ runs
+
+    def run(self, number: int | str) -> RunRecord | None:
+        """Return what is known of a run; None for a new one."""
+        try:
+            return RunRecord(**json.loads((self.folder / "runs" / f"{number}.json").read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def data_of(self, key: str, now: str) -> str:
+        """Return the hash of the data that a run began with, by the key that it keeps when it is resumed.
+
+        If it begins now, ``now`` is noted as that.
+        """
+        file = self.folder / "runs" / f"{key.replace('/', '_')}.data"
+        if not file.exists():
+            self._write(file, now.encode(), once=True)
+        return file.read_text(encoding="ascii")
+
+    def note(self, record: RunRecord) -> None:
+        """Write what is known of a run."""
+        self._write(self.folder / "runs" / f"{record.run}.json", json.dumps(asdict(record), indent=1).encode())
+
+    def decide(self, record: RunRecord, decision: str) -> None:
+        """Write the operator's decision."""
+        self.note(replace(record, decision=decision))
+
+    def runs(self) -> list[RunRecord]:
+        """Return all runs, the oldest first."""
+        found = (self.run(file.stem) for file in (self.folder / "runs").glob("*.json"))
+        return sorted((record for record in found if record), key=lambda record: record.began)
+
+    def today(self) -> int:
+        """Return how many runs began within 24 hours, those refused not counted."""
+        return sum(record.began > time.time() - DAY and record.decision != "refused" for record in self.runs())
+
+    # ------------------------------------------------------------------ whom sums were told of
+
+    def too_near(self, kind: str, rows: Rows, fewest: int, key: str) -> int:
+        """Return by how many patients a set differs from one that was told of before, if that is too few; else 0.
+
+        Parameters
+        ----------
+        kind : str
+            Of set: sums of other kinds cannot be compared.
+        rows : tuple of ndarray
+            Both of shape (n,): whose each row is, and all that it says.
+        fewest : int
+            Differences below this are too few.
+        key : str
+            The site's secret: what is kept of a row can be made from the row by nobody else.
+        """
+        now = np.stack([keyed(part, key) for part in rows])
+        for file in (self.folder / "told").glob(f"{kind}-*.npy"):
+            if 0 < (differ := _differ(now, np.load(file))) < fewest:
+                return differ
+        return 0
+
+    def tell(self, kind: str, rows: Rows, key: str) -> None:
+        """Remember a set that is told of; the same one leaves one file."""
+        told = np.stack([keyed(part, key) for part in rows])
+        told = told[:, np.lexsort(told)]
+        name = f"{kind}-{hashlib.sha256(told.tobytes()).hexdigest()[:16]}.npy"
+        if not (self.folder / "told" / name).exists():
+            self._write(self.folder / "told" / name, _npy(told))
+
+    @staticmethod
+    def _write(file: Path, content: bytes, once: bool = False) -> None:
+        """Write a file as a whole, readable by its owner only; ``once``: unless somebody else was faster."""
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if once:
+            try:
+                os.link(draft, file)
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        else:
+            os.replace(draft, file)
+
+
+def _npy(array: Digests) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _differ(now: Digests, then: Digests) -> int:
+    """Return by how many patients two sets of rows differ: in who is there, or in what their rows say."""
+    people = len(np.setxor1d(now[0], then[0]))
+    every = np.concatenate([now, then], axis=1)
+    signs = np.repeat([1, -1], [now.shape[1], then.shape[1]])
+    _, first, row = np.unique(every[1], return_index=True, return_inverse=True)
+    changed = np.bincount(row, weights=signs) != 0
+    differences = people, len(np.unique(every[0][first[changed]]))
+    return min((n for n in differences if n), default=0)

@@ -1,0 +1,193 @@
+"""The table ``[policy]`` of the file that a site's operator writes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from config.errors import explain
+from config.run import AlgorithmName, ModelName, ProblemName, RunConfig, Share
+from config.tables import SHARED, tables
+from datasets.config import SITE
+from federation.fingerprint import fingerprint
+from keys import ConfigError, flatten, hint, unknown
+from problems import PROBLEMS
+
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Fewest = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class PolicyError(ConfigError):
+    """A policy that cannot be used: its site refuses everything until it can.
+
+    Attributes
+    ----------
+    public : str
+        What may leave the site, which is nothing of the file.
+    """
+
+    public = "the policy of this site cannot be used, so it answers nothing; its operator finds the reason in its log"
+
+
+def _fingerprint(text: str) -> str:
+    """Check the fingerprint of a release."""
+    if not re.fullmatch(r"[0-9a-f]{12}", text):
+        raise ValueError("must be the 12 hexadecimal digits that a site's log names as its version")
+    return text
+
+
+def _two_or_more(count: int) -> int:
+    """Check a number of folds."""
+    if count == 1:
+        raise ValueError("must be 0 (no cross-validation) or at least 2")
+    return count
+
+
+class Policy(BaseModel):
+    """What a hospital allows. Keys are field names with dashes; all have defaults, and those protect."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
+    )
+
+    algorithms: list[AlgorithmName] = Field([], description="the algorithms that a run may use; empty: all")
+    problems: list[ProblemName] = Field([], description="the problems that it may solve; empty: all")
+    models: list[ModelName] = Field([], description="the networks that it may train; empty: all")
+    ranges: dict[str, list[float]] = Field({}, description="a table of run-config keys, each with its lowest and "
+                                           "highest value, such as `rounds = [1, 200]`")  # fmt: skip
+    releases: list[Annotated[str, AfterValidator(_fingerprint)]] = Field(
+        [], description="versions of the app that may run here; empty: the one that is installed"
+    )
+    most_rounds: Count = Field(0, description="of a run; 0: any number")
+    runs_per_day: Count = Field(0, description="how many runs may begin here within 24 hours; 0: any number")
+    approve: Literal["always", "ask"] = Field("always", description="ask: a run waits until `python -m client_app "
+                                              "approve RUN`")  # fmt: skip
+    fewest_training: Fewest = Field(20, description="training samples; with fewer the site does not take part, and it "
+                                    "sends no sums of a feature that fewer have")  # fmt: skip
+    fewest_held_out: Fewest = Field(10, description="held-out samples; with fewer the site sends no evaluation, and "
+                                    "tells this number instead of theirs")  # fmt: skip
+    fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "
+                                         "this number, no counts per class, and among the held-out ones no "
+                                         "evaluation")  # fmt: skip
+    patient: str = Field("", description="the column that says whose a row is, which is then no feature; empty: rows "
+                         "are told apart by their values, images by their paths")  # fmt: skip
+    seed: str = Field("", description="any text: whom the site holds out follows from it; empty: from a random secret "
+                      "that the site makes once, in its state-dir")  # fmt: skip
+    holdout_share: Share = Field(0.2, description="the share of patients held out, whatever a run's holdout-share says")
+    folds: Annotated[Count, AfterValidator(_two_or_more)] = Field(
+        0, description="allows runs with this number of folds: a cross-validation over all patients; 0: none"
+    )
+    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, and what "
+                         "may be a mistake in the table")  # fmt: skip
+
+    @classmethod
+    def read(cls, path: str) -> Policy:
+        """Read the table ``[policy]`` of a TOML file; its other tables and keys are somebody else's.
+
+        Parameters
+        ----------
+        path : str
+            Of the file. Empty: there is none, and the defaults hold.
+
+        Raises
+        ------
+        PolicyError
+            Listing everything that is wrong with it.
+        """
+        if not path:
+            return cls.model_validate({})
+        try:
+            table = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8")).get("policy", {})
+        except (OSError, ValueError) as error:
+            raise PolicyError("policy", [f"{path} cannot be read: {error}"]) from None
+        if not isinstance(table, dict):
+            raise PolicyError("policy", [f"{path}: policy = {table!r} must be a table, [policy]"])
+        return cls._parse(table, path)
+
+    @classmethod
+    def _parse(cls, table: dict[str, Any], path: str) -> Policy:
+        keys = {f.alias or name for name, f in cls.model_fields.items()}
+        wrong = [unknown("key", key, keys) for key in table if key not in keys]
+        given = {key: value for key, value in table.items() if key in keys}
+        if isinstance(given.get("ranges"), dict):
+            given["ranges"] = flatten(given["ranges"])
+            wrong += _wrong_ranges(given["ranges"])
+            given["ranges"] = {} if wrong else given["ranges"]
+        try:
+            policy = cls.model_validate(given)
+        except ValidationError as error:
+            wrong += explain(error)
+        if wrong:
+            raise PolicyError(f"policy of {path}", wrong)
+        return policy
+
+    @property
+    def asks(self) -> bool:
+        """Whether a run waits for the operator."""
+        return self.approve == "ask"
+
+    def objections(self, run: RunConfig) -> list[str]:
+        """Return what this site does not allow of a run, each with what it does."""
+        return list(self._objections(run))
+
+    def _objections(self, run: RunConfig) -> Iterator[str]:
+        own = PROBLEMS[run.problem].needs_data
+        for key, value, allowed in (
+            ("algorithm", run.algorithm, self.algorithms),
+            ("problem", run.problem, self.problems),
+            ("model", run.model if own else "", self.models if own else []),
+        ):
+            if allowed and value not in allowed:
+                yield f"{key} = {value!r}: this site allows {', '.join(map(repr, sorted(allowed)))}"
+        if self.releases and fingerprint() not in self.releases:
+            yield f"version {fingerprint()} of the app is none of the releases that this site allows"
+        if self.most_rounds and run.rounds > self.most_rounds:
+            yield f"rounds = {run.rounds}: this site allows at most {self.most_rounds} in a run"
+        for key, (low, high) in self.ranges.items():
+            number = value_of(run, key)
+            if number is not None and not low <= number <= high:
+                yield f"{key} = {number:g}: this site allows {low:g} to {high:g}"
+        if own and run.dataset == SITE:
+            if run.folds not in (0, self.folds):
+                other = f"folds = {self.folds}" if self.folds else "no cross-validation (folds = 0)"
+                yield f"folds = {run.folds}: who is held out is this site's decision, and it allows {other}"
+            if self.strict and not run.folds and run.holdout_share != self.holdout_share:
+                yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
+
+
+def value_of(run: RunConfig, key: str) -> float | None:
+    """Return the number that a run-config key has in a run, with its default; None where it plays no part."""
+    table, _, name = key.rpartition(".")
+    if not table and key not in SHARED:
+        return float(getattr(run, name.replace("-", "_")))
+    if table in ("", run.algorithm):
+        return float(getattr(run.strategy(), name.replace("-", "_")))
+    if table == run.problem:
+        return float(run.options.get(name, tables()[table][name].default))  # type: ignore[arg-type]
+    return None
+
+
+def _wrong_ranges(ranges: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the table of ranges."""
+    numbers = {key: f.default for key, f in RunConfig.keys().items()} | {key: f.default for key, f in SHARED.items()}
+    numbers |= {f"{name}.{key}": f.default for name, options in tables().items() for key, f in options.items()}
+    known = [key for key, default in numbers.items() if type(default) in (int, float)]
+    for key, value in ranges.items():
+        if key not in known:
+            yield f"ranges.{key}: no number of a run-config is called so.{hint(key, known)} They are in pyproject.toml"
+        elif not (
+            isinstance(value, list)
+            and len(value) == 2
+            and all(type(end) in (int, float) for end in value)
+            and value[0] <= value[1]
+        ):
+            yield f"ranges.{key} = {value!r}: must be [lowest, highest], two numbers"

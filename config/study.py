@@ -1,0 +1,142 @@
+"""A study file: what the coordinator sends out beforehand, so that each hospital's table is read as it is."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from config.errors import explain
+from datasets.site.study import Column, Study
+from datasets.site.table import canonical
+from keys import ConfigError, unknown
+
+
+def text(value: object) -> object:
+    """Take a number for the text that a table has for it; TOML tells them apart, a table does not."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(text)]
+Texts = tuple[Text, ...]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    def strangers(self, where: str) -> list[str]:
+        """Name keys that there are none of."""
+        known = list(type(self).model_fields)
+        return [unknown("key", f"{where}{key}", [f"{where}{name}" for name in known]) for key in self.model_extra or ()]
+
+
+class ColumnTable(_Table):
+    """``[columns.NAME]``."""
+
+    unit: str = Field("", description="for people")
+    range: tuple[float, float] | None = Field(None, description="lowest and highest number that is right")
+    codes: dict[str, float] = Field({}, description="of a category: each word in the table, and the number for it")
+    missing: Texts = Field((), description="texts that stand for a missing value here, beside those of the study")
+
+
+class LabelTable(_Table):
+    """``[label]``."""
+
+    column: str = Field(description="name of the label column")
+    negative: Texts = Field((), description="texts in it that mean a negative")
+    positive: Texts = Field((), description="texts in it that mean a positive")
+    classes: tuple[Texts, ...] = Field((), description="instead of these two: for each class, from 0, its texts")
+
+
+class StudyFile(_Table):
+    """The file."""
+
+    name: str = Field("", description="of the study, for people")
+    file: str = Field("data.csv", min_length=1, description="name of the table in a hospital's folder, or a pattern")
+    delimiter: str = Field(",", min_length=1, max_length=1, description="between values")
+    decimal: Literal[".", ","] = Field(".", description="within numbers")
+    header: tuple[str, ...] = Field((), description="names of all columns in their order, where tables have no line "
+                                    "with them")  # fmt: skip
+    missing: Texts = Field(("?", "na", "nan"), description="texts that stand for a missing value, as an empty one "
+                           "always does")  # fmt: skip
+    patient: str = Field("", description="column that says whose a row is; empty: none")
+    label: LabelTable = Field(description="what the label column means")
+    columns: dict[str, ColumnTable] = Field(min_length=1, description="the features, by their names in the header")
+
+    def wrong(self) -> list[str]:
+        """Say what contradicts itself, and which keys there are none of."""
+        found = [*self.strangers(""), *self.label.strangers("label.")]
+        for name, column in self.columns.items():
+            found += column.strangers(f"columns.{name}.")
+            if column.range and not column.range[0] < column.range[1]:
+                found.append(f"columns.{name}.range = {list(column.range)}: the first number must be below the second")
+            if column.range and column.codes:
+                found.append(f"columns.{name}: it has range and codes; a category needs no range")
+        if self.delimiter == self.decimal:
+            found.append(f"delimiter = {self.delimiter!r}: it is the decimal mark, too; take another")
+        label = self.label
+        if bool(label.classes) == bool(label.negative and label.positive):
+            found.append("label: name the texts of negative and of positive, or those of all classes")
+        texts = [canonical(value) for one in self._classes() for value in one]
+        if twice := sorted({value for value in texts if texts.count(value) > 1}):
+            found.append(f"label: {', '.join(map(repr, twice))} means more than one class")
+        if both := [name for name in (label.column, self.patient) if name in self.columns]:
+            found.append(f"columns: {', '.join(map(repr, both))} is the label or the patient, and no feature")
+        needed = [*self.columns, label.column, *([self.patient] if self.patient else [])]
+        if self.header and (absent := [name for name in needed if name not in self.header]):
+            found.append(f"header: it lacks {', '.join(map(repr, absent))}")
+        return found
+
+    def _classes(self) -> tuple[Texts, ...]:
+        return self.label.classes or (self.label.negative, self.label.positive)
+
+    def study(self) -> Study:
+        """Return it as the reader of tables wants it."""
+        columns = [
+            Column(name, column.unit, *(column.range or (-inf, inf)), tuple(column.codes.items()), column.missing)
+            for name, column in self.columns.items()
+        ]
+        return Study(
+            columns=tuple(columns),
+            label=self.label.column,
+            classes=self._classes(),
+            file=self.file,
+            delimiter=self.delimiter,
+            decimal=self.decimal,
+            header=self.header,
+            missing=self.missing,
+            patient=self.patient,
+        )
+
+
+@lru_cache(maxsize=4)
+def _parsed(file: str, content: str) -> Study:
+    try:
+        values: dict[str, Any] = tomllib.loads(content)
+        parsed = StudyFile.model_validate(values)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("study file", [f"{file} is no TOML: {error}"]) from None
+    except ValidationError as error:
+        raise ConfigError(f"study file {file}", explain(error)) from None
+    if problems := parsed.wrong():
+        raise ConfigError(f"study file {file}", problems)
+    return parsed.study()
+
+
+def read_study(file: str) -> Study:
+    """Read a study file.
+
+    Raises
+    ------
+    ConfigError
+        Listing everything that is wrong with it.
+    """
+    try:
+        content = Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError("study file", [f"{file} cannot be read: {error}"]) from None
+    return _parsed(file, content)

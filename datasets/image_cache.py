@@ -1,0 +1,92 @@
+"""Decoded images in a file that is mapped into memory: read once, never larger than the disk, shared by all runs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from datasets.source import Bytes
+
+SPARE = 2**30  # bytes that stay free on the disk
+
+
+@dataclass(frozen=True)
+class ImageCache:
+    """A folder of decoded images; one file for each set of image files, of which the latest stay.
+
+    Parameters
+    ----------
+    folder
+        Where they are; made when it is needed.
+    bound
+        Bytes that all of them may take.
+    """
+
+    folder: Path
+    bound: int
+
+    def place(self, files: Mapping[str, Path], size: int) -> Path:
+        """Return where these images are, if they are: its name changes with any file's path, size or time."""
+        digest = hashlib.sha256(f"{size}".encode())
+        for path in files.values():
+            found = path.stat()
+            digest.update(f"\0{path}\0{found.st_size}\0{found.st_mtime_ns}".encode(errors="surrogateescape"))
+        return self.folder / f"images-{digest.hexdigest()[:32]}.npy"
+
+    def load(self, place: Path, count: int) -> Bytes | None:
+        """Map what is there; None if there is nothing of so many images that can be read."""
+        try:
+            images: Bytes = np.load(place, mmap_mode="r")
+        except (OSError, ValueError, EOFError):
+            return None
+        if images.dtype != np.uint8 or images.ndim != 4 or len(images) != count:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(place)  # it was used last
+        return images
+
+    def make(self, place: Path, shape: tuple[int, ...]) -> Bytes | None:
+        """Return an array to fill, in a draft of this file; None if it would take more room than there is."""
+        need = prod(shape)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for old in self.folder.glob("*.draft"):  # of a process that was stopped half-way
+                old.unlink(missing_ok=True)
+            self._leave_room(need)
+            if need > self.bound or need + SPARE > shutil.disk_usage(self.folder).free:
+                return None
+            return np.lib.format.open_memmap(draft(place), "w+", np.uint8, shape)
+        except OSError:
+            return None
+
+    def keep(self, place: Path, images: Bytes) -> Bytes:
+        """Give the filled draft its name, and return it for reading."""
+        assert isinstance(images, np.memmap)
+        images.flush()
+        del images
+        draft(place).replace(place)
+        kept: Bytes = np.load(place, mmap_mode="r")
+        return kept
+
+    def _leave_room(self, need: int) -> None:
+        """Remove the files that were used longest ago, until so many bytes more are within the bound."""
+        files = sorted(self.folder.glob("images-*.npy"), key=lambda file: file.stat().st_mtime)
+        taken = sum(file.stat().st_size for file in files)
+        for file in files:
+            if taken + need <= self.bound:
+                break
+            taken -= file.stat().st_size
+            file.unlink()
+
+
+def draft(place: Path) -> Path:
+    """Return the name of a file that is being written."""
+    return place.with_suffix(".draft")

@@ -1,0 +1,221 @@
+"""A study: what the columns of every hospital's table mean, written once by who coordinates it.
+
+A hospital's own table is read by it as it is: its separators, its codes, its words for categories. What comes out is
+the table that hospitals without a study prepare themselves: numbers, and labels from 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets.errors import DataError, examples
+from datasets.site.table import canonical
+from keys import hint
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
+NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one feature means.
+
+    Parameters
+    ----------
+    name
+        In the table's header.
+    unit
+        For people.
+    low, high
+        Allowed range of numbers, both included.
+    codes
+        Of a category: pairs of a word in the table and the number that stands for it. Empty: it is a number.
+    missing
+        Texts that stand for a missing value here, beside the study's.
+    """
+
+    name: str
+    unit: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    codes: tuple[tuple[str, float], ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the tables of a study look like.
+
+    Parameters
+    ----------
+    columns
+        The features; other columns of a table are not read.
+    label
+        Name of the label column.
+    classes
+        For each class from 0 the texts in that column that mean it.
+    file
+        Name of the table in a hospital's folder, or a pattern that one file has.
+    delimiter, decimal
+        Between values, and within numbers.
+    header
+        Names of all columns in their order, where tables have no line with them. Empty: the first line has them.
+    missing
+        Texts that stand for a missing value; an empty one always does. As all texts of a study they mean any spelling:
+        capitals do not count, and whole numbers may have a point and zeros.
+    patient
+        Column that says whose a row is; empty: none.
+    """
+
+    columns: tuple[Column, ...]
+    label: str
+    classes: tuple[tuple[str, ...], ...]
+    file: str = "data.csv"
+    delimiter: str = ","
+    decimal: str = "."
+    header: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ("?", "na", "nan")
+    patient: str = ""
+
+    def place(self, folder: str) -> Path:
+        """Return the table's file.
+
+        Raises
+        ------
+        DataError
+            When there is none, or more than one.
+        """
+        try:
+            found = sorted(path for path in Path(folder).expanduser().glob(self.file) if path.is_file())
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise DataError(f"data-dir {folder} cannot be read: {error}", "the data folder cannot be read") from None
+        if len(found) != 1:
+            what = f"{len(found)} files are named so: {examples([path.name for path in found])}" if found else "none is"
+            raise DataError(
+                f"data-dir {folder}: the study reads the one file {self.file!r}, and {what}",
+                f"the data folder has {len(found)} files that the study could read, and it reads one",
+            )
+        return found[0]
+
+    def table(self, file: Path) -> pd.DataFrame:
+        """Read a hospital's own table: text in all columns, numbers with a decimal point, empty where missing.
+
+        The label column holds the number of the class.
+
+        Raises
+        ------
+        DataError
+            Naming everything that does not fit the study.
+        """
+        frame = self._frame(file)
+        problems = list(self._absent(frame, file))
+        for column in self.columns:
+            if column.name in frame:
+                frame[column.name] = self._numbers(frame[column.name], column, file, problems)
+        if self.label in frame:
+            frame[self.label] = self._classes(frame[self.label], file, problems)
+        if problems:
+            raise DataError.join(problems)
+        wanted = [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
+        return frame[wanted]
+
+    # ------------------------------------------------------------------ steps
+
+    def _frame(self, file: Path) -> pd.DataFrame:
+        """Return the lines as text, under their names."""
+        import pandas as pd
+
+        try:
+            with file.open(encoding="utf-8-sig", newline="") as stream:
+                lines = csv.reader(stream, delimiter=self.delimiter, strict=True)
+                rows = [(lines.line_num, [value.strip() for value in line]) for line in lines if any(line)]
+        except (OSError, ValueError, csv.Error) as error:
+            text = f"{file} cannot be read: {error}; it must be UTF-8 text separated by {self.delimiter!r}"
+            raise DataError(text, "the table cannot be read") from error
+        header = list(self.header)
+        if rows and header in ([], rows[0][1]):
+            header = rows.pop(0)[1]
+        if not rows:
+            raise DataError(f"{file} has no rows", "the table has no rows")
+        problems = []
+        if ragged := [f"line {number} has {len(values)}" for number, values in rows if len(values) != len(header)]:
+            text = f"{file}: there are {len(header)} columns, but {examples(ragged)}; is it separated by "
+            public = f"{len(ragged)} lines of the table have another number of values than columns"
+            problems.append(DataError(f"{text}{self.delimiter!r}?", public))
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            text = f"{file}: {examples(twice)} names more than one column; rename them"
+            problems.append(DataError(text, f"{len(twice)} names of the table are those of more than one column"))
+        if problems:
+            raise DataError.join(problems)
+        return pd.DataFrame([values for _, values in rows], columns=header, dtype=str)
+
+    def _absent(self, frame: pd.DataFrame, file: Path) -> Iterator[DataError]:
+        names = list(map(str, frame.columns))
+        wanted = [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
+        for name in wanted:
+            if name not in names:
+                text = f"the table has no column {name!r}, which the study names"
+                yield DataError(f"{file}: {text}.{hint(name, names)}", text)
+
+    def _numbers(self, values: pd.Series, column: Column, file: Path, problems: list[DataError]) -> pd.Series:
+        """Return a feature as numbers in text, empty where missing; what is wrong goes to the problems."""
+        gone = {"", *map(canonical, (*self.missing, *column.missing))}
+        codes = {canonical(word): repr(code) for word, code in column.codes}
+        wrong: dict[str, list[str]] = {}
+        numbers = []
+        for row, text in enumerate(values, start=1):
+            number, why = self._number(text, column, codes, gone)
+            numbers.append(number)
+            if why:
+                wrong.setdefault(why, []).append(f"row {row} ({text!r})")
+        for why, rows in wrong.items():
+            problems.append(
+                DataError(
+                    f"{file}: column {column.name!r}: {examples(rows)}: {why}",
+                    f"column {column.name!r}: {len(rows)} values do not fit the study: {why}",
+                )
+            )
+        return type(values)(numbers, index=values.index, name=values.name)
+
+    def _number(self, text: str, column: Column, codes: dict[str, str], gone: set[str]) -> tuple[str, str]:
+        """Return a value as a number in text, and what is wrong with it."""
+        plain = text if self.decimal == "." else text.replace(".", "x").replace(self.decimal, ".")
+        spellings = (canonical(text), canonical(plain))
+        if any(spelling in gone for spelling in spellings):
+            return "", ""
+        if column.codes:
+            if code := next((codes[spelling] for spelling in spellings if spelling in codes), ""):
+                return code, ""
+            return "", f"allowed are {examples([word for word, _ in column.codes])}"
+        if DATE.match(text):
+            return "", "dates are not taken: give an age or a number of days instead"
+        number = float(plain) if NUMBER.match(plain) else math.nan
+        if not math.isfinite(number):
+            return "", f"it must be a number, with {self.decimal!r} before its decimals"
+        if not column.low <= number <= column.high:
+            unit = f" {column.unit}" if column.unit else ""
+            return "", f"it must be from {column.low:g} to {column.high:g}{unit}"
+        return repr(number), ""
+
+    def _classes(self, values: pd.Series, file: Path, problems: list[DataError]) -> pd.Series:
+        """Return the class of each row; what is wrong goes to the problems."""
+        codes = {canonical(text): str(code) for code, texts in enumerate(self.classes) for text in texts}
+        if wrong := [f"row {row} ({text!r})" for row, text in enumerate(values, 1) if canonical(text) not in codes]:
+            allowed = examples(list(codes))
+            problems.append(
+                DataError(
+                    f"{file}: label {self.label!r}: {examples(wrong)}: the study takes {allowed}; correct them, or "
+                    "leave these rows out",
+                    f"the label of {len(wrong)} rows is none that the study takes: {allowed}",
+                )
+            )
+        return values.map(lambda text: codes.get(canonical(text), ""))

@@ -1,0 +1,83 @@
+"""Hospitals with rules of their own, for tests: a site's folder, its policy, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+from datasets import Facts
+from federation import pack
+from federation.fingerprint import fingerprint
+from keys import Value, from_record
+from keys.overrides import toml_value
+from tests.server_app.sites import FEATURES, SiteGrid, site_job, write_table
+
+
+def site_toml(folder: Path, **keys: Any) -> str:
+    """Write a policy and return the file; a dict is a table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {key: keys.pop(key) for key in list(keys) if isinstance(keys[key], dict)}
+    lines = ["name = 'of another reader'", "[policy]"]
+    lines += [f"{key.replace('_', '-')} = {toml_value(value)}" for key, value in keys.items()]
+    for key, table in tables.items():
+        lines += [f"[policy.{key}]", *(f'"{name}" = {toml_value(value)}' for name, value in table.items())]
+    path = folder / "site.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
+
+
+class Hospital:
+    """One site whose folder, state and policy last from run to run; each run is a new one."""
+
+    def __init__(self, folder: Path, features: np.ndarray, labels: Sequence[object], **policy: Any) -> None:
+        self.folder, self.state, self.share = folder, folder / "state", policy.get("holdout_share", 0.2)
+        self.data = write_table(folder / "data", features, labels)
+        self.node: dict[str, Value] = {
+            "site": "north",
+            "data-dir": str(self.data),
+            "state-dir": str(self.state),
+            "policy": site_toml(folder, **policy),
+        }
+
+    def run(self, **keys: Value) -> SiteGrid:
+        """Begin a run, which asks for the hospital's own holdout-share unless said otherwise."""
+        return SiteGrid(site_job(self.folder, **{"sites": 1, "holdout_share": self.share, **keys}), [self.node])
+
+    def described(self, **keys: Value) -> Facts | str:
+        """Return the facts that a new run is told, or why it is told none."""
+        with self.run(**keys) as grid:
+            return told(grid)
+
+
+def told(grid: SiteGrid) -> Facts | str:
+    """Ask a site to describe itself: its facts, or its refusal."""
+    records: Mapping[str, Any] = grid.ask("query", 0).content.config_records
+    return str(records["error"]["message"]) if "error" in records else from_record(Facts, dict(records["facts"]))
+
+
+def train(grid: SiteGrid, kind: str = "train", **facts: Value) -> str:
+    """Send a message of round 1; return the refusal, if it is one."""
+    config: dict[str, Any] = {"app": fingerprint(), "shape": [FEATURES], "classes": 2, "prior": 0.3, "shift": []}
+    config |= {
+        "scale": [],
+        "round": 1,
+        "phase": "train",
+        "site": 0,
+        "name": "north",
+        "run": "key",
+        "settled": 0,
+        "evaluate": True,
+        **facts,
+    }
+    model = {"x": torch.linspace(-1, 1, FEATURES + 3), "y": torch.zeros(1)}
+    content = RecordDict({"arrays": pack(model), "config": ConfigRecord(config)})
+    answer = grid.ask(kind, 0, content)
+    assert not answer.has_error(), answer.error.reason
+    if "error" in answer.content.config_records:
+        return str(answer.content.config_records["error"]["message"])
+    return "" if answer.content.metric_records["metrics"] else "no evaluation"

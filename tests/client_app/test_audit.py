@@ -1,0 +1,200 @@
+"""What came and what left, as a site's own log has it; and that nobody changes that log unseen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_app.__main__ import main
+from client_app.audit import FILE, SEAL, Audit, AuditError
+from datasets import Facts
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from tests.client_app.policies import Hospital, told
+from tests.server_app.sites import SiteGrid, job, table
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hospital, SiteGrid, Path]:
+    """Run two rounds at one hospital; return it, its grid with all answers, and a folder with its log."""
+    hospital = Hospital(tmp_path_factory.mktemp("logged"), *table(200, seed=0), seed="a")
+    with hospital.run() as grid:
+        coordinate(grid.config, grid, Progress(quiet=True))
+    return hospital, grid, hospital.state
+
+
+def lines_of(state: Path) -> list[dict[str, Any]]:
+    return [line for _, line in Audit(state).lines()]
+
+
+def test_every_message_is_there_with_what_it_held(logged: tuple[Hospital, SiteGrid, Path]) -> None:
+    _, grid, state = logged
+    lines = lines_of(state)
+    assert [(line["way"], line["kind"], line["round"]) for line in lines] == [
+        (way, kind, number)
+        for kind, number in (("query", 0), ("train", 1), ("train", 2), ("evaluate", 2))
+        for way in ("in", "out")
+    ]
+    assert {line["run"] for line in lines} == {str(grid.run_id)}
+    for line, answer in zip(lines[1::2], grid.answers, strict=True):
+        arrays = {name: a.numpy() for r in answer.content.array_records.values() for name, a in r.items()}
+        assert {a["name"]: (tuple(a["shape"]), a["bytes"]) for a in line["arrays"]} == {
+            name: (array.shape, array.nbytes) for name, array in arrays.items()
+        }
+        for written in line["arrays"]:
+            assert written["norm"] == pytest.approx(float(np.linalg.norm(arrays[written["name"]])), rel=1e-5)
+        named = {name.partition("[")[0] for name in line["numbers"]}
+        rest = [*answer.content.metric_records.values(), *answer.content.config_records.values()]
+        assert named == {name for record in rest for name in record}
+
+
+def test_no_value_and_no_path_is_written(logged: tuple[Hospital, SiteGrid, Path]) -> None:
+    hospital, grid, state = logged
+    text = (state / FILE).read_text()
+    assert str(hospital.folder) not in text
+    [facts] = [a.content.config_records["facts"] for a in grid.answers if "facts" in a.content.config_records]
+    assert isinstance(facts["total"], list)
+    assert not [value for value in facts["total"] if str(value)[:8] in text]
+    assert (state / FILE).stat().st_mode & 0o077 == 0
+
+
+def test_refusals_are_written_as_the_coordinator_hears_them(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0), most_rounds=1)
+    said = hospital.described()
+    assert [line.get("refused") for line in lines_of(hospital.state)] == [None, said]
+
+
+def test_what_nobody_foresaw_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("patient 4711")
+
+    monkeypatch.setattr("client_app.policy.gate.admitted", broken)
+    with hospital.run() as grid, pytest.raises(ValueError, match="content is None"):
+        told(grid)
+    assert [line.get("refused") for line in lines_of(hospital.state)] == [
+        None,
+        "RuntimeError (the site's own log says more)",
+    ]
+
+
+def test_nothing_leaves_that_cannot_be_written(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    assert isinstance(hospital.described(), Facts)
+    (hospital.state / FILE).unlink()
+    (hospital.state / FILE).mkdir()
+    with hospital.run() as grid:
+        answer = grid.ask("query", 0)
+    assert answer.error.reason == "SiteError: IsADirectoryError (the site's own log says more)"
+
+
+def test_simulated_parts_keep_no_log(tmp_path: Path) -> None:
+    from config import RunConfig
+
+    config = RunConfig.parse(job(tmp_path, state_dir=str(tmp_path / "state"), rounds=1))
+    with SiteGrid(config) as grid:
+        coordinate(config, grid, Progress(quiet=True))
+        assert not list(tmp_path.rglob(FILE))
+        assert not list(Path(grid.folder).rglob(FILE))
+
+
+# ---------------------------------------------------------------------- whole or not
+
+
+def copied(state: Path, folder: Path) -> tuple[Path, list[bytes]]:
+    """Copy a log; return the copy's folder, and its lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (FILE, SEAL):
+        (folder / name).write_bytes((state / name).read_bytes())
+    return folder, (folder / FILE).read_bytes().splitlines(keepends=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.integers(0, 7), what=st.sampled_from(["change", "remove", "repeat", "swap", "cut"]))
+def test_whoever_touches_a_line_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory, logged: tuple[Hospital, SiteGrid, Path], place: int, what: str
+) -> None:
+    folder, lines = copied(logged[2], tmp_path_factory.mktemp("copy"))
+    match what:
+        case "change":
+            lines[place] = lines[place].replace(b'"round":', b'"round": ')
+        case "remove":
+            del lines[place]
+        case "repeat":
+            lines.insert(place, lines[place])
+        case "swap":
+            other = (place + 1) % len(lines)
+            lines[place], lines[other] = lines[other], lines[place]
+        case "cut":
+            del lines[place:]
+    (folder / FILE).write_bytes(b"".join(lines))
+    with pytest.raises(AuditError, match=f"line {place + 1} is missing" if what == "cut" else r"line \d"):
+        list(Audit(folder).lines())
+    assert main(["audit", "--state-dir", str(folder)]) == 1
+
+
+def test_a_log_that_goes_on_after_a_cut_still_shows_it(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    hospital.described()
+    hospital.described()
+    log = hospital.state / FILE
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:3]))
+    hospital.described()
+    with pytest.raises(AuditError, match="line 4 does not follow"):
+        lines_of(hospital.state)
+
+
+@pytest.mark.parametrize("how", ["before the seal", "within a line"])
+def test_a_process_that_is_ended_while_it_writes_leaves_a_log_that_is_whole(tmp_path: Path, how: str) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    hospital.described()
+    seal = (hospital.state / SEAL).read_bytes()
+    hospital.described()
+    log = hospital.state / FILE
+    lines = log.read_bytes().splitlines(keepends=True)
+    if how == "before the seal":
+        log.write_bytes(b"".join(lines[:3]))
+        (hospital.state / SEAL).write_bytes(seal)
+        assert len(lines_of(hospital.state)) == 3
+    else:
+        log.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+        (hospital.state / SEAL).write_bytes(seal)
+    hospital.described()
+    assert len(lines_of(hospital.state)) == (5 if how == "before the seal" else 4)
+
+
+def test_lines_longer_than_what_is_read_from_the_end(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    for number in range(3):
+        audit._append({"run": "1", "text": "x" * 10_000 * number})
+    (tmp_path / SEAL).write_text(json.dumps({"lines": 2, "last": [digest for digest, _ in audit.lines()][1]}))
+    audit._append({"run": "1"})
+    assert len(lines_of(tmp_path)) == 4
+
+
+def test_the_command_prints_a_table_and_remembers_the_end(
+    tmp_path: Path, logged: tuple[Hospital, SiteGrid, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = str(logged[2])
+    assert main(["audit", "--state-dir", state]) == 0
+    out = capsys.readouterr().out
+    assert f"run {logged[1].run_id}" in out
+    assert "8 lines, none changed" in out
+    last = out.split()[-1]
+    assert main(["audit", "--state-dir", state, "--noted", last]) == 0
+    # Whoever writes both files anew is found out by a hash that was noted elsewhere.
+    forged = Audit(tmp_path)
+    for line in lines_of(logged[2])[:6]:
+        forged._append({key: value for key, value in line.items() if key != "before"})
+    assert main(["audit", "--state-dir", str(tmp_path)]) == 0
+    assert main(["audit", "--state-dir", str(tmp_path), "--noted", last]) == 1
+    assert "written anew" in capsys.readouterr().err
+    assert main(["audit", "--state-dir", str(tmp_path / "none")]) == 0

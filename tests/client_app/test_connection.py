@@ -1,0 +1,55 @@
+"""What a site connects with: a key and certificates, or one line that says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client_app.connection import JoinConfig, read_certificates, read_key
+from keys import ConfigError
+
+
+def made(folder: Path, *options: str) -> str:
+    """Make a key as the page for hospitals does, but for these options."""
+    file = folder / "it.key"
+    subprocess.run(["ssh-keygen", "-q", "-C", "here", "-f", str(file), *options], check=True)
+    return str(file)
+
+
+def test_a_key_as_the_page_makes_it_is_read(tmp_path: Path) -> None:
+    assert read_key(made(tmp_path, "-t", "ecdsa", "-b", "384", "-N", "")).curve.key_size == 384
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-t", "ecdsa", "-b", "384", "-N", "secret"), "has a passphrase"),
+        (("-t", "ed25519", "-N", ""), "no private ECDSA key"),
+    ],
+)
+def test_one_that_cannot_be_used_is_named_with_its_fix(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    file = made(tmp_path, *options)
+    with pytest.raises(ConfigError, match=words) as told:
+        read_key(file)
+    assert file in str(told.value)
+    assert "ssh-keygen" in str(told.value)
+
+
+@pytest.mark.parametrize("read", [read_key, read_certificates])
+def test_other_files_are_refused(tmp_path: Path, read: object) -> None:
+    assert callable(read)
+    for name, content in {"empty": b"", "binary": bytes(range(256)), "text": b"hello"}.items():
+        (tmp_path / name).write_bytes(content)
+    for name in ("empty", "binary", "text", "missing", "."):
+        with pytest.raises(ConfigError, match=r"cannot be read|no private ECDSA key|no certificate"):
+            read(str(tmp_path / name))
+
+
+def test_options_count_more_than_the_file_whose_rules_are_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('superlink = "a:1"\nsite = "north"\ninsecure = true\n[policy]\nanything = 1\n')
+    config = JoinConfig.read(str(file), {"site": "south"})
+    assert (config.superlink, config.site, config.insecure) == ("a:1", "south", True)
+    assert config.node_config() == {"site": "south"}

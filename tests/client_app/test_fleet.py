@@ -1,0 +1,76 @@
+"""What the site needs of the inside of Flower, which no release promises: another flwr has to be tried first."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import flwr
+import pytest
+
+from bin.run import REPO
+
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+INSIDE = {
+    "client_app/fleet.py": {
+        "flwr.client.grpc_rere_client.connection": {"grpc_request_response"},
+        "flwr.common.config": {"get_fused_config_from_fab"},
+        "flwr.common.constant": {"ErrorCode"},
+        "flwr.supercore.error": {"FlowerError"},
+        "flwr.supercore.grpc_health": {"run_health_server_grpc_no_tls"},
+        "flwr.supercore.inflatable.inflatable_object": {
+            "get_all_nested_objects",
+            "get_object_tree",
+            "no_object_id_recompute",
+        },
+        "flwr.supercore.inflatable.inflatable_utils": {
+            "ObjectPullError",
+            "pull_and_inflate_object_from_tree",
+            "push_objects",
+        },
+        "flwr.supercore.primitives.asymmetric": {"public_key_to_bytes"},
+        "flwr.supercore.retry": {"RetryInvoker"},
+        "flwr.supercore.run": {"RunNotRunningException"},
+        "flwr.supercore.task_identity": {"TaskIdentity"},
+    },
+    "client_app/app.py": {"flwr.common.constant": {"ErrorCode"}},
+}
+"""Every name from outside Flower's public packages that a site uses, by file."""
+
+CALLED = {
+    ("flwr.client.grpc_rere_client.connection", "grpc_request_response"): ("root_certificates", "authentication_keys"),
+    ("flwr.supercore.inflatable.inflatable_utils", "pull_and_inflate_object_from_tree"): (
+        "return_type",
+        "initial_backoff",
+        "backoff_cap",
+    ),
+    ("flwr.supercore.inflatable.inflatable_utils", "push_objects"): ("object_ids_to_push",),
+    ("flwr.supercore.retry", "RetryInvoker"): ("on_success", "on_backoff", "jitter", "should_giveup", "wait_function"),
+}
+
+
+def imported(file: Path) -> dict[str, set[str]]:
+    """Return the names that a file imports from inside Flower, by module."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flwr") and node.module not in PUBLIC:
+            found.setdefault(str(node.module), set()).update(name.name for name in node.names)
+        assert not (isinstance(node, ast.Import) and any(name.name.startswith("flwr.") for name in node.names))
+    return found
+
+
+def test_flower_is_the_release_that_this_was_written_for() -> None:
+    assert flwr.__version__.startswith("1.39.")
+
+
+def test_nothing_else_of_a_site_touches_flowers_inside() -> None:
+    files = {path.relative_to(REPO).as_posix(): imported(path) for path in (REPO / "client_app").rglob("*.py")}
+    assert {name: found for name, found in files.items() if found} == INSIDE
+
+
+@pytest.mark.parametrize(("module", "name"), CALLED)
+def test_what_it_calls_takes_what_it_gives(module: str, name: str) -> None:
+    parameters = inspect.signature(getattr(import_module(module), name)).parameters
+    assert set(CALLED[module, name]) <= set(parameters)

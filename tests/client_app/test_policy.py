@@ -1,0 +1,300 @@
+"""The hospital's own rules: what a policy says, and that it holds before anything is computed or sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.__main__ import main
+from client_app.policy import Policy, PolicyError
+from client_app.policy.records import Records
+from datasets import Facts
+from federation.fingerprint import fingerprint
+from keys import Value
+from tests.client_app.policies import Hospital, site_toml, told, train
+from tests.server_app.sites import SiteGrid, hospitals, run_at, saddle_job, site_job, table, write_table
+
+# ---------------------------------------------------------------------- the file
+
+
+def test_everything_wrong_with_a_policy_is_told_at_once(tmp_path: Path) -> None:
+    path = site_toml(
+        tmp_path, algorithms=["codsca"], folds=1, strickt=True, approve="maybe", releases=["v1"], fewest_training=0,
+        ranges={"rouds": [1, 2], "seed": [3, 1]},
+    )  # fmt: skip
+    with pytest.raises(PolicyError) as caught:
+        Policy.read(path)
+    said = caught.value.problems
+    assert len(said) == 8
+    for part in ("Did you mean 'codasca'?", "folds = 1", "Did you mean 'strict'?", "'always' or 'ask'", "'rounds'",
+                 "ranges.seed = [3, 1]", "releases.0 = 'v1'", "fewest-training = 0"):  # fmt: skip
+        assert [line for line in said if part in line], part
+
+
+@pytest.mark.parametrize("text", ["[policy", "policy = 3", "[policy]\nstrict = 1", None])
+def test_a_site_without_a_readable_policy_refuses_everything(tmp_path: Path, text: str | None) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    if text is None:
+        Path(str(hospital.node["policy"])).unlink()
+    else:
+        Path(str(hospital.node["policy"])).write_text(text)
+    with hospital.run() as grid:
+        for said in (str(told(grid)), train(grid), train(grid, "evaluate")):
+            assert said.startswith("the policy of this site cannot be used")
+            assert str(tmp_path) not in said
+    assert [path.name for path in hospital.state.glob("[!a]*")] == [], "besides the audit log"
+
+
+def test_the_file_is_shared_with_other_readers(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('superlink = "host:9092"\n[audit]\nx = 1\n')
+    assert Policy.read(str(path)) == Policy.read("")
+    defaults = Policy.read("")
+    assert (defaults.fewest_training, defaults.fewest_held_out, defaults.fewest_of_each_class) == (20, 10, 5)
+
+
+# ---------------------------------------------------------------------- what a run may be
+
+
+REFUSED = [
+    ({"algorithms": ["fedavg"]}, {}, "algorithm = 'codasca': this site allows 'fedavg'"),
+    ({"problems": ["bce", "auprc"]}, {}, "problem = 'auc': this site allows 'auprc', 'bce'"),
+    ({"models": ["mlp"]}, {}, "model = 'linear': this site allows 'mlp'"),
+    ({"most_rounds": 1}, {}, "rounds = 2: this site allows at most 1"),
+    ({"ranges": {"batch-size": [32, 64]}}, {}, "batch-size = 16: this site allows 32 to 64"),
+    ({"ranges": {"local-steps": [5, 9]}}, {}, "local-steps = 3: this site allows 5 to 9"),
+    ({"ranges": {"codasca.lr": [0, 0.01]}}, {}, "codasca.lr = 0.1: this site allows 0 to 0.01"),
+    ({"releases": ["0123456789ab"]}, {}, "is none of the releases"),
+    ({"strict": True}, {"holdout_share": 0.3}, "holdout-share = 0.3: this site allows 0.2"),
+    ({}, {"folds": 4}, "it allows no cross-validation"),
+]
+
+
+@pytest.mark.parametrize(("policy", "keys", "said"), REFUSED, ids=lambda value: str(value)[:40])
+def test_a_run_that_is_not_allowed_gets_no_answer(
+    tmp_path: Path, policy: dict[str, Any], keys: dict[str, Value], said: str
+) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0), **policy)
+    with hospital.run(**keys) as grid:
+        for answer in (told(grid), train(grid), train(grid, "evaluate")):
+            assert said in str(answer)
+    assert [path.name for path in hospital.state.glob("[!a]*")] == [], "nothing was done but for the audit log"
+
+
+def test_a_run_that_is_allowed_gets_answers(tmp_path: Path) -> None:
+    hospital = Hospital(
+        tmp_path, *table(200, seed=0), algorithms=["codasca"], problems=["auc"], models=["linear"], most_rounds=2,
+        ranges={"batch-size": [8, 64], "local-steps": [1, 9], "fedavg.lr": [0, 0]}, releases=[fingerprint()],
+        strict=True, seed="a",
+    )  # fmt: skip
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        assert train(grid) == ""
+
+
+def test_runs_in_a_day_are_counted_in_the_state_folder(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0), runs_per_day=2)
+    with hospital.run() as first:
+        assert isinstance(told(first), Facts)
+        assert isinstance(hospital.described(), Facts)
+        assert "2 runs within 24 hours" in str(hospital.described())
+        assert isinstance(told(first), Facts), "a run that has begun goes on"
+    records = Records(str(hospital.state))
+    for record in records.runs():
+        records.note(type(record)(**{**vars(record), "began": record.began - 25 * 3600}))
+    assert isinstance(hospital.described(), Facts)
+
+
+def test_a_policy_holds_for_simulated_parts_too_but_its_minima_do_not(tmp_path: Path) -> None:
+    def site(**policy: Any) -> dict[str, Value]:
+        return {"partition-id": 0, "policy": site_toml(tmp_path, **policy), "state-dir": str(tmp_path / "state")}
+
+    job = {"dataset": "breast-cancer", "sites": 1, "thin_share": 0.9, "holdout_share": 0.3}
+    with SiteGrid(site_job(tmp_path, **job), [site(fewest_training=10_000)]) as grid:
+        facts = told(grid)
+        assert isinstance(facts, Facts)
+        assert (facts.notes, (tmp_path / "state").exists()) == ((), False)
+    with SiteGrid(site_job(tmp_path, **job), [site(most_rounds=1)]) as grid:
+        assert "at most 1" in str(told(grid))
+    saddle = run_config(saddle_job(tmp_path, sites=1))
+    with SiteGrid(saddle, [site(models=["mlp"])]) as grid:
+        assert isinstance(told(grid), Facts), "a problem without a network has no model to forbid"
+
+
+def run_config(flat: dict[str, Value]) -> Any:
+    from config import RunConfig
+
+    return RunConfig.parse(flat)
+
+
+def test_what_was_asked_first_is_what_a_run_may_ask(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(90, seed=0))
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        assert "round 3: the run has rounds = 2" in train(grid, round=3)
+        own = grid.contexts[0].run_config
+        grid.contexts[0].run_config = {**own, "batch-size": 1}
+        assert "the run-config is another than when the run began" in train(grid)
+        grid.contexts[0].run_config = own
+        assert train(grid) in ("", "no evaluation")
+
+
+# ---------------------------------------------------------------------- few patients
+
+
+def test_too_few_to_train(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(19, seed=0), holdout_share=0.0)
+    with hospital.run() as grid:
+        for said in (str(told(grid)), train(grid), train(grid, "evaluate")):
+            assert "fewer than 20 training samples" in said
+            assert "19" not in said
+    assert isinstance(Hospital(tmp_path / "b", *table(20, seed=0), holdout_share=0.0).described(), Facts)
+
+
+def test_a_few_held_out_are_not_evaluated(tmp_path: Path) -> None:
+    few = Hospital(tmp_path / "few", *table(30, seed=0), seed="a", holdout_share=0.15)
+    facts = few.described()
+    assert isinstance(facts, Facts)
+    assert facts.held_out == 10
+    assert facts.notes == ("no evaluation: fewer than 10 samples are held out here",)
+    with few.run() as grid:
+        assert train(grid) == train(grid, "evaluate") == "no evaluation"
+    rare = Hospital(tmp_path / "rare", *table(120, seed=0, positives=12), seed="b")
+    facts = rare.described()
+    assert isinstance(facts, Facts)
+    assert "no evaluation: of a class fewer than 5 samples are held out here" in facts.notes
+    with rare.run() as grid:
+        assert train(grid) == "no evaluation"
+    many = Hospital(tmp_path / "many", *table(200, seed=0), seed="a")
+    with many.run() as grid:
+        assert train(grid) == train(grid, "evaluate") == ""
+
+
+SMALL = [(0, 0), (1, 5), (4, 5), (5, 5), (6, 6), (56, 55), (59, 55), (60, 60)]
+
+
+@pytest.mark.parametrize(("positives", "told_as"), SMALL)
+def test_a_small_class_is_told_as_the_fewest(tmp_path: Path, positives: int, told_as: int) -> None:
+    facts = Hospital(tmp_path, *table(60, seed=0, positives=positives), holdout_share=0.0).described()
+    assert isinstance(facts, Facts)
+    assert (facts.examples, facts.positives) == (60, told_as)
+    assert bool(facts.notes) == (positives in (1, 4, 56, 59))
+
+
+def test_counts_per_class_are_left_out_where_one_is_small(tmp_path: Path) -> None:
+    features, _ = table(90, seed=0)
+    small, large = np.minimum(np.arange(90) // 3, 2)[::-1], np.arange(90) % 3
+    for name, labels in (("small", small), ("large", large)):
+        facts = Hospital(tmp_path / name, features, labels, holdout_share=0.0).described(
+            algorithm="fedavg", problem="cross-entropy"
+        )
+        assert isinstance(facts, Facts)
+        assert facts.class_counts == (() if name == "small" else (30, 30, 30))
+
+
+def test_sums_of_a_feature_that_few_have_are_left_out(tmp_path: Path) -> None:
+    features, labels = table(60, seed=0)
+    features[19:, 1] = np.nan
+    facts = Hospital(tmp_path, features, labels, holdout_share=0.0).described()
+    assert isinstance(facts, Facts)
+    assert (facts.count, facts.missing) == ((60, 0, 60, 60), 60)
+    assert facts.total[1] == facts.squares[1] == 0 != facts.total[0]
+
+
+def test_sums_over_a_class_need_patients(tmp_path: Path) -> None:
+    features, labels = table(60, seed=0, positives=3)
+    hospital = Hospital(tmp_path, features, labels, holdout_share=0.0)
+    assert "algorithm = 'coda' sends sums over the samples of each class" in str(hospital.described(algorithm="coda"))
+    assert isinstance(hospital.described(algorithm="coda-plus"), Facts)
+
+
+def test_a_run_goes_on_without_what_few_patients_keep_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = hospitals(tmp_path, rows=(200, 40, 25))
+    for node, place in zip(nodes, "abc", strict=True):
+        node |= {"policy": site_toml(tmp_path / place, seed="a")}
+    result = run_at(site_job(tmp_path), nodes, quiet=False)
+    out = capsys.readouterr().out
+    assert "warning: site 'south': no evaluation: fewer than 10 samples are held out here" in out
+    assert set(result.metrics[-1]["sites"]) == {"north"}
+    assert result.metrics[-1]["pooled"]["n"] == result.metrics[-1]["sites"]["north"]["n"]
+
+
+@pytest.mark.parametrize("rows", [(30, 60), (30, 30)])
+def test_a_run_on_classes_goes_on_without_small_counts(tmp_path: Path, rows: tuple[int, int]) -> None:
+    nodes = []
+    for place, count in enumerate(rows):
+        features, labels = table(count, seed=place)[0], np.arange(count) * 13 // count  # of 30 about 2 a class
+        data = write_table(tmp_path / f"{place}", features, labels if count == 30 else labels % 3)
+        nodes.append({"site": f"s{place}", "data-dir": str(data), "policy": site_toml(tmp_path, holdout_share=0.0)})
+    job = site_job(tmp_path, sites=2, algorithm="fedavg", problem="cross-entropy")
+    if rows == (30, 30):
+        with pytest.raises(Exception, match="no site tells how many samples it has of each class"):
+            run_at(job, nodes)
+    else:
+        assert len(run_at(job, nodes).metrics) == 2
+
+
+# ---------------------------------------------------------------------- approval
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> tuple[Hospital, Records]:
+    """Open a hospital that wants to be asked."""
+    hospital = Hospital(tmp_path, *table(200, seed=0), approve="ask", seed="a")
+    return hospital, Records(str(hospital.state))
+
+
+def deciding(records: Records, word: str) -> tuple[threading.Thread, list[str]]:
+    """Decide about the first run that waits, from a shell of one's own; return the thread, and what `runs` shows."""
+    seen: list[str] = []
+
+    def operator() -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            for record in records.runs():
+                if record.waits:
+                    seen.extend([record.run, *record.shown.values()])
+                    seen.append(str(main([word, record.run[:6], "--state-dir", str(records.folder.parent)])))
+                    return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=operator)
+    thread.start()
+    return thread, seen
+
+
+@pytest.mark.parametrize("word", ["approve", "refuse"])
+def test_a_run_waits_for_the_operator(
+    asking: tuple[Hospital, Records], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospital, records = asking
+    thread, seen = deciding(records, word)
+    with hospital.run() as grid:
+        answer = told(grid)
+        thread.join()
+        assert seen[-1] == "0"
+        assert "codasca on auc, 2 rounds, linear" in seen
+        assert [text for text in seen if "control variates" in text]
+        assert [text for text in seen if "examples = " in text and "three sums of each of 4 features" in text]
+        if word == "approve":
+            assert isinstance(answer, Facts)
+            assert train(grid) == ""
+        else:
+            assert answer == train(grid) == "its operator refused the run"
+    assert main(["runs", "--state-dir", str(hospital.state)]) == 0
+    assert "no run waits for you" in capsys.readouterr().out
+
+
+def test_a_run_that_nobody_approves_gets_no_answer(
+    asking: tuple[Hospital, Records], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospital, records = asking
+    assert "did not approve the run within round-timeout = 0.3 s" in str(hospital.described(round_timeout=0.3))
+    assert not list(records.folder.glob("told/*")), "it has told nothing"
+    assert main(["approve", records.runs()[0].run, "--state-dir", str(hospital.state)]) == 1
+    assert "0 of the runs that wait for you: none" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""Two honest-looking questions used to give away a patient; and what a site remembers against it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer
+
+from config import RunConfig
+from datasets import Facts, load_site
+from datasets.files import Places
+from datasets.identity import held_out_by
+from datasets.site import read_site
+from datasets.sources import SOURCES
+from keys import Value
+from tests.client_app.policies import Hospital
+from tests.server_app.sites import site_job, table, write_table
+
+Answer = Callable[[RunConfig], Facts | str]
+KEY = "0badc0de" * 8
+
+
+def patients() -> tuple[np.ndarray, np.ndarray]:
+    """The 303 patients of Cleveland; without the file, as many of the breast cancer data."""
+    if os.environ.get("EDELWEISS_DATA"):
+        source = SOURCES["heart-disease"].read(Places.of("", False))
+        here = source.groups == source.group_names.index("cleveland")
+        return source.inputs.numpy()[here].astype(float), source.classes[here]
+    features, labels = load_breast_cancer(return_X_y=True)
+    return features[:303].astype(np.float32).astype(float), labels[:303]
+
+
+def attack(answer: Answer, folder: Path) -> tuple[np.ndarray, int] | None:
+    """Ask about all patients, and about all but the sixth part of 303: one patient's features and label, or nothing."""
+    every = answer(site_job(folder, sites=1, holdout_share=0.0))
+    without = answer(site_job(folder, sites=1, folds=303, fold=5))
+    if isinstance(every, str) or isinstance(without, str) or every.examples == without.examples:
+        return None
+    assert every.positives is not None
+    assert without.positives is not None
+    return np.subtract(every.total, without.total), every.positives - without.positives
+
+
+def test_the_attack_finds_a_patient_without_the_rules_and_nothing_with_them(tmp_path: Path) -> None:
+    features, labels = patients()
+    hospital = Hospital(tmp_path, features, labels)
+
+    def without_rules(run: RunConfig) -> Facts:
+        data = load_site(run.data(str(hospital.data)), 0, 1)
+        return Facts.of(data, name="north", partition_id=-1, multiclass=False, standardise=True)
+
+    def with_rules(run: RunConfig) -> Facts | str:
+        return hospital.described(**{key.replace("-", "_"): value for key, value in run.flat().items()})
+
+    found = attack(without_rules, tmp_path)
+    assert found is not None
+    by_name = sorted(range(features.shape[1]), key=lambda column: f"marker_{column}")
+    near = np.abs(np.nan_to_num(features)[:, by_name] - found[0]).max(1)
+    assert near.min() < 1e-3
+    assert labels[near.argmin()] == found[1]
+
+    assert attack(with_rules, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"holdout_share": 0.0}, {"holdout_share": 0.5}, {"seed": 7}, {"algorithm": "fedavg", "problem": "bce"}],
+    ids=str,
+)
+def test_whatever_a_run_asks_the_answer_is_about_the_same_patients(tmp_path: Path, other: dict[str, Value]) -> None:
+    hospital = Hospital(tmp_path, *patients())
+    first, second = hospital.described(), hospital.described(**other)
+    assert isinstance(first, Facts)
+    assert isinstance(second, Facts)
+    assert (first.examples, first.positives, first.total) == (second.examples, second.positives, second.total)
+    assert bool(second.notes) == ("holdout_share" in other)
+
+
+def test_another_label_column_leaves_the_patients_as_they_are(tmp_path: Path) -> None:
+    features, labels = patients()
+    features[:, 0] = features[:, 0] > np.median(features[:, 0])
+    hospital = Hospital(tmp_path, features, labels)
+    first, second = hospital.described(), hospital.described(label="marker_0")
+    assert isinstance(first, Facts)
+    assert isinstance(second, Facts)
+    assert (first.examples, first.total[1:]) == (second.examples, second.total[1:])
+    assert first.total[0] != second.total[0]  # the other label in its place
+
+
+def test_folds_are_those_that_the_operator_allows(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *patients(), folds=5)
+    assert "folds = 4: who is held out is this site's decision, and it allows folds = 5" in str(
+        hospital.described(folds=4)
+    )
+    folds = [hospital.described(folds=5, fold=fold) for fold in range(5)]
+    assert sum(one.held_out or 0 for one in folds if isinstance(one, Facts)) == 303
+    share = hospital.described()
+    assert isinstance(share, Facts)
+    assert share.total == folds[0].total  # type: ignore[union-attr]  # the first fold is who a share of a fifth chooses
+
+
+@pytest.mark.parametrize(("more", "refused"), [(1, True), (12, True), (150, False), (0, False)])
+def test_few_patients_more_are_not_told_of(tmp_path: Path, more: int, refused: bool) -> None:
+    """The difference to the answer before would be about these few."""
+    features, labels = patients()
+    hospital = Hospital(tmp_path, features[more:], labels[more:])
+    before = hospital.described()
+    assert isinstance(before, Facts), before
+    write_table(hospital.data, features, labels)
+    after = hospital.described()
+    assert isinstance(after, str) == refused
+    assert not refused or "fewer than" in str(after)
+
+
+@pytest.mark.parametrize("patient", ["", "marker_0"])
+def test_a_corrected_value_is_one_patients_difference(tmp_path: Path, patient: str) -> None:
+    features, labels = patients()
+    features[:, 0] = np.arange(len(features))
+    hospital = Hospital(tmp_path, features, labels, holdout_share=0.0, patient=patient)
+    hospital.described()
+    features[17, 3] += 1
+    write_table(hospital.data, features, labels)
+    assert "differ by fewer than 20 patients" in str(hospital.described())
+
+
+# ---------------------------------------------------------------------- who is held out
+
+
+row = st.tuples(*[st.integers(0, 5)] * 3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(row, min_size=1, max_size=30), extra=row, place=st.integers(0, 30), patient=st.booleans())
+def test_another_row_never_moves_the_others(
+    rows: list[tuple[int, ...]], extra: tuple[int, ...], place: int, patient: bool
+) -> None:
+    """Nor does the order matter; rows of the same patient, or the same values, go together."""
+    before, after = held_out(rows, patient), held_out([*rows[:place], extra, *rows[place:]][::-1], patient)
+    assert before.items() <= after.items()
+
+
+def held_out(rows: list[tuple[int, ...]], patient: bool) -> dict[object, bool]:
+    """Whether each patient is held out; a table of who it is, a value, and a label."""
+    with tempfile.TemporaryDirectory() as folder:
+        labels = [last % 2 for *_, last in rows]
+        write_table(Path(folder), np.array([values[:2] for values in rows]), labels, names=["who", "value"])
+        whose = read_site(folder, "label", True, patient="who" if patient else "").whose
+    assert whose is not None
+    chosen = held_out_by(whose, KEY, 0.4, 0, 0).tolist()
+    names = [values[0] if patient else (*values[:2], values[2] % 2) for values in rows]
+    found = dict(zip(names, chosen, strict=True))
+    assert [found[name] for name in names] == chosen  # the same patient is on one side
+    return found
+
+
+def test_the_share_and_the_secret_decide() -> None:
+    whose = np.arange(20_000, dtype=np.uint64)
+    chosen = held_out_by(whose, KEY, 0.2, 0, 0)
+    assert 0.18 < chosen.mean() < 0.22
+    assert (chosen != held_out_by(whose, KEY[::-1], 0.2, 0, 0)).mean() > 0.25
+    folds = [held_out_by(whose, KEY, 0.0, 5, fold) for fold in range(5)]
+    assert np.sum(folds, axis=0).tolist() == [1] * len(whose)
+    assert (folds[0] == chosen).all()
+
+
+def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
+    features, labels = table(80, seed=0)
+    one, other = (Hospital(tmp_path / name, features, labels) for name in "ab")
+    facts = [site.described() for site in (one, one, other)]
+    assert facts[0] == facts[1] != facts[2]
+    secret = one.state / "policy" / "secret"
+    assert secret.stat().st_mode & 0o077 == 0
+    assert len(secret.read_text()) == 64
+    seeded = [Hospital(tmp_path / name, features, labels, seed="x").described() for name in "cd"]
+    assert seeded[0] == seeded[1]

@@ -1,0 +1,112 @@
+"""A hospital's own rules about its data: they stay as they are, and what may be a mistake is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets import Facts
+from tests.client_app.policies import Hospital, told, train
+from tests.server_app.sites import FEATURES, table, write_table
+
+
+def test_data_that_change_within_a_run_end_it_here(tmp_path: Path) -> None:
+    features, labels = table(90, seed=0)
+    hospital = Hospital(tmp_path, features, labels)
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        write_table(hospital.data, features[::-1], labels[::-1])  # the same patients in another order
+        for kind in ("train", "evaluate"):
+            assert "its data have changed since the run began" in train(grid, kind)
+        write_table(hospital.data, features, labels)
+        assert "changed" not in train(grid)
+
+
+def test_a_run_that_goes_on_after_a_stop_needs_the_same_data(tmp_path: Path) -> None:
+    """It has another number then, and keeps its key."""
+    features, labels = table(90, seed=0)
+    hospital = Hospital(tmp_path, features, labels)
+    with hospital.run() as grid:
+        train(grid)
+    write_table(hospital.data, features[::-1], labels[::-1])
+    with hospital.run() as grid:
+        assert "its data have changed since the run began" in train(grid)
+        assert "changed" not in train(grid, run="another")
+
+
+def test_a_run_that_skips_the_first_question_is_held_to_the_same(tmp_path: Path) -> None:
+    features, labels = table(90, seed=0)
+    hospital = Hospital(tmp_path, features[1:], labels[1:])
+    with hospital.run() as grid:
+        train(grid)
+    write_table(hospital.data, features, labels)
+    with hospital.run() as grid:
+        assert "differ by fewer than" in train(grid, run="another")
+        assert "differ by fewer than" in train(grid, "evaluate", run="another")
+
+
+DOUBTS: list[tuple[str, Callable[[int], Any], str]] = [
+    ("identifiers", lambda i: 4711 + i, "another whole number in each row"),
+    ("dates", lambda i: 20240101 + i % 28, "hold dates (YYYYMMDD)"),
+    ("the label", lambda i: 7 - 3 * (i < 15), "say the same as the label"),
+    ("a constant", lambda i: 3.5, "one and the same value"),
+    ("nothing", lambda i: np.nan, "hold no value"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), DOUBTS, ids=[name for name, *_ in DOUBTS])
+def test_what_may_be_a_mistake_is_warned_of_and_refused_if_strict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, value: Callable[[int], Any], said: str
+) -> None:
+    features, labels = table(60, seed=0)
+    features[:, 2] = [value(i) for i in range(60)]
+    for strict in (False, True):
+        hospital = Hospital(tmp_path / str(strict), features, labels, strict=strict, seed="a")
+        with caplog.at_level(logging.WARNING):
+            answer = hospital.described()
+        assert [r for r in caplog.records if "'marker_2'" in r.getMessage() and said in r.getMessage()]
+        caplog.clear()
+    assert answer == f"data.csv: 1 columns {said}" or str(answer).startswith("data.csv: 1 columns hold")
+    assert "marker" not in str(answer)
+
+
+def test_a_good_table_raises_no_doubts_and_rows_that_repeat_do(tmp_path: Path) -> None:
+    features, labels = table(60, seed=0)
+    features[:, 1] = np.arange(60) % 7
+    assert isinstance(Hospital(tmp_path / "a", features, labels, strict=True).described(), Facts)
+    features[50:], labels[50:] = features[40:50], labels[40:50]
+    assert Hospital(tmp_path / "b", features, labels, strict=True).described() == "10 rows repeat another one"
+
+
+@pytest.mark.parametrize("names", [["63.0", "1.0", "145", "233"], ["63", "sex", "x", "y"], ["4", "2", "4", "2"]])
+def test_a_table_without_a_header_does_not_tell_its_first_patient(tmp_path: Path, names: list[str]) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    write_table(hospital.data, *table(60, seed=0), names=names)
+    answer = str(hospital.described(label=names[1]))
+    assert "the first line seems to hold values, not the names of the columns" in answer
+    assert not [name for name in names if name in answer.replace("problems", "")[12:] and len(name) > 1]
+
+
+def test_columns_that_are_counted_are_a_header(tmp_path: Path) -> None:
+    for names in (["0", "1", "2", "3"], ["1", "2", "3", "4"]):
+        hospital = Hospital(tmp_path / names[0], *table(60, seed=0))
+        write_table(hospital.data, *table(60, seed=0), names=names)
+        assert isinstance(hospital.described(), Facts)
+
+
+def test_a_patient_column_is_no_feature(tmp_path: Path) -> None:
+    features, labels = table(90, seed=0)
+    features[:, 0] = np.arange(90) // 3
+    hospital = Hospital(tmp_path, features, labels, patient="marker_0", seed="a", strict=True)
+    facts = hospital.described()
+    assert isinstance(facts, Facts)
+    assert facts.shape == (FEATURES - 1,)
+    assert facts.examples is not None
+    assert facts.examples % 3 == 0
+    wrong = Hospital(tmp_path / "b", features, labels, patient="pid").described()
+    assert wrong == "data.csv: the patient column is not among its columns"

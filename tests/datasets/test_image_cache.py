@@ -1,0 +1,109 @@
+"""Decoded images are kept: read again without decoding, and never when a file has changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets.errors import DataError
+from datasets.image_cache import ImageCache
+from datasets.images import Faults, read_images
+
+SIDE, COUNT = 8, 5
+BYTES = COUNT * SIDE * SIDE
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    rng = np.random.default_rng(0)
+    made = {}
+    for number in range(COUNT):
+        path = tmp_path / "data" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE), np.uint8)).save(path)
+        made[f"row {number}"] = path
+    return made
+
+
+def read(files: dict[str, Path], cache: ImageCache | None, size: int = 0) -> np.ndarray:
+    problems: list[DataError] = []
+    images = read_images(files, size, Faults(Path("labels.csv"), "labels.csv"), problems, cache)
+    if problems:
+        raise DataError.join(problems)
+    return images
+
+
+def spoil(path: Path, *, noticed: bool) -> None:
+    """Write nonsense of the same length into a file; its time tells, or does not."""
+    before = path.stat()
+    path.write_bytes(b"x" * before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + noticed))
+
+
+def test_what_is_kept_is_what_was_decoded_and_is_not_decoded_again(files: dict[str, Path], tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path / "cache", 10**6)
+    plain = read(files, None)
+    assert np.array_equal(read(files, cache), plain)
+    for path in files.values():
+        spoil(path, noticed=False)
+    assert np.array_equal(read(files, cache), plain)
+
+
+@pytest.mark.parametrize("change", ["time", "size", "order", "scale"])
+def test_whatever_changes_is_read_anew(files: dict[str, Path], tmp_path: Path, change: str) -> None:
+    cache, size = ImageCache(tmp_path / "cache", 10**6), 0
+    before = read(files, cache)
+    first, *_, last = files.values()
+    if change == "time":
+        spoil(first, noticed=True)
+        with pytest.raises(DataError, match="cannot be read"):
+            read(files, cache)
+        assert len(list((tmp_path / "cache").iterdir())) <= 2, "a draft at most"
+        return
+    if change == "size":
+        Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(last)
+    if change == "order":
+        files = dict(reversed(files.items()))
+    if change == "scale":
+        size = SIDE // 2
+    after = read(files, cache, size)
+    assert np.array_equal(after, read(files, None, size))
+    assert not np.array_equal(after, before)
+
+
+def test_a_damaged_file_is_made_again(files: dict[str, Path], tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path / "cache", 10**6)
+    plain = np.array(read(files, cache))  # a copy: what is mapped goes with its file
+    [place] = (tmp_path / "cache").iterdir()
+    for content in (b"", place.read_bytes()[:100], b"\0" * 500):
+        place.unlink()
+        place.write_bytes(content)
+        assert np.array_equal(read(files, cache), plain)
+
+
+def test_of_what_is_too_much_the_oldest_goes(files: dict[str, Path], tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path / "cache", 1000)  # room for two, with their headers
+    places = []
+    for number in range(3):
+        read(dict(list(files.items())[: COUNT - number]), cache)
+        places.append(cache.place(dict(list(files.items())[: COUNT - number]), 0))
+        for age, place in enumerate(reversed(places)):
+            if place.exists():
+                os.utime(place, (1e9 - age, 1e9 - age))
+    assert [place.exists() for place in places] == [False, True, True]
+
+
+@pytest.mark.parametrize("bound", [0, BYTES - 1])
+def test_without_room_they_are_in_memory(files: dict[str, Path], tmp_path: Path, bound: int) -> None:
+    cache = ImageCache(tmp_path / "cache", bound)
+    assert np.array_equal(read(files, cache), read(files, None))
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_where_nothing_can_be_written_they_are_in_memory(files: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the folder's place")
+    assert np.array_equal(read(files, ImageCache(tmp_path / "cache", 10**6)), read(files, None))

@@ -1,0 +1,153 @@
+"""A study file: hospitals' own tables, each in its own spelling, become the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bin.run import REPO
+from config.study import read_study
+from datasets.errors import DataError
+from datasets.site.study import Study
+from datasets.sources.heart_disease import FEATURES, HOSPITALS
+from keys import ConfigError
+
+STUDY = """
+delimiter = ";"
+decimal = ","
+missing = ["k.A."]
+patient = "Fall"
+[label]
+column = "Befund"
+negative = ["gesund", 0]
+positive = ["krank", "schwer krank"]
+[columns.Alter]
+unit = "years"
+range = [0, 120]
+[columns.Geschlecht]
+codes = { w = 0, m = 1 }
+[columns.Dosis]
+missing = ["-1"]
+"""
+TABLE = """Fall;Befund;Dosis;Geschlecht;Alter;Notiz
+p1;gesund;1,5;w;40;am 3.4.2020
+p2;Krank;-1,0;M;51;
+p3;SCHWER KRANK;,25;k.a.;62;
+p4;0;2e1;;k.A.;
+"""
+
+
+def study(folder: Path, text: str = STUDY) -> Study:
+    (folder / "study.toml").write_text(text, encoding="utf-8")
+    return read_study(str(folder / "study.toml"))
+
+
+def table(folder: Path, text: str = TABLE) -> Path:
+    (folder / "data.csv").write_text(text, encoding="utf-8")
+    return folder / "data.csv"
+
+
+def test_a_table_in_its_own_spelling_becomes_numbers(tmp_path: Path) -> None:
+    it, file = study(tmp_path), table(tmp_path)
+    assert it.place(str(tmp_path)) == file
+    frame = it.table(file)
+    assert list(frame["Alter"]) == ["40.0", "51.0", "62.0", ""]
+    assert list(frame["Geschlecht"]) == ["0.0", "1.0", "", ""]
+    assert list(frame["Dosis"]) == ["1.5", "", "0.25", "20.0"]
+    assert list(frame["Befund"]) == ["0", "1", "1", "0"]
+    assert list(frame["Fall"]) == ["p1", "p2", "p3", "p4"]
+    assert "Notiz" not in frame, "what the study does not name is not read"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("40", "121", "column 'Alter': row 1 ('121'): it must be from 0 to 120 years"),
+        ("40", "3.4.1980", "column 'Alter': row 1 ('3.4.1980'): dates are not taken"),
+        ("40", "1980-04-03", "row 1 ('1980-04-03'): dates are not taken"),
+        ("1,5", "1.500,5", "column 'Dosis': row 1 ('1.500,5'): it must be a number, with ',' before"),
+        ("1,5", "1_0", "row 1 ('1_0'): it must be a number"),
+        ("1,5", "inf", "row 1 ('inf'): it must be a number"),
+        (";w;", ";divers;", "column 'Geschlecht': row 1 ('divers'): allowed are w, m"),
+        ("gesund", "unklar", "label 'Befund': row 1 ('unklar'): the study takes gesund, 0, krank, schwer krank"),
+        ("Alter", "alter", "no column 'Alter', which the study names. Did you mean 'alter'?"),
+        ("p1;", "p1;;", "but line 2 has 7; is it separated by ';'?"),
+        ("Notiz", "Dosis", "Dosis names more than one column"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    file = table(tmp_path, TABLE.replace(old, new, 1))
+    with pytest.raises(DataError) as told:
+        study(tmp_path).table(file)
+    assert said in str(told.value)
+    value = new.strip(";")
+    assert value == "alter" or value not in told.value.public, "no value leaves the house"
+
+
+def test_all_is_told_at_once(tmp_path: Path) -> None:
+    file = table(tmp_path, TABLE.replace("40", "400").replace("gesund", "?").replace(";w;", ";x;"))
+    with pytest.raises(DataError) as told:
+        study(tmp_path).table(file)
+    assert str(told.value).startswith("3 problems")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"Fall;Befund\n", b"\xff\xfe\x00", b'"Fall;Befund\nx'])
+def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "data.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot be read|no rows"):
+        study(tmp_path).table(tmp_path / "data.csv")
+
+
+def test_one_file_is_read(tmp_path: Path) -> None:
+    it = study(tmp_path, 'file = "*.txt"\n' + STUDY)
+    with pytest.raises(DataError, match="none is"):
+        it.place(str(tmp_path))
+    for name in "ab":
+        (tmp_path / f"{name}.txt").touch()
+    with pytest.raises(DataError, match=r"2 files are named so: a\.txt, b\.txt"):
+        it.place(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "is no TOML"),
+        ("", "label"),
+        (STUDY.replace("decimal", "decimals"), "unknown key 'decimals'. Did you mean 'decimal'?"),
+        (STUDY.replace("unit", "units"), "unknown key 'columns.Alter.units'. Did you mean 'columns.Alter.unit'?"),
+        (STUDY.replace("[0, 120]", "[120, 0]"), "columns.Alter.range = [120.0, 0.0]: the first number must be below"),
+        (STUDY.replace('";"', '","'), "it is the decimal mark, too"),
+        (STUDY.replace('"krank"', '"Gesund"'), "label: 'gesund' means more than one class"),
+        (STUDY.replace('negative = ["gesund", 0]', ""), "name the texts of negative and of positive"),
+        (STUDY.replace('"Fall"', '"Alter"'), "'Alter' is the label or the patient, and no feature"),
+        ('header = ["Alter"]\n' + STUDY, "header: it lacks 'Geschlecht', 'Dosis', 'Befund', 'Fall'"),
+        (STUDY.replace('";"', '";;"'), "delimiter = ';;'"),
+    ],
+)
+def test_a_study_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        study(tmp_path, text)
+    assert said in str(told.value)
+
+
+@pytest.mark.parametrize("hospital", HOSPITALS)
+@pytest.mark.parametrize("header", [True, False])
+def test_uci_files_are_read_as_they_are_downloaded(
+    tmp_path: Path, data_root: str, hospital: str, header: bool
+) -> None:
+    """With and without the line of names that some copies have; the numbers are those of an independent reading."""
+    file = Path(data_root) / "heart_disease" / f"{hospital}.data"
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("age")]
+    names = ",".join([*FEATURES, "target"])
+    (tmp_path / f"processed.{hospital}.data").write_text("\n".join([names, *lines] if header else lines) + "\n")
+    it = read_study(str(REPO / "experiments" / "heart" / "study.toml"))
+    frame = it.table(it.place(str(tmp_path)))
+    expected = np.array([[np.nan if v in ("?", "-9") else float(v) for v in line.split(",")] for line in lines])
+    assert np.array_equal(frame["target"].astype(int), expected[:, -1] > 0)
+    for place, name in enumerate(FEATURES):
+        got = frame[name].replace("", "nan").astype(float).to_numpy()
+        zero_is_missing = name in ("trestbps", "chol")
+        want = np.where(expected[:, place] == 0, np.nan, expected[:, place]) if zero_is_missing else expected[:, place]
+        np.testing.assert_array_equal(got, want)

@@ -1,0 +1,34 @@
+"""What the tests of deployments share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from bin.run import free_port
+from server_app.submission import REPO, flower_environment, started
+from tests.deployment.processes import Guarded, until
+
+
+@pytest.fixture(scope="package")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A SuperLink with TLS that takes registered sites only."""
+    folder = tmp_path_factory.mktemp("guarded")
+    for name in ("certificates", "others"):
+        environment = os.environ | {"OUT": str(folder / name)}
+        subprocess.run([str(REPO / "bin" / "make_certs.sh")], env=environment, check=True, capture_output=True)
+    made = folder / "certificates"
+    fleet, control = free_port(), free_port()
+    command = ["flower-superlink", f"--ssl-ca-certfile={made}/ca.crt", f"--ssl-certfile={made}/superlink.crt"]
+    command += [f"--ssl-keyfile={made}/superlink.key", "--enable-supernode-auth", "--isolation=process"]
+    command += [f"--superexec-auth-secret-file={made}/superexec.secret", "--host=127.0.0.1", f"--port={control}"]
+    command += ["--fleet-api-type=grpc-rere", f"--fleet-api-address=0.0.0.0:{fleet}"]
+    with (
+        (folder / "superlink.log").open("w") as log,
+        started(command, flower_environment(folder), stdout=log, stderr=log),
+    ):
+        until(lambda: "Uvicorn running" in (folder / "superlink.log").read_text())
+        yield Guarded(folder, fleet, control)

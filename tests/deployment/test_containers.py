@@ -1,0 +1,303 @@
+"""docker-compose.yml with a real engine: the commands of its head, as they stand there, on real data.
+
+They build the image, start a coordinator and three hospitals, and train. A hospital is shut in, and can withdraw.
+`make containers` runs this file. The image and the build cache stay; all else is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+from sklearn.datasets import load_breast_cancer
+
+from bin.run import REPO
+from config import RunConfig
+from keys import read_overrides
+from tests.deployment.processes import untimed
+from tests.deployment.test_compose import COMPOSE, HOSPITALS, SERVICES
+from tests.server_app.sites import run_at, with_secret
+
+pytestmark = pytest.mark.containers
+
+IMAGE = SERVICES["superlink"]["image"]
+ADDED = 1.35e9  # bytes that the image may add to its base, python:slim, which has 0.13e9
+PATIENCE, LONG = 120.0, 900.0  # seconds; the latter for the build and the run
+NOWHERE = "198.51.100.1"  # an address on the internet that is nobody's (RFC 5737)
+
+# What the head of the file says to type; what it is for stands behind three spaces.
+HEAD = re.findall(r"^#   (\S.*?)(?: {3,}.*)?$", COMPOSE.read_text(encoding="utf-8"), re.MULTILINE)
+CERTIFICATES, FOLDERS, BUILD, COORDINATOR, REGISTER, EVERYBODY, RUN, RESULTS = HEAD
+
+
+@dataclass
+class Engine:
+    """Docker in a copy of the repository, with a project of its own."""
+
+    folder: Path
+    project: str
+
+    def __call__(self, command: str, timeout: float = PATIENCE) -> str:
+        """Run a line as a reader would type it; returns what it prints."""
+        done = self.tried(command, timeout)
+        assert done.returncode == 0, f"{command}\n{done.stdout[-6000:]}"
+        return done.stdout
+
+    def tried(self, command: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+        """Run a line that may fail."""
+        environment = os.environ | {"COMPOSE_PROJECT_NAME": self.project}
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+
+    def hand_over(self) -> None:
+        """Give the keys and the data to the containers' user, who is no root."""
+        if os.geteuid() == 0:
+            self("chown -R 1000:1000 certificates data")
+
+    def log(self, service: str) -> str:
+        """Return what a service has said."""
+        return self(f"docker compose logs --no-color {service}")
+
+    def until(self, reached: Callable[[], bool], service: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not reached():
+            assert time.monotonic() < deadline, self.log(service)
+            time.sleep(0.3)
+
+    def answered(self, hospital: str) -> int:
+        """How many messages a hospital has answered."""
+        return len(re.findall(r"run \d+: ", self.log(hospital)))
+
+    def numbers(self, hospital: str) -> list[str]:
+        """Return the number under which a hospital joined, each time that it did."""
+        return re.findall(r"joined, as number (\d+)", self.log(hospital))
+
+    def address(self, service: str, network: str) -> str:
+        """Return a service's address in a network."""
+        what = f'{{{{(index .NetworkSettings.Networks "{self.project}_{network}").IPAddress}}}}'
+        return self(f"docker inspect -f '{what}' $(docker compose ps -q {service})").strip()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The federation of the file's head, ready to train."""
+    folder = tmp_path_factory.mktemp("containers")
+    engine = Engine(folder, f"edelweiss-{uuid.uuid4().hex[:8]}")
+    if engine.tried("docker info && docker compose version").returncode:
+        pytest.fail("no Docker engine with compose v2 answers here (docker info): it takes one to test containers")
+    copy_of_the_repository(folder)
+    # The build finds packages as this machine does; whoever has 1000:1000 taken says so, as the head tells.
+    (folder / "docker-compose.override.yml").write_text("services: {superlink: {build: {network: host}}}\n")
+    if os.geteuid():
+        (folder / ".env").write_text(f"EDELWEISS_USER={os.geteuid()}:{os.getegid()}\n")
+    try:
+        engine(CERTIFICATES)
+        engine(FOLDERS)
+        for name, table in zip(HOSPITALS, tables(), strict=True):
+            table.to_csv(folder / "data" / name / "data.csv", index=False)
+        engine.hand_over()
+        engine(BUILD, LONG)
+        engine(COORDINATOR)
+        engine(f"docker compose up -d {HOSPITALS[0]}")  # too early
+        engine.until(lambda: "key is not registered" in engine.log(HOSPITALS[0]), HOSPITALS[0])
+        engine(REGISTER)
+        engine(EVERYBODY)
+        for name in HOSPITALS:
+            engine.until(lambda name=name: bool(engine.numbers(name)), name)  # type: ignore[misc]
+        yield engine
+    finally:
+        engine("docker compose --profile tools down --volumes --remove-orphans")
+
+
+def copy_of_the_repository(folder: Path) -> None:
+    """Copy what git has, or would have: no data, no results."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listing, cwd=REPO, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and (REPO / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPO / name, folder / name)
+
+
+def tables() -> list[pd.DataFrame]:
+    """Three hospitals of UCI's heart disease data; where they are not, three parts of the breast cancer data."""
+    hearts = Path(os.environ.get("EDELWEISS_DATA", "")) / "heart_disease"
+    if os.environ.get("EDELWEISS_DATA") and hearts.is_dir():
+        read = [pd.read_csv(hearts / f"{name}.data", na_values="?") for name in ("cleveland", "hungarian", "va")]
+        return [table.drop(columns="target").assign(label=(table.target > 0).astype(int)) for table in read]
+    cancer = load_breast_cancer(as_frame=True)
+    table = cancer.data.assign(label=1 - cancer.target)
+    return [table.iloc[place::3] for place in range(3)]
+
+
+def test_the_image_is_small_and_starts_without_any_network(engine: Engine) -> None:
+    """It holds each role's command, can train by itself, and has nothing that is no part of the app."""
+    alone = f"docker run --rm --network none --read-only --tmpfs /tmp --cap-drop ALL --workdir /app {IMAGE}"
+    for command in ("flower-superlink --help", "flower-superexec --help", "flwr --version"):
+        engine(f"{alone} {command}")
+    assert "--superlink" in engine(f"{alone} python -m client_app join --help")
+    run = """rounds=1 sites=2 evaluate-every=0 runs-dir="/tmp/runs" """
+    assert "results in /tmp/runs" in engine(f"{alone} python -m server_app --run-config '{run}'")
+    outside = engine(f"{alone} ls -A /app").split()
+    assert not {"tests", "docs", "data", "certificates", "docker-compose.yml", ".git"} & set(outside)
+    packages = engine(f"{alone} python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'").strip()
+    sizes = engine(f"{alone} du -sb {packages} /app")
+    assert sum(int(line.split()[0]) for line in sizes.splitlines()) < ADDED, sizes
+
+
+@pytest.mark.parametrize("name", HOSPITALS)
+def test_a_hospital_reaches_the_coordinator_and_nothing_else(engine: Engine, name: str) -> None:
+    """Neither by name nor by number, where a refusal would mean that it can."""
+    other = next(hospital for hospital in HOSPITALS if hospital != name)
+    gateway = "docker network inspect -f '{{(index .IPAM.Config 0).Gateway}}'"
+    machine = engine(f"{gateway} {engine.project}_{name}").strip()
+    closed = [f"{other}:9099", f"{engine.address(other, other)}:9099", f"{machine}:22", f"{machine}:9092"]
+    closed += [f"{engine.address('superlink', 'control')}:8000", f"{engine.address('superlink', 'fleet')}:9092"]
+    closed += ["serverapp:9099", f"{engine.address('serverapp', 'control')}:9099"]
+    closed += [f"{NOWHERE}:443", "example.org:443"]
+    answers = python(engine, name, PROBE, "superlink:9092", "superlink:8000", *closed).splitlines()
+    assert answers[:2] == ["superlink:9092 reached", "superlink:8000 refused"]
+    assert answers[2:] == [f"{target} away" for target in closed]
+    routes = engine(f"docker compose exec -T {name} cat /proc/net/route").splitlines()[1:]
+    assert len(routes) == 1, "there is its own network, and no way to anywhere"
+
+
+PROBE = """
+    import socket, sys
+    for target in sys.argv[1:]:
+        host, _, port = target.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=2)
+            print(target, "reached")
+        except ConnectionRefusedError:
+            print(target, "refused")
+        except OSError:  # no such name, no route, no answer
+            print(target, "away")
+"""
+
+
+@pytest.mark.parametrize("name", HOSPITALS)
+def test_a_hospital_has_no_privileges_and_writes_to_its_state_and_memory_only(engine: Engine, name: str) -> None:
+    lines = engine(f"docker compose exec -T {name} cat /proc/1/status").splitlines()
+    status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    assert {int(status[key], 16) for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert status["NoNewPrivs"] == "1"
+    assert "0" not in status["Uid"].split()
+    assert python(engine, name, WRITABLE).split() == ["/dev/mqueue", "/dev/shm", "/state", "/tmp"]
+    mounts = engine(f"docker compose exec -T {name} cat /proc/mounts").splitlines()
+    memory = {line.split()[1] for line in mounts if line.split()[0] in ("tmpfs", "shm", "mqueue")}
+    assert {"/dev/mqueue", "/dev/shm", "/tmp"} <= memory
+
+
+WRITABLE = """
+    import os
+    found = []
+    for folder, folders, files in os.walk("/"):
+        paths = [os.path.join(folder, name) for name in folders if folder != "/" or name not in ("proc", "sys")]
+        found += [path for path in paths if os.access(path, os.W_OK) and not os.path.islink(path)]
+        folders[:] = [os.path.basename(path) for path in paths if path not in found]
+        files = [os.path.join(folder, name) for name in files]
+        found += [path for path in files if os.path.isfile(path) and os.access(path, os.W_OK)]
+    print(*sorted(found))
+"""
+
+
+def test_the_doctor_finds_a_hospital_well_and_names_what_is_wrong(engine: Engine) -> None:
+    """With the settings of the container, in the container: the key is in use, for the hospital has joined."""
+    doctor = f"docker compose exec -T {HOSPITALS[0]} python -m client_app doctor --policy=/site.toml"
+    assert "error" not in engine(f"{doctor} --site={HOSPITALS[0]}")
+    wrong = engine.tried(f"{doctor} --superlink=superlink:9093")
+    assert wrong.returncode == 1
+    assert re.search(r"^error +port +superlink:9093 ", wrong.stdout, re.MULTILINE), wrong.stdout
+
+
+def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(engine: Engine, tmp_path: Path) -> None:
+    """The model is that of the local engine on the same data, where nobody is stopped.
+
+    The round after which it is stopped stays open while it is gone, because another hospital is held up.
+    """
+    victim, other, _ = HOSPITALS
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engine, RUN, LONG)
+        engine.until(lambda: engine.answered(other) > 2, other)
+        engine(f"docker compose pause {other}")
+        try:
+            engine.until(lambda: engine.answered(victim) == engine.answered(other) + 1, victim)
+            # An answer that has not been fetched when its site goes offline counts as missing.
+            everything = sum(engine.answered(name) for name in HOSPITALS)
+            engine.until(lambda: engine.log("superlink").count("confirm-message-received") == everything, "superlink")
+            engine(f"docker compose stop {victim}")
+            engine(f"docker compose start {victim}")
+            engine.until(lambda: len(engine.numbers(victim)) == 2, victim)
+        finally:
+            engine(f"docker compose unpause {other}")
+        run.result()
+
+    overrides = read_overrides([re.findall("--run-config '(.*)'", RUN)[0]])
+    secrets = {name: engine(f"docker compose exec -T {name} cat /state/policy/secret")[-64:] for name in HOSPITALS}
+    nodes = [with_secret(name, engine.folder / "data" / name, tmp_path / name, secrets[name]) for name in HOSPITALS]
+    quiet = run_at(RunConfig.parse(overrides | {"runs-dir": str(tmp_path / "quiet")}), nodes)
+
+    assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"
+    engine(RESULTS)
+    [folder] = (engine.folder / "results" / "runs").iterdir()
+    rounds, expected = untimed(folder), untimed(quiet.folder)
+    assert [line["round"] for line in rounds] == list(range(1, 11))
+    assert rounds[-1]["auroc"] == pytest.approx(expected[-1]["auroc"], abs=0.01)
+    assert rounds[-1]["auroc"] > 0.8
+    model = load_file(folder / "model.safetensors")
+    for name, array in load_file(quiet.folder / "model.safetensors").items():
+        np.testing.assert_allclose(model[name], array, rtol=1e-3, atol=1e-4)
+
+
+def test_a_hospital_can_withdraw_and_join_again_with_a_new_key(engine: Engine) -> None:
+    """What it has kept is removed; a key that was unregistered is never accepted again."""
+    name = HOSPITALS[-1]
+    [number] = engine.numbers(name)
+    flower = "docker compose run --rm flower supernode"
+    engine(f"docker compose rm --stop --force {name}")
+    engine(f"docker volume rm {engine.project}_{name}-state")
+    assert number in engine(f"{flower} list")
+    engine(f"{flower} unregister {number}")
+    assert number not in engine(f"{flower} list")
+    engine(f"docker compose up -d {name}")
+    engine.until(lambda: "key is not registered" in engine.log(name), name)
+    refusal = engine.tried(f"{flower} register /public/{name}.pub")
+    assert refusal.returncode
+    assert "already in use" in refusal.stdout
+
+    engine(f"docker compose rm --stop --force {name}")
+    (engine.folder / "certificates" / f"{name}.key").unlink()
+    engine(f"bin/make_certs.sh {name}")
+    engine.hand_over()
+    engine(f"{flower} register /public/{name}.pub")
+    engine(f"docker compose up -d {name}")
+    engine.until(lambda: bool(engine.numbers(name)), name)
+    assert engine.numbers(name) != [number]
+
+
+def python(engine: Engine, hospital: str, program: str, *arguments: str) -> str:
+    """Run a program in a hospital's container."""
+    (engine.folder / "program.py").write_text(dedent(program))
+    return engine(f"docker compose exec -T {hospital} python - {' '.join(arguments)} <program.py")

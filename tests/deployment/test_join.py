@@ -1,0 +1,211 @@
+"""``client_app join`` against a real SuperLink: it stays, runs no code but its own, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bin.run import free_port, superlink
+from keys import Value
+from server_app.submission import REPO, flower_environment, stage, started
+from tests.deployment.processes import PATIENCE, Federation, Guarded, deployment, until
+
+pytestmark = pytest.mark.slow
+
+JOB: dict[str, Value] = {"algorithm": "local-sgda", "problem": "saddle", "sites": 1, "rounds": 3, "local-steps": 1}
+
+
+class Site:
+    """A site process and what it says."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process, self.log = process, log
+
+    def said(self) -> str:
+        """Return its log."""
+        return self.log.read_text(encoding="utf-8")
+
+    def says(self, words: str, times: int = 1) -> None:
+        """Wait until its log has these words so often."""
+        until(lambda: self.said().count(words) >= times, self.said)
+
+
+@contextmanager
+def site(folder: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Site]:
+    """Run a site through the block."""
+    log = folder / f"site-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "client_app", "join", *options]
+    environment = environment or flower_environment(folder)
+    with log.open("w") as stream, started(command, environment, cwd=REPO, stdout=stream, stderr=stream) as process:
+        yield Site(process, log)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """An open SuperLink with one site."""
+    folder = tmp_path_factory.mktemp("open")
+    with deployment(folder, [{"partition-id": 0, "num-partitions": 1, "state-dir": str(folder / "state")}]) as running:
+        yield running
+
+
+def log_of(federation: Federation) -> str:
+    return (federation.home / "site-0.log").read_text(encoding="utf-8")
+
+
+def test_no_code_of_a_run_is_executed(federation: Federation, tmp_path: Path) -> None:
+    """Neither a foreign app nor ours in another release: its ClientApp would leave a mark as it is imported."""
+    for name, mend in {
+        "foreign": lambda text: text.replace('"server_app.app:app"', '"foreign:server"').replace(
+            '"client_app.app:app"', '"foreign:client"'
+        ),
+        "release": lambda text: text,
+    }.items():
+        app = stage(tmp_path / name)
+        mark = tmp_path / f"{name} was here"
+        at_site = "'join' in open('/proc/self/cmdline').read()"
+        trap = f"import pathlib\nif {at_site}: pathlib.Path({str(mark)!r}).touch()\n"
+        project = app / "pyproject.toml"
+        project.write_text(mend(project.read_text()).replace("fab-include = [", 'fab-include = ["foreign.py", '))
+        client = app / "client_app" / "app.py"
+        client.write_text(client.read_text().replace("import logging\n", f"import logging\n{trap}", 1))
+        (app / "foreign.py").write_text(trap + FOREIGN)
+        settings = tmp_path / f"{name}.toml"
+        settings.write_text(f'algorithm="local-sgda"\nproblem="saddle"\nsites=1\nrounds=1\nruns-dir="{tmp_path}"\n')
+        command = ["flwr", "run", str(app), "--stream", "--run-config", str(settings)]
+        run = subprocess.run(command, env=federation.environment, capture_output=True, text=True, timeout=PATIENCE)
+        refusal = re.search(r"this site runs version (\w+) of the app, the coordinator ([\w ]+):", run.stdout)
+        assert refusal, run.stdout + run.stderr
+        assert refusal[1] != refusal[2]
+        assert not mark.exists()
+        assert not list((federation.home / "site-0").rglob("*.py")), "nothing was unpacked either"
+    assert federation.sites[0].poll() is None
+
+
+FOREIGN = """
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+client = ClientApp()
+server = ServerApp()
+
+@server.main()
+def main(grid, context):
+    [node] = grid.get_node_ids()
+    question = Message(RecordDict({"give": ConfigRecord({"rows": "all"})}), node, "query")
+    [answer] = grid.send_and_receive([question], timeout=30)
+    print(answer.content)
+"""
+
+
+def test_told_to_end_it_finishes_the_message_at_hand(tmp_path: Path) -> None:
+    """A run of one long round goes through, though its site is told to end meanwhile; the next round waits in vain."""
+    options = {"partition-id": 0, "num-partitions": 1}
+    with deployment(tmp_path, [options]) as running:
+        job = JOB | {"rounds": 2, "local-steps": 30000, "evaluate-every": 0, "round-timeout": 8.0}
+        with ThreadPoolExecutor(1) as pool:
+            run = pool.submit(running.submit, job | {"runs-dir": str(tmp_path)})
+            until(lambda: "query" in log_of(running), lambda: log_of(running))
+            time.sleep(0.3)
+            running.sites[0].send_signal(signal.SIGTERM)
+            running.sites[0].wait(PATIENCE)
+            assert not run.result().ok
+        assert "told to end: after the message at hand" in log_of(running)
+        assert "train round 1" in log_of(running)
+        assert running.sites[0].returncode == 0
+        [metrics] = tmp_path.glob("*/metrics.jsonl")
+        assert len(metrics.read_text().splitlines()) == 1
+
+
+def test_it_joins_again_when_the_coordinator_was_gone_and_serves_one_run_after_another(tmp_path: Path) -> None:
+    fleet = f"127.0.0.1:{free_port()}"
+    environment = flower_environment(tmp_path)
+    arguments = ["--fleet-api-type", "grpc-rere", "--fleet-api-address", fleet]
+    options = [f"--superlink={fleet}", "--insecure", "--partition-id=0", "--num-partitions=1"]
+    with site(tmp_path, *options) as here:
+        here.says(f"nobody listens at {fleet}")
+        with superlink(tmp_path, environment, *arguments):
+            here.says("joined, as number")
+        with superlink(tmp_path, environment, *arguments):  # which knows nothing of the first one's sites
+            here.says("joined, as number", 2)
+            for name in "ab":
+                job = JOB | {"runs-dir": str(tmp_path), "run-name": name}
+                outcome = Federation(tmp_path, environment).submit(job)
+                assert outcome.ok, outcome.log + here.said()
+        assert here.process.poll() is None
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in "ab"]
+    records = [[json.loads(line)["distance-x"] for line in of_run] for of_run in lines]
+    assert records[0] == records[1]
+
+
+def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_it(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    folder, fleet, control = guarded.folder, guarded.fleet, guarded.control
+    options = [f"--superlink=127.0.0.1:{fleet}", f"--root-certificates={folder}/certificates/ca.crt"]
+    options += [f"--key={folder}/certificates/hospital-a.key", f"--state-dir={tmp_path / 'state'}"]
+    with site(tmp_path, *options) as here:
+        here.says("this site's key is not registered")
+        home = tmp_path / "home"
+        home.mkdir()
+        address = f'address = "127.0.0.1:{control}"\nroot-certificates = "{folder}/certificates/ca.crt"\n'
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "it"\n[superlink.it]\n{address}')
+        command = ["flwr", "supernode", "register", f"{folder}/certificates/public/hospital-a.pub"]
+        subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
+        here.says("joined, as number")
+        with site(tmp_path, *options) as second:
+            second.says("takes this site's key to be in use")
+            here.process.terminate()
+            assert here.process.wait(PATIENCE) == 0
+            second.says("joined, as number")
+
+
+def test_each_failure_to_connect_is_told_apart(guarded: Guarded, tmp_path: Path) -> None:
+    folder, fleet = guarded.folder, guarded.fleet
+    mine, other = f"--root-certificates={folder}/certificates/ca.crt", f"--root-certificates={folder}/others/ca.crt"
+    plain = free_port()
+    key, host = f"--key={folder}/certificates/hospital-b.key", os.uname().nodename
+    with superlink(tmp_path, flower_environment(tmp_path), "--fleet-api-type", "grpc-rere", "--fleet-api-address",
+                   f"127.0.0.1:{plain}"):  # fmt: skip
+        cases = {
+            "was not signed by the authority": [f"--superlink=127.0.0.1:{fleet}", other, key],
+            f"is not for the name {host}": [f"--superlink={host}:{fleet}", mine, key],
+            "one side uses TLS and the other does not": [f"--superlink=127.0.0.1:{fleet}", "--insecure"],
+            "answers without TLS": [f"--superlink=127.0.0.1:{plain}", mine, key],
+            "nobody listens at": [f"--superlink=127.0.0.1:{free_port()}", mine, key],
+            "nowhere.invalid cannot be resolved": ["--superlink=nowhere.invalid:9092", mine, key],
+        }
+        with ExitStack() as stack:
+            sites = {words: stack.enter_context(site(tmp_path, *options)) for words, options in cases.items()}
+            for words, here in sites.items():
+                here.says(words)
+                assert here.said().count("WARNING") == 1, here.said()
+
+
+def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
+    locked = tmp_path / "locked.key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "secret", "-f", str(locked)], check=True)
+    (tmp_path / "bad.pem").write_text("no certificate")
+    (tmp_path / "site.toml").write_text('superlink = "x"\nstat-dir = "/state"\ninsecure = true\nkey = "k"\n')
+    for options, words in (
+        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "did you mean 'state-dir'", "of no use with"]),
+        (["--superlink=a:1", f"--key={locked}", f"--root-certificates={locked}"], ["no certificate in PEM"]),
+        (["--superlink=a:1", f"--key={locked}", "--insecure"], ["of no use with insecure"]),
+        ([], ["superlink is missing", "name the coordinator's ca.crt"]),
+    ):
+        command = [sys.executable, "-m", "client_app", "join", *options]
+        done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert all(word in done.stderr for word in words), done.stderr
+        assert "Traceback" not in done.stderr
