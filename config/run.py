@@ -115,9 +115,10 @@ class RunConfig(BaseModel):
     # Who takes part, and what happens when somebody does not.
     sites: Positive = Field(8, description="K: how many sites the run is for")
     min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
-                                 "waits for all (cdma: for no more)")  # fmt: skip
+                                 "waits for all but those that are away (cdma: for no more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
-    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a site that stays silent")
+    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a site that stays silent "
+                                   "or away")
     on_bad_update: Literal["skip", "stop"] = Field("skip", description="on NaN or infinity in a site's answer; from "
                                                    "most sites it always stops")  # fmt: skip
     loss_bound: Above0 = Field(1e6, description="a loss above it, at a site or the coordinator (saddle: a distance), "

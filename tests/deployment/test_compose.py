@@ -21,10 +21,11 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from bin.run import REPO, Outcome, flower_environment, free_port, started, submit
+from bin.run import free_port
 from client_app.audit import Audit
 from config import RunConfig
 from keys import Value
+from server_app.submission import REPO, Outcome, flower_environment, started, submit
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
