@@ -38,8 +38,9 @@ from PIL import Image
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
-from bin.run import free_port, started  # noqa: E402
+from bin.run import free_port  # noqa: E402
 from config import RunConfig  # noqa: E402
+from server_app.submission import started  # noqa: E402
 from tests.deployment.processes import Federation, deployment  # noqa: E402
 from tests.server_app.sites import run_at  # noqa: E402
 

@@ -19,37 +19,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import sysconfig
 import tempfile
-import threading
 import time
-import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from keys import ConfigError, Value, flatten, read_overrides, to_toml, with_resumed  # noqa: E402
+from keys import ConfigError, Value, flatten  # noqa: E402
+from server_app.submission import app_table, flower_environment, read_run_config, started, submit  # noqa: E402
 
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
-STOP_TIMEOUT = 5.0  # seconds to end in peace
-WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
-
-STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
 
 
 def main() -> int:
@@ -59,11 +47,7 @@ def main() -> int:
     defaults = flatten(app_table()["config"])
     overrides: dict[str, Value] = {"runs-dir": str(REPO / "runs")}
     try:
-        overrides |= with_resumed(read_overrides(args.run_config))
-        if overrides.keys() - defaults.keys():
-            from config import RunConfig  # slow to import, and it says which key was meant
-
-            RunConfig.parse(overrides)
+        overrides |= read_run_config(args.run_config)
     except ConfigError as error:
         return complain(str(error))
     for key in overrides:  # the app runs elsewhere
@@ -82,13 +66,9 @@ def main() -> int:
                 overrides,
                 federation_config=federation,
                 show=lambda line: print(line, end="", flush=True),
-                stop=stop,
+                stop=lambda _: stop(),
             )
-    if outcome.ok:
-        return 0
-    reason = outcome.details.partition("exception: ")[2] or outcome.details
-    shown = reason in outcome.log  # a mistake in the run-config, say: once is enough
-    return complain("the run failed, see above" if shown else f"the run failed: {outcome.status}, {outcome.details}")
+    return 0 if outcome.ok else complain(outcome.why)
 
 
 def is_path(key: str) -> bool:
@@ -113,63 +93,6 @@ def parse_arguments() -> argparse.Namespace:
         help="more for Flower's simulation, such as 'client-resources-num-gpus=0.25'",
     )
     return parser.parse_args()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    status: str
-    """Flower's words, such as "finished:completed" or "finished:failed"."""
-    details: str
-    """Why, in a line: the exception of the ServerApp."""
-    log: str
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "finished:completed"
-
-
-def submit(
-    home: Path,
-    environment: Mapping[str, str],
-    run_config: Mapping[str, Value],
-    *,
-    federation_config: str = "",
-    show: Callable[[str], None] = lambda line: None,
-    stop: Callable[[], None] | None = None,
-    timeout: float | None = None,
-) -> Outcome:
-    """Run the app on the SuperLink of `home` to its end; when interrupted, `stop` it and show what it says to that."""
-    settings = home / "run.toml"
-    settings.write_text(to_toml(run_config), encoding="utf-8")
-    command = ["flwr", "run", str(stage(home / "app")), "--stream", "--run-config", str(settings)]
-    command += ["--federation-config", federation_config] if federation_config else []
-    lines: list[str] = []
-
-    def follow(timeout: float | None) -> None:
-        with ends_after(timeout, flwr):
-            for line in flwr.stdout or ():
-                lines.append(line)
-                show(line)
-
-    with started(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as flwr:
-        try:
-            follow(timeout)
-        except (KeyboardInterrupt, SystemExit):
-            if stop and STARTED.search("".join(lines)):
-                complain("stopping the run, it writes what it reached; once more, and it ends at once")
-                stop()
-                follow(WRITE_TIMEOUT)
-            raise
-    log = "".join(lines)
-    if not (found := STARTED.search(log)):
-        return Outcome("refused", "Flower did not start it, see above", log)
-    # `flwr run --stream` returns 0 for a failed run too, so ask.
-    listing = ["flwr", "list", "--run-id", found[1], "--format", "json"]
-    answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    run = json.loads(answer.stdout)["runs"][0]
-    return Outcome(run["status"], run["status-details"], log)
 
 
 @contextmanager
@@ -210,80 +133,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def started(command: list[str], environment: Mapping[str, str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own; the whole group ends with the block, however the block ends."""
-    # Never in the repository: Ray puts the start directory first on its workers' path, before the bundle.
-    options = {"cwd": environment["FLWR_HOME"]} | options
-    process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
-    try:
-        yield process
-    finally:
-        end_group(process)
-
-
-@contextmanager
-def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process if the block takes longer than this many seconds."""
-    watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.cancel()
-
-
-def end_group(process: subprocess.Popen[str]) -> None:
-    """End a group leader and what it started: ask first, then insist."""
-    deadline = time.monotonic() + STOP_TIMEOUT
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, signum)
-            while signum == signal.SIGTERM and time.monotonic() < deadline:
-                process.poll()  # reaps the leader, else its zombie keeps the group alive
-                os.killpg(process.pid, 0)
-                time.sleep(0.05)
-        except ProcessLookupError:
-            break
-    process.wait()
-
-
-def flower_environment(home: Path) -> dict[str, str]:
-    """This process's environment, with Flower and Ray told to keep to themselves."""
-    scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by bare name
-    return os.environ | {
-        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONUNBUFFERED": "1",  # the log as it comes, although it goes through a pipe
-        "FLWR_HOME": str(home),
-        # Else `uv sync` installs the dependencies anew for every run, gigabytes of them.
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default of 1 only adds waiting here
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's coming default: a client that reserves no GPU may still see one. Silences a warning, too.
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }
-
-
-def stage(folder: Path) -> Path:
-    """Copy what the bundle will hold, and nothing else."""
-    for pattern in ["pyproject.toml", *app_table()["fab-include"]]:
-        for source in REPO.glob(pattern):
-            target = folder / source.relative_to(REPO)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-    return folder
-
-
-def app_table() -> dict[str, Any]:
-    """[tool.flwr.app] of pyproject.toml."""
-    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
-    table: dict[str, Any] = project["tool"]["flwr"]["app"]
-    return table
-
-
 def healthy(url: str) -> bool:
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=1) as answer:
@@ -292,9 +141,8 @@ def healthy(url: str) -> bool:
         return False
 
 
-def complain(*messages: str) -> int:
-    for message in messages:
-        print(f"run.py: {message}", file=sys.stderr)
+def complain(text: str) -> int:
+    print(f"run.py: {text}", file=sys.stderr)
     return 1
 
 

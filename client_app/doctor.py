@@ -202,11 +202,28 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
             yield Finding("error", "data", "none: name the folder of this site's data as data-dir")
         return
 
+    from client_app.policy import Policy
+    from client_app.site import study_of
     from datasets import DataConfig, DataError, load_site
 
     try:
-        label = config.label or DataConfig(dataset="site").label
-        data = load_site(DataConfig(dataset="site", data_dir=config.data_dir, label=label), 0, 1)
+        policy = Policy.read(config.policy)
+    except ConfigError as error:
+        yield Finding("error", "rules", "; ".join(error.problems))
+        return
+    yield Finding("ok", "rules", f"of {config.policy}" if config.policy else "none of your own: those that protect")
+    try:
+        data = load_site(
+            DataConfig(
+                dataset="site",
+                data_dir=config.data_dir,
+                label=config.label or DataConfig(dataset="site").label,
+                study=study_of(config.study),
+                patient=policy.patient,
+            ),
+            0,
+            1,
+        )
     except DataError as error:
         yield Finding("error", "data", str(error))
         return

@@ -15,7 +15,8 @@ from client_app.policy import Policy
 from client_app.policy.protect import no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
-from datasets import Cohort, DataConfig, Facts, ImageCache, SiteData, forget_data, load_site, stamp
+from config.study import read_study
+from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, SiteData, forget_data, load_site, stamp
 from datasets.config import SITE
 from keys import Value, arguments, from_record
 from models import resolve_device
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
 
     from datasets import Samples
+    from datasets.site.study import Study
     from problems import Arrays
 
 Options = tuple[tuple[str, Value], ...]
@@ -65,6 +67,21 @@ def forget_all() -> None:
     for cached in (cached_problem, dimension, prepared, data_hash):
         cached.cache_clear()
     forget_data()
+
+
+def study_of(file: str) -> Study | None:
+    """Read the study that a site's operator was given; None without one.
+
+    Raises
+    ------
+    DataError
+        When it cannot be used.
+    """
+    try:
+        return read_study(file) if file else None
+    except ConfigError as error:
+        public = "this site's study file cannot be used; the site's own log says why"
+        raise DataError(str(error), public) from None
 
 
 def provenance(run: RunConfig, d: int) -> Provenance:
@@ -154,10 +171,13 @@ class OpenSite:
             )
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
+        policy = Policy.read(node.policy)
+        if policy.asks and not node.state_dir:
+            missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if missing:
             raise ConfigError("node-config", missing)
         torch.set_num_threads(run.threads)
-        return cls(run, node, Policy.read(node.policy), context.run_id)
+        return cls(run, node, policy, context.run_id)
 
     @property
     def guarded(self) -> bool:
@@ -189,10 +209,9 @@ class OpenSite:
             config = replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
         if not self.guarded:
             return config
-        own = self.policy
-        return replace(
-            config, key=self.key, patient=own.patient, holdout_share=own.holdout_share, stamp=stamp(config.data_dir)
-        )
+        own, study = self.policy, study_of(self.node.study)
+        config = replace(config, study=study, stamp=stamp(config.data_dir, study))
+        return replace(config, key=self.key, patient=own.patient, holdout_share=own.holdout_share)
 
     def data_hash(self) -> str:
         """Return a hash of the site's own data."""

@@ -25,6 +25,8 @@ class SiteConfig(BaseModel):
     data_dir: str = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
     state_dir: str = Field("", description="folder for the site's memory and its own models, which survives a restart; "
                            "default: a private folder for temporary files, never what a run says")  # fmt: skip
+    study: str = Field("", description="TOML file in which the coordinator says what the columns of a table mean; then "
+                       "yours may be in your own spelling")  # fmt: skip
     label: str = Field("", description="the label column; default: the run's label")
     policy: str = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules that "
                         "protect patients")  # fmt: skip

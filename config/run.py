@@ -97,7 +97,8 @@ class RunConfig(BaseModel):
     thin_share: Share = Field(0.1, description="its share among the training samples afterwards; 0: leave; never "
                               'applied to "site" or where all classes are kept')  # fmt: skip
     test_share: Share = Field(0.25, description="common test set of data that come without one")
-    holdout_share: Share = Field(0.2, description="what each site keeps back to evaluate on")
+    holdout_share: Share = Field(0.2, description="what each site keeps back to evaluate on; of its own data a "
+                                "hospital says it")  # fmt: skip
     personal_test: bool = Field(False, description="instead of that, a site is given the part of the common test set "
                                 "that has its own class mix")  # fmt: skip
     folds: Natural = Field(0, description="k-fold cross-validation within each site: holdout-share and test-share play "
@@ -114,9 +115,10 @@ class RunConfig(BaseModel):
     # Who takes part, and what happens when somebody does not.
     sites: Positive = Field(8, description="K: how many sites the run is for")
     min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
-                                 "waits for all (cdma: for no more)")  # fmt: skip
+                                 "waits for all but those that are away (cdma: for no more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
-    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a site that stays silent")
+    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a site that stays silent "
+                                   "or away")
     on_bad_update: Literal["skip", "stop"] = Field("skip", description="on NaN or infinity in a site's answer; from "
                                                    "most sites it always stops")  # fmt: skip
     loss_bound: Above0 = Field(1e6, description="a loss above it, at a site or the coordinator (saddle: a distance), "

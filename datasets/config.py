@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datasets.errors import DataError
 from datasets.image_cache import ImageCache
 from datasets.partition import PARTITIONS
+from datasets.site.study import Study
 from datasets.sources import SOURCES
 from keys import hint
 
@@ -63,6 +64,8 @@ class DataConfig:
     patient
         Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
         for equal ones.
+    study
+        What a site's table means, where it is in the hospital's own spelling; `label` then plays no part.
     key
         In hexadecimal digits: the secret by which a site chooses whom it holds out, patient by patient, see
         `datasets.identity`. Empty: the seed chooses.
@@ -99,6 +102,7 @@ class DataConfig:
     fold: int = 0
     label: str = "label"
     patient: str = ""
+    study: Study | None = None
     key: str = ""
     stamp: tuple[int, int] = (0, 0)
     image_cache: ImageCache | None = None

@@ -23,6 +23,7 @@ from datasets.image_cache import ImageCache
 from datasets.partition import Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
+from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
 from datasets.splits import dealt, dealt_alike, stratified, thinned
@@ -174,17 +175,30 @@ def _source(dataset: str, places: Places, image_size: int) -> Source:
 
 @lru_cache(maxsize=4)
 def _site_source(
-    folder: str, label: str, binary: bool, size: int, cache: ImageCache | None, patient: str, stamp: tuple[int, int]
+    folder: str,
+    label: str,
+    binary: bool,
+    size: int,
+    cache: ImageCache | None,
+    patient: str,
+    study: Study | None,
+    stamp: tuple[int, int],
 ) -> Source:
-    return read_site(folder, label, binary, size, cache, patient)
+    return read_site(folder, label, binary, size, cache, patient, study)
 
 
 @lru_cache(maxsize=16)
 def _pool(config: DataConfig, places: Places) -> _Pool:
     if config.dataset == SITE:
-        cache = config.image_cache
         source = _site_source(
-            config.data_dir, config.label, config.binary, config.image_size, cache, config.patient, config.stamp
+            config.data_dir,
+            config.label,
+            config.binary,
+            config.image_size,
+            config.image_cache,
+            config.patient,
+            config.study,
+            config.stamp,
         )
     else:
         source = _source(config.dataset, places, config.image_size)

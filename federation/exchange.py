@@ -1,4 +1,8 @@
-"""One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites."""
+"""One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites.
+
+A site that dies, stalls or is restarted with a message at hand is asked again when it is back. It answers from what it
+remembered before, so that it makes no difference how often it was asked.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
 from federation.errors import RunError
 from federation.wire import not_finite, size, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
-    from flwr.app import Message
     from flwr.serverapp import Grid
 
     from federation.sites import Site
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
+LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
+LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
 
 
 @dataclass
@@ -34,12 +39,12 @@ class Exchange:
     grid : Grid
         Any engine's.
     timeout : float
-        Seconds to wait for the answers to one set of messages.
+        Seconds to wait for the answers to one set of messages, sites that are away included.
     sites : sequence of Site
         All sites, sorted by index.
     min_replies : int
-        Fewer usable answers than this stop the run. 0: every site has to answer, but an update that is left out for its
-        values is an answer too, as long as one is usable.
+        Fewer usable answers than this stop the run; with as many, it does not wait for sites that are away. 0: every
+        site has to answer, but an update that is left out for its values is an answer too, as long as one is usable.
     on_bad_update : str
         ``"skip"`` leaves an update with a NaN or an infinity out; ``"stop"`` ends the run there.
     warn : Callable[[str], None]
@@ -48,6 +53,8 @@ class Exchange:
         Told how many of the sites that were asked have answered, whenever some have.
     advice : str
         What to do about an update that is not finite.
+    say : Callable[[str], None]
+        Told when a site goes away and when it is back.
 
     Attributes
     ----------
@@ -67,6 +74,7 @@ class Exchange:
     warn: Callable[[str], None] = print
     heard: Callable[[int, int], None] = lambda answered, asked: None
     advice: str = "Lower the step size"
+    say: Callable[[str], None] = print
     bytes_down: int = 0
     bytes_up: int = 0
     waiting: float = 0.0
@@ -75,6 +83,8 @@ class Exchange:
     def __post_init__(self) -> None:
         """Index the sites by their address."""
         self.by_node = {site.node_id: site for site in self.sites}
+        self._away: set[Site] = set()
+        self._since: dict[int, str] = {}  # when each node was last started, as the SuperLink has it
 
     def cost(self) -> dict[str, float]:
         """Return what this run has cost so far: bytes-down, bytes-up, seconds-waiting."""
@@ -97,7 +107,7 @@ class Exchange:
         messages : sequence of Message
             At most one to each site.
         min_replies : int, optional
-            Overrides the run's; then nobody's answer is dropped for being late.
+            How many usable answers are needed, in place of the run's; then nobody's answer is dropped for being late.
         first_come : numpy.random.Generator, optional
             If given, the exchange ends as soon as ``min_replies`` usable answers are there, unless that is 0, and drops
             later ones. It draws the order in which messages leave; otherwise the last of the sites that share a process
@@ -110,13 +120,14 @@ class Exchange:
         """
         wanted, asked = self.min_replies if min_replies is None else min_replies, len(messages)
         required = min(wanted, asked) or asked
+        enough = max(required, min(self.min_replies, asked) or asked)  # not to wait for those who are away
         failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
         rush = first_come if wanted and min_replies is None else None
-        answers = self._answers(messages) if rush is None else self._first(messages, required, rush)
+        answers = self._answers(messages, enough) if rush is None else self._first(messages, required, rush)
         del messages  # here and below: a message's vectors live until it has been answered, not until all have been
         for site, answer in answers:
-            failure = self._failure(answer)
+            failure = "is away" if answer is None and site in self._away else self._failure(answer)
             if failure is None and answer is not None:
                 arrays = _arrays(answer)
                 self.bytes_up += size(arrays)
@@ -141,67 +152,125 @@ class Exchange:
                 f"{usable} of {asked} sites gave a usable answer, {required} are needed"
                 f"{advice}:\n  " + "\n  ".join(listed)
             )
+        if usable < asked and rush is None:
+            self.say(f"goes on with {usable} of {asked} sites")
 
-    def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[Site, Message | None]]:
+    def _answers(self, messages: Sequence[Message], enough: int) -> Iterator[tuple[Site, Message | None]]:
         """Yield every addressed site with its answer, or None after the timeout, in the order of the sites."""
-        asked = self._push(sorted(messages, key=lambda message: self._addressee(message).index))
+        messages = sorted(messages, key=lambda message: self._addressee(message).index)
+        sites = [self._addressee(message) for message in messages]
+        arrivals = self._arrivals(messages, enough)
         del messages
-        arrivals = self._arrivals(asked)
-        arrived: dict[str, Message] = {}
-        for identifier, site in asked.items():
-            while identifier not in arrived and (answer := next(arrivals, None)):
-                arrived[answer.metadata.reply_to_message_id] = answer
-            yield site, arrived.pop(identifier, None)
+        arrived: dict[Site, Message] = {}
+        for site in sites:
+            while site not in arrived and (arrival := next(arrivals, None)):
+                arrived[arrival[0]] = arrival[1]
+            yield site, arrived.pop(site, None)
 
     def _first(
         self, messages: Sequence[Message], enough: int, random: np.random.Generator
     ) -> Iterator[tuple[Site, Message | None]]:
         """Yield the sites that answered until there were enough usable answers; if they never are, all sites."""
-        asked = self._push([messages[i] for i in random.permutation(len(messages))])
+        messages = [messages[i] for i in random.permutation(len(messages))]
+        sites = [self._addressee(message) for message in messages]
+        arrivals = self._arrivals(messages, enough)
         del messages
-        arrived: dict[str, Message] = {}
+        arrived: dict[Site, Message] = {}
         usable = 0
-        for answer in self._arrivals(asked):
-            identifier = answer.metadata.reply_to_message_id
-            arrived[identifier] = answer
-            usable += self._failure(answer) is None and not not_finite(_arrays(answer))
+        for site, answer in arrivals:
+            arrived[site] = answer
+            usable += self._usable(answer)
             if usable == enough:
-                asked = {identifier: asked[identifier] for identifier in arrived}
+                sites = list(arrived)
                 break
-        for identifier, site in sorted(asked.items(), key=lambda item: item[1].index):
-            yield site, arrived.pop(identifier, None)
+        for site in sorted(sites, key=lambda site: site.index):
+            yield site, arrived.pop(site, None)
 
     def _addressee(self, message: Message) -> Site:
         return self.by_node[message.metadata.dst_node_id]
 
-    def _push(self, messages: Sequence[Message]) -> dict[str, Site]:
-        """Send the messages; return whom an answer to which identifier comes from."""
+    def _arrivals(self, messages: Sequence[Message], enough: int) -> Iterator[tuple[Site, Message]]:
+        """Yield answers as they come: until all have, until only sites are missing that are away, or the time is up."""
+        asked, usable = len(messages), 0
         self.bytes_down += sum(size(_arrays(message)) for message in messages)
-        # A site that cannot be reached has no identifier: one that no one answers to takes its place.
-        identifiers = self.grid.push_messages(messages)
-        return {
-            identifier or f"unreachable-{message.metadata.dst_node_id}": self._addressee(message)
-            for message, identifier in zip(messages, identifiers, strict=True)
-        }
-
-    def _arrivals(self, asked: Collection[str]) -> Iterator[Message]:
-        """Yield answers as they come, until all have or the time is up."""
-        missing = {identifier for identifier in asked if not identifier.startswith("unreachable")}
-        deadline, wait = time.monotonic() + self.timeout, SHORTEST_WAIT
-        while missing and (started := time.monotonic()) < deadline:
-            answers = [a for a in self.grid.pull_messages(missing) if a.metadata.reply_to_message_id in missing]
-            missing -= {answer.metadata.reply_to_message_id for answer in answers}
+        if not self._since:
+            self._since = self._nodes()
+        deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
+        waiting, away = self._push(messages)
+        del messages
+        while (waiting or (away and usable < enough)) and (started := time.monotonic()) < deadline:
+            answers = []
+            for answer in self.grid.pull_messages(set(waiting)) if waiting else ():
+                if message := waiting.pop(answer.metadata.reply_to_message_id, None):
+                    if answer.has_error() and answer.error.code in LOST:
+                        away.append(self._gone(message))
+                        continue
+                    site = self._addressee(message)
+                    self._back(site, "is back")
+                    usable += enough < asked and self._usable(answer)
+                    answers.append((site, answer))
             wait = SHORTEST_WAIT if answers else min(wait * 1.5, LONGEST_WAIT)
             if not answers:
+                if started - looked > (QUICK_LOOK if away else LOOK):
+                    looked = started
+                    self._ask_again(waiting, away)
                 time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
             self.waiting += time.monotonic() - started
             if answers:
-                self.heard(len(asked) - len(missing), len(asked))
+                self.heard(asked - len(waiting) - len(away), asked)
             yield from answers
+
+    def _push(self, messages: Sequence[Message]) -> tuple[dict[str, Message], list[Message]]:
+        """Send messages; return those that are on their way, by identifier, and those whose sites are not there."""
+        waiting, away = {}, []
+        for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
+            if identifier:
+                waiting[identifier] = message
+            else:
+                away.append(self._gone(message))
+        return waiting, away
+
+    def _ask_again(self, waiting: dict[str, Message], away: list[Message]) -> None:
+        """Send what was lost to the sites that are back, and to those that were restarted before anybody noticed."""
+        there = self._nodes()
+        again = [message for message in away if message.metadata.dst_node_id in there]
+        away[:] = [message for message in away if message.metadata.dst_node_id not in there]
+        for identifier, message in list(waiting.items()):
+            node = message.metadata.dst_node_id
+            if there.get(node, self._since.get(node)) != self._since.get(node):
+                self._away.add(self._addressee(message))
+                again.append(waiting.pop(identifier))
+        self._since |= there
+        if again:
+            for message in again:
+                self._back(self._addressee(message), "is back, and asked again")
+            copies = [Message(m.content, m.metadata.dst_node_id, m.metadata.message_type) for m in again]
+            sent, gone = self._push(copies)
+            waiting |= sent
+            away += gone
+
+    def _nodes(self) -> dict[int, str]:
+        """Return who is there, and since when; engines without a SuperLink do not say."""
+        return {node.node_id: str(node.last_activated_at) for node in self.grid.get_nodes()}
+
+    def _gone(self, message: Message) -> Message:
+        """Say, once, that a message's site is away."""
+        if (site := self._addressee(message)) not in self._away:
+            self._away.add(site)
+            self.say(f"site {site.name!r} is away; it is asked again when it is back")
+        return message
+
+    def _back(self, site: Site, said: str) -> None:
+        if site in self._away:
+            self._away.discard(site)
+            self.say(f"site {site.name!r} {said}")
+
+    def _usable(self, answer: Message) -> bool:
+        return self._failure(answer) is None and not not_finite(_arrays(answer))
 
     def _failure(self, answer: Message | None) -> str | None:
         if answer is None:
-            return f"did not answer within round-timeout = {self.timeout:g} s, or could not be reached"
+            return f"did not answer within round-timeout = {self.timeout:g} s"
         if answer.has_error():
             return f"failed: {answer.error.reason or 'it gave no reason'}"
         if (refusal := answer.content.config_records.get("error")) is not None:

@@ -1,4 +1,4 @@
-"""``python -m server_app``: a run in the local engine, from the command line."""
+"""``python -m server_app``: a run in the local engine, or at a SuperLink, from the command line."""
 
 from __future__ import annotations
 
@@ -14,22 +14,53 @@ def main(arguments: list[str] | None = None) -> int:
         description="Run a job on this machine, in the local engine: no Ray, no SuperLink.",
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
     )
-    parser.add_argument(
-        "--run-config",
-        action="append",
-        default=[],
-        metavar="'KEY=VALUE ...' | FILE.toml",
-        help="change keys; as with flwr run",
+    takes_run_config(parser)
+    commands = parser.add_subparsers(dest="command", metavar="submit")
+    submit = commands.add_parser(
+        "submit",
+        help="run it at a SuperLink instead",
+        description="Run a job at a SuperLink: show its log, and end as it did.",
     )
+    submit.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where jobs are taken, as a rule 8000")
+    security = submit.add_mutually_exclusive_group(required=True)
+    security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
+    security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
+    takes_run_config(submit)
     options = parser.parse_args(arguments)
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
+        if options.command:
+            return submitted(options)
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def takes_run_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option that both ways have."""
+    parser.add_argument(
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="'KEY=VALUE ...' | FILE.toml",
+        help="change keys; may be repeated, later ones win",
+    )
+
+
+def submitted(options: argparse.Namespace) -> int:
+    """Run a job at a SuperLink; returns the exit code. It imports neither torch nor Flower."""
+    from keys import ConfigError
+    from server_app.submission import Connection, read_run_config, run_at
+
+    try:
+        run_config = read_run_config(options.run_config)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return run_at(Connection(options.superlink, options.root_certificates or ""), run_config)
 
 
 def run(overrides: list[str]) -> int:

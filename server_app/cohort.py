@@ -69,9 +69,10 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     every = list(facts.values())
     positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
     counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
-    sums = [[sum(column) for column in zip(*(getattr(one, name) for one in every), strict=True)]
+    telling = [one for one in every if one.count]
+    sums = [[sum(column) for column in zip(*(getattr(one, name) for one in telling), strict=True)]
             for name in ("count", "total", "squares")]  # fmt: skip
-    shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if config.standardise else ((), ())
+    shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if telling else ((), ())
     return Cohort(
         shape=every[0].shape,
         classes=max(one.classes for one in every),  # a site knows only the labels it has

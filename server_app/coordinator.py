@@ -111,6 +111,7 @@ def _play(
         progress.warn,
         report.heard,
         f"Lower {strategy.step_sizes}",
+        progress.say,
     )
     sites = placed(config, ask(exchange))
     if state.last:

@@ -166,7 +166,7 @@ class Report:
         self.flush()
         try:
             self.write()
+            if self.records:
+                draw(self.records, self.folder / "curves.png", personalised=self.personalised)
         except OSError as error:
             raise RunError(f"{self.folder} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
-        if self.records:
-            draw(self.records, self.folder / "curves.png", personalised=self.personalised)

@@ -95,10 +95,19 @@ class RunFolder:
         return cls(path, str(_status(path)["run"]))
 
     def note(self, status: str, **more: object) -> None:
-        """Write how the run stands."""
+        """Write how the run stands.
+
+        Raises
+        ------
+        RunError
+            When that cannot be written.
+        """
         said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "run": self.key, **more}
-        with replacing(self.path / "status.json") as file:
-            file.write(json.dumps(said, indent=1).encode() + b"\n")
+        try:
+            with replacing(self.path / "status.json") as file:
+                file.write(json.dumps(said, indent=1).encode() + b"\n")
+        except OSError as error:
+            raise RunError(f"{self.path / 'status.json'} cannot be written ({error})") from None
 
     def close(self) -> None:
         """Let another process have it."""

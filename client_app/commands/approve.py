@@ -11,7 +11,7 @@ DESCRIPTION = "Let a run begin that waits for you; `runs` shows what it would co
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     parser.add_argument("run", help="its number, or the beginning of it, as `runs` shows it")
-    parser.add_argument("--state-dir", default="", help="the site's (default: a private folder for temporary files)")
+    parser.add_argument("--state-dir", required=True, help="the site's")
 
 
 def run(options: argparse.Namespace) -> int:

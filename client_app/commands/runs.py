@@ -15,7 +15,7 @@ DESCRIPTION = (
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
-    parser.add_argument("--state-dir", default="", help="the site's (default: a private folder for temporary files)")
+    parser.add_argument("--state-dir", required=True, help="the site's")
     parser.add_argument("--all", action="store_true", help="those that are decided, too")
 
 

@@ -70,6 +70,8 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     if data is not None:
         _require_safe(site, data)
     if record is None:
+        if not site.node.state_dir:
+            log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
         if policy.runs_per_day and records.today() >= policy.runs_per_day:
             raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
         said = _shown(site, data)

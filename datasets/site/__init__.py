@@ -18,6 +18,7 @@ from datasets.identity import digests, of_values
 from datasets.image_cache import ImageCache
 from datasets.site.doubts import Doubts
 from datasets.site.images import read_listed
+from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
 
@@ -31,6 +32,7 @@ def read_site(
     image_size: int = 0,
     cache: ImageCache | None = None,
     patient: str = "",
+    study: Study | None = None,
 ) -> Source:
     """Read a hospital's folder.
 
@@ -50,7 +52,10 @@ def read_site(
     cache
         Where decoded images are kept.
     patient
-        Name of the column that says whose a row is. Empty: there is none.
+        Name of the column that says whose a row is. Empty: that of the study, or none.
+    study
+        What the table means, which may then be in the hospital's own spelling and under another name; the label is the
+        study's, too.
 
     Returns
     -------
@@ -64,13 +69,17 @@ def read_site(
     DataError
         Naming everything that is wrong.
     """
-    file = _the_file(folder)
-    frame = read_table(file)
+    if study:
+        file = study.place(folder)
+        frame, label, patient = study.table(file), study.label, patient or study.patient
+    else:
+        file = _the_file(folder)
+        frame = read_table(file)
     problems: list[DataError] = []
     classes, class_count = read_labels(frame, file, label, binary, problems)
     patients = read_patients(frame, file, patient, label, problems) if patient else []
     doubts = Doubts(file, classes)
-    if file.name == "labels.csv":
+    if file.name == "labels.csv" and not study:
         inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
         features: tuple[str, ...] = ()
     else:
@@ -97,12 +106,11 @@ def read_site(
     )
 
 
-def stamp(folder: str) -> tuple[int, int]:
+def stamp(folder: str, study: Study | None = None) -> tuple[int, int]:
     """Return the size and the time of the file that a folder holds; zeros where it cannot be seen."""
-    for name in FILES:
-        with contextlib.suppress(OSError):
-            status = (Path(folder).expanduser() / name).stat()
-            return status.st_size, status.st_mtime_ns
+    with contextlib.suppress(OSError, DataError):
+        status = (study.place(folder) if study else _the_file(folder)).stat()
+        return status.st_size, status.st_mtime_ns
     return 0, 0
 
 

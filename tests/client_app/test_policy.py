@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from client_app.__main__ import main
 from client_app.policy import Policy, PolicyError
 from client_app.policy.records import Records
 from datasets import Facts
+from federation import Site
 from federation.fingerprint import fingerprint
 from keys import Value
+from server_app.cohort import pooled
+from server_app.console import Progress
 from tests.client_app.policies import Hospital, site_toml, told, train
 from tests.server_app.sites import SiteGrid, hospitals, run_at, saddle_job, site_job, table, write_table
 
@@ -224,6 +228,21 @@ def test_a_run_goes_on_without_what_few_patients_keep_back(tmp_path: Path, capsy
     assert result.metrics[-1]["pooled"]["n"] == result.metrics[-1]["sites"]["north"]["n"]
 
 
+def test_means_are_over_the_sites_that_send_sums(tmp_path: Path) -> None:
+    every = [Hospital(tmp_path / name, *table(60, seed=seed)).described() for seed, name in enumerate("ab")]
+    facts = [one for one in every if isinstance(one, Facts)]
+    silent = replace(facts[1], count=(), total=(), squares=())
+    config = site_job(tmp_path, sites=2)
+    sites = [Site(place, name, place + 1) for place, name in enumerate("ab")]
+    pairs = [[facts[0], facts[1]], [facts[0], silent]]
+    cohorts = [pooled(config, dict(zip(sites, pair, strict=True)), Progress(True)) for pair in pairs]
+    alone = np.divide(facts[0].total, facts[0].count)
+    np.testing.assert_allclose(cohorts[1].shift, alone, rtol=1e-6)
+    assert not np.allclose(cohorts[0].shift, alone)
+    none = replace(facts[0], count=(), total=(), squares=())
+    assert pooled(config, dict(zip(sites, [none, silent], strict=True)), Progress(True)).shift == ()
+
+
 @pytest.mark.parametrize("rows", [(30, 60), (30, 30)])
 def test_a_run_on_classes_goes_on_without_small_counts(tmp_path: Path, rows: tuple[int, int]) -> None:
     nodes = []
@@ -288,6 +307,12 @@ def test_a_run_waits_for_the_operator(
             assert answer == train(grid) == "its operator refused the run"
     assert main(["runs", "--state-dir", str(hospital.state)]) == 0
     assert "no run waits for you" in capsys.readouterr().out
+
+
+def test_a_site_that_asks_needs_a_place_to_be_asked_at(asking: tuple[Hospital, Records]) -> None:
+    hospital, _ = asking
+    hospital.node["state-dir"] = ""
+    assert 'state-dir is missing: with approve = "ask"' in str(hospital.described())
 
 
 def test_a_run_that_nobody_approves_gets_no_answer(

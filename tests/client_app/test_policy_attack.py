@@ -21,7 +21,7 @@ from datasets.site import read_site
 from datasets.sources import SOURCES
 from keys import Value
 from tests.client_app.policies import Hospital
-from tests.server_app.sites import site_job, table, write_table
+from tests.server_app.sites import images, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
 KEY = "0badc0de" * 8
@@ -158,6 +158,22 @@ def held_out(rows: list[tuple[int, ...]], patient: bool) -> dict[object, bool]:
     found = dict(zip(names, chosen, strict=True))
     assert [found[name] for name in names] == chosen  # the same patient is on one side
     return found
+
+
+@pytest.mark.parametrize("patient", ["", "who"])
+def test_images_are_told_apart_by_path_or_patient(tmp_path: Path, patient: str) -> None:
+    node = images(tmp_path, 0, 100)
+    listed = Path(str(node["data-dir"])) / "labels.csv"
+    lines = [f"{line},{'who' if row == 0 else row // 4}" for row, line in enumerate(listed.read_text().splitlines())]
+    listed.write_text("\n".join(lines))
+    before = read_site(str(listed.parent), "label", True, patient=patient)
+    listed.write_text("\n".join([lines[0], *lines[:0:-1]]))
+    after = read_site(str(listed.parent), "label", True, 8, patient=patient)  # in another order and another size
+    assert before.whose is not None
+    assert after.whose is not None
+    assert before.what is not None
+    assert before.whose.tolist() == after.whose.tolist()[::-1]
+    assert (len(set(before.whose)), len(set(before.what))) == ((3 if patient else 10), 10)
 
 
 def test_the_share_and_the_secret_decide() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bin.run import REPO, flower_environment, free_port, started
+from bin.run import free_port
+from server_app.submission import REPO, flower_environment, started
 from tests.deployment.processes import Guarded, until
 
 

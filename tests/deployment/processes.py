@@ -21,17 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bin.run import (
-    REPO,
-    Outcome,
-    flower_environment,
-    free_port,
-    started,
-    submit,
-    superlink,
-)
+from bin.run import free_port, superlink
 from keys import Value, to_toml
 from keys.overrides import toml_value
+from server_app.submission import REPO, Outcome, flower_environment, started, submit
 
 RUN_TIMEOUT = 240.0
 PATIENCE = 60.0  # seconds that one step may take

@@ -21,9 +21,11 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from bin.run import REPO, Outcome, flower_environment, free_port, started, submit
+from bin.run import free_port
+from client_app.audit import Audit
 from config import RunConfig
 from keys import Value
+from server_app.submission import REPO, Outcome, flower_environment, started, submit
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
@@ -159,6 +161,8 @@ def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
     (folder,) = host.folder("serverapp", "/results").glob("runs/*")
     assert untimed(folder) == untimed(quiet.folder)
     for name in HOSPITALS:
+        lines = [*Audit(host.folder(name, "/state")).lines()]
+        assert len(lines) == 2 * answered(host, other), "the log is whole, and of all messages"
         places = host.folder(name, "/state"), tmp_path / f"quiet-{name}"
         files = [sorted(place.rglob("*.safetensors")) for place in places]
         assert [len(found) for found in files] == [1, 1], "the model of its own, and no memory"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bin.run import REPO, flower_environment, free_port
+from bin.run import free_port
+from server_app.submission import REPO, flower_environment
 from tests.deployment.processes import Guarded
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from bin.run import REPO, flower_environment, free_port, stage, started, superlink
+from bin.run import free_port, superlink
 from keys import Value
+from server_app.submission import REPO, flower_environment, stage, started
 from tests.deployment.processes import PATIENCE, Federation, Guarded, deployment, until
 
 pytestmark = pytest.mark.slow

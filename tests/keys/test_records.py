@@ -20,6 +20,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {  # by the annotation of a field
     "int": st.integers(-1, 2**53),
     "float": NUMBER,
     "int | None": st.none() | COUNT,
+    "tuple[str, ...]": st.lists(st.text(), max_size=5).map(tuple),
     "tuple[int, ...]": st.lists(COUNT, max_size=5).map(tuple),
     "tuple[float, ...]": st.lists(NUMBER, max_size=5).map(tuple),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
 from server_app.report import Report
+from server_app.run_folder import RunFolder
 from strategies import ALGORITHMS, can_solve
 from tests.server_app.sites import images, job, run_at, saddle_job, site_job
 
@@ -239,6 +242,19 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monke
 
     monkeypatch.setattr(Report, "trained", meanwhile)
     simulate({"resume": str(folder)})
+
+
+def test_a_worker_that_outlives_its_coordinator_does_not_hold_the_folder(tmp_path: Path) -> None:
+    config = RunConfig.parse(saddle_job(tmp_path))
+    folder = RunFolder.new(config)
+    worker = os.fork()
+    if not worker:
+        time.sleep(60)
+        os._exit(0)
+    folder.close()  # as its end does it
+    RunFolder.again(config.model_copy(update={"resume": str(folder.path)})).close()
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
 
 
 def test_a_site_whose_data_changed_is_named(tmp_path: Path, stopped: Any) -> None:

@@ -1,0 +1,243 @@
+"""What it takes to submit a run to a SuperLink with Flower's own command line (standard library only, and keys/).
+
+``flwr run --stream`` returns 0 also when the run failed, looks at every file below the app's folder before it bundles,
+and writes into FLWR_HOME, which in a container may be read-only. Here the bundle is made of a copy, the home is a
+temporary folder, and the caller is told how the run ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from keys import Value, flatten, read_overrides, to_toml, with_resumed
+
+REPO = Path(__file__).resolve().parent.parent
+STOP_TIMEOUT = 5.0  # seconds to end in peace
+GONE_TIMEOUT = 90.0  # seconds for a SuperLink to notice that a ServerApp is gone
+WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
+
+STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
+RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
+
+
+def read_run_config(arguments: list[str]) -> dict[str, Value]:
+    """Read ``--run-config`` values; those of a run that goes on are on top of its config.toml.
+
+    Raises
+    ------
+    ConfigError
+        When they cannot be read, or a key is unknown, of which Flower would only say "Invalid run configuration".
+    """
+    given = with_resumed(read_overrides(arguments))
+    if given.keys() - flatten(app_table()["config"]).keys():
+        from config import RunConfig  # slow to import, and it says which key was meant
+
+        RunConfig.parse(given)
+    return given
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    status: str
+    """Flower's words, such as "finished:completed" or "finished:failed"."""
+    details: str
+    """Why, in a line: the exception of the ServerApp."""
+    log: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "finished:completed"
+
+    @property
+    def why(self) -> str:
+        """Why it is not ok, in a line."""
+        reason = self.details.partition("exception: ")[2] or self.details
+        if reason and reason in self.log:  # a mistake in the run-config, say: once is enough
+            return "the run failed, see above"
+        return f"the run failed: {self.status}, {reason or 'nobody knows why'}"
+
+
+def submit(
+    home: Path,
+    environment: Mapping[str, str],
+    run_config: Mapping[str, Value],
+    *,
+    federation_config: str = "",
+    show: Callable[[str], None] = lambda line: None,
+    stop: Callable[[str], None] | None = None,
+    timeout: float | None = None,
+) -> Outcome:
+    """Run the app on the SuperLink of `home` to its end; when interrupted, `stop` it and show what it says to that.
+
+    ``stop`` is given Flower's number of the run.
+    """
+    settings = home / "run.toml"
+    settings.write_text(to_toml(run_config), encoding="utf-8")
+    command = ["flwr", "run", str(stage(home / "app")), "--stream", "--run-config", str(settings)]
+    command += ["--federation-config", federation_config] if federation_config else []
+    lines: list[str] = []
+
+    def follow(timeout: float | None) -> None:
+        with ends_after(timeout, flwr):
+            for line in flwr.stdout or ():
+                lines.append(line)
+                show(line)
+
+    with started(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as flwr:
+        try:
+            follow(timeout)
+        except (KeyboardInterrupt, SystemExit):
+            if stop and (found := STARTED.search("".join(lines))):
+                print("stopping the run, it writes what it reached; once more, and it ends at once", file=sys.stderr)
+                stop(found[1])
+                follow(WRITE_TIMEOUT)
+            raise
+    log = "".join(lines)
+    if not (found := STARTED.search(log)):
+        return Outcome("refused", "Flower did not start it, see above", log)
+    # `flwr run --stream` returns 0 for a failed run too, so ask.
+    return replace(status_of(found[1], environment), log=log)
+
+
+def status_of(run: str, environment: Mapping[str, str]) -> Outcome:
+    """Ask the SuperLink how a run ended; of one whose ServerApp is gone it may take a minute to say so."""
+    deadline = time.monotonic() + GONE_TIMEOUT
+    while True:
+        listing = ["flwr", "list", "--run-id", run, "--format", "json"]
+        answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            found = json.loads(answer.stdout)["runs"][0]
+        except (ValueError, LookupError):
+            found = {"status": "unknown", "status-details": "the SuperLink does not answer"}
+        if found["status"].startswith("finished") or time.monotonic() > deadline:
+            return Outcome(found["status"], found["status-details"], "")
+        time.sleep(1)
+
+
+@contextmanager
+def started(command: list[str], environment: Mapping[str, str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own; the whole group ends with the block, however the block ends."""
+    # Never in the repository: Ray puts the start directory first on its workers' path, before the bundle.
+    options = {"cwd": environment["FLWR_HOME"]} | options
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        end_group(process)
+
+
+@contextmanager
+def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process if the block takes longer than this many seconds."""
+    watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a group leader and what it started: ask first, then insist."""
+    deadline = time.monotonic() + STOP_TIMEOUT
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signum)
+            while signum == signal.SIGTERM and time.monotonic() < deadline:
+                process.poll()  # reaps the leader, else its zombie keeps the group alive
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
+        except ProcessLookupError:
+            break
+    process.wait()
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """This process's environment, with Flower and Ray told to keep to themselves."""
+    scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by bare name
+    return os.environ | {
+        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONUNBUFFERED": "1",  # the log as it comes, although it goes through a pipe
+        "FLWR_HOME": str(home),
+        # Else `uv sync` installs the dependencies anew for every run, gigabytes of them.
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default of 1 only adds waiting here
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's coming default: a client that reserves no GPU may still see one. Silences a warning, too.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+
+
+def stage(folder: Path) -> Path:
+    """Copy what the bundle will hold, and nothing else."""
+    for pattern in ["pyproject.toml", *app_table()["fab-include"]]:
+        for source in REPO.glob(pattern):
+            target = folder / source.relative_to(REPO)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    return folder
+
+
+def app_table() -> dict[str, Any]:
+    """[tool.flwr.app] of pyproject.toml."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = project["tool"]["flwr"]["app"]
+    return table
+
+
+# ---------------------------------------------------------------------- the command
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a SuperLink: ``HOST:PORT``, and whose certificates to trust; "" for no encryption."""
+
+    address: str
+    root_certificates: str = ""
+
+    def to_toml(self) -> str:
+        """Return Flower's configuration of it."""
+        own: dict[str, Value] = {"address": self.address, "insecure": not self.root_certificates}
+        if self.root_certificates:
+            own["root-certificates"] = str(Path(self.root_certificates).expanduser().absolute())
+        return to_toml({"superlink.default": "own"} | {f"superlink.own.{key}": value for key, value in own.items()})
+
+
+def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
+    """Submit a run, show its log as it comes, and say how it ended; returns the exit code."""
+    with tempfile.TemporaryDirectory(prefix="edelweiss-") as folder:
+        home = Path(folder)
+        environment = flower_environment(home)
+        (home / "config.toml").write_text(connection.to_toml(), encoding="utf-8")
+
+        def stop(run: str) -> None:
+            subprocess.run(["flwr", "stop", run], env=environment, stdout=subprocess.DEVNULL)
+
+        outcome = submit(home, environment, run_config, show=lambda line: print(line, end="", flush=True), stop=stop)
+    if found := RESULTS.findall(outcome.log):
+        here = "" if Path(found[-1]).is_dir() else ", on the machine of the ServerApp (docker compose cp serverapp:...)"
+        print(f"results: {found[-1]}{here}")
+    if not outcome.ok:
+        print(f"error: {outcome.why}", file=sys.stderr)
+    return 0 if outcome.ok else 1

@@ -1,0 +1,110 @@
+"""The coordinator dies under Flower: who submitted the run is told, and the run goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keys import Value, to_toml
+from server_app import simulate
+from server_app.submission import REPO
+from tests.deployment import processes
+from tests.server_app.sites import saddle_job
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_runs_on")]
+
+SITES = 2
+
+
+def job(folder: Path, name: str, **keys: Value) -> dict[str, Value]:
+    """A run of an algorithm that remembers."""
+    found = saddle_job(folder, algorithm="codasca", sites=SITES, state_dir=str(folder / "state"), run_name=name, **keys)
+    return {key: value for key, value in found.items() if not key.startswith("local-sgda.")}
+
+
+def followed(command: list[str], heard: Callable[[str, int], None]) -> tuple[int, str]:
+    """Run a command in a session of its own; lines are heard, with its pid. Returns exit code and all that it said."""
+    said = ""
+    with subprocess.Popen(
+        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said += line
+            heard(line, process.pid)
+        return process.wait(timeout=60), said
+
+
+def assert_same(folder: Path, quiet: Path) -> None:
+    """Compare what two runs left."""
+    models = [load_file(place / "model.safetensors") for place in (folder, quiet)]
+    assert all(np.array_equal(models[0][name], vector) for name, vector in models[1].items())
+    lines = [(place / "metrics.jsonl").read_text().splitlines() for place in (folder, quiet)]
+    numbers = [[{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in text] for text in lines]
+    assert numbers[0] == numbers[1]
+    assert status(folder)["status"] == "complete"
+
+
+def status(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "status.json").read_text()))
+
+
+def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
+    nodes: list[dict[str, Value]] = [
+        {"partition-id": k, "num-partitions": SITES, "state-dir": str(tmp_path / f"state-{k}")} for k in range(SITES)
+    ]
+    folder = tmp_path / "runs" / "killed"
+    with processes.deployment(tmp_path, nodes), ThreadPoolExecutor() as executor:
+        address = tomllib.loads((tmp_path / "config.toml").read_text())["superlink"]["own"]["address"]
+        submit = [sys.executable, "-u", "-m", "server_app", "submit", "--superlink", address, "--insecure"]
+        settings = tmp_path / "job.toml"
+        settings.write_text(to_toml(job(tmp_path, "killed", rounds=3)))
+        resumed: list[Any] = []
+
+        def kill(line: str, _: int) -> None:
+            if re.match("round +1/", line):
+                os.kill(status(folder)["process"], signal.SIGKILL)
+                # The SuperLink takes a minute to notice; the run can go on before that.
+                go_on = [*submit, "--run-config", f'resume="{folder}"']
+                resumed.append(executor.submit(followed, go_on, lambda *_: None))
+
+        code, said = followed([*submit, "--run-config", str(settings)], kill)
+        assert code == 1, said
+        assert said.splitlines()[-1] == "error: the run failed: finished:failed, No heartbeat received from the task"
+        code, said = resumed[0].result()
+        assert code == 0, said
+        assert re.search("goes on after round [12] of 3", said), said
+        assert said.splitlines()[-1] == f"results: {folder}"
+    assert_same(folder, simulate(job(tmp_path, "quiet", rounds=3)).folder)
+    assert not list(tmp_path.glob("state-*/run-*"))
+
+
+def test_a_simulation_that_is_interrupted(tmp_path: Path) -> None:
+    settings = tmp_path / "job.toml"
+    settings.write_text(to_toml(job(tmp_path, "cut", rounds=25)))
+
+    def interrupt(line: str, pid: int) -> None:
+        if re.match("round +3/", line):
+            os.killpg(pid, signal.SIGINT)  # as Ctrl-C does it
+
+    code, said = followed([sys.executable, "bin/run.py", "--run-config", str(settings)], interrupt)
+    assert code == 130, said
+    folder = tmp_path / "runs" / "cut"
+    assert status(folder)["status"] == "stopped", said
+    outcome = processes.simulate(tmp_path, {"resume": str(folder)}, SITES)
+    assert outcome.ok, outcome.log
+    assert_same(folder, simulate(job(tmp_path, "quiet", rounds=25)).folder)
+    assert not list(tmp_path.glob("state/run-*"))

@@ -1,0 +1,47 @@
+"""`python -m server_app submit`: who submits a run is told how it ended, in a line and by the exit code."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from server_app.__main__ import main
+from server_app.submission import Connection, Outcome
+
+
+@pytest.mark.parametrize(
+    ("details", "log", "why"),
+    [
+        ("No heartbeat received from the task", "round 1/3", "finished:failed, No heartbeat received from the task"),
+        ("An exception: rounds = 0", "rounds = 0", "the run failed, see above"),
+        ("", "", "finished:failed, nobody knows why"),
+    ],
+)
+def test_a_failure_is_explained_once(details: str, log: str, why: str) -> None:
+    outcome = Outcome("finished:failed", details, log)
+    assert not outcome.ok
+    assert why in outcome.why
+
+
+def test_a_connection_is_encrypted_unless_it_is_said_not_to_be() -> None:
+    def own(connection: Connection) -> dict[str, object]:
+        found = tomllib.loads(connection.to_toml())["superlink"]
+        return dict(found[found["default"]])
+
+    secure = own(Connection("host:8000", "/certificates/ca.crt"))
+    assert secure == {"address": "host:8000", "insecure": False, "root-certificates": "/certificates/ca.crt"}
+    assert own(Connection("host:8000")) == {"address": "host:8000", "insecure": True}
+    with pytest.raises(SystemExit):
+        main(["submit", "--superlink", "host:8000"])
+
+
+def test_a_mistake_in_the_run_config_is_told_before_anything_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "--superlink", "127.0.0.1:1", "--insecure", "--run-config", "ronds=3"]) == 2
+    assert "Did you mean 'rounds'?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_without_a_superlink_it_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "--superlink", "127.0.0.1:1", "--insecure"]) == 1
+    assert "error: the run failed: refused" in capfd.readouterr().err
