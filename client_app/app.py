@@ -64,8 +64,9 @@ def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message
 
     try:
         config = message.content.config_records.get("config")
-        theirs = str(config["app"]) if config and "app" in config else "of another app"
+        theirs = str(config["app"]) if config and "app" in config else ""
         if theirs != fingerprint():
+            theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
             raise RefusedError(
                 f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
                 "release on both, and end a SuperLink or SuperNode that was started in another project"

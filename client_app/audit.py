@@ -82,8 +82,8 @@ class Audit:
             "way": way,
             "run": self.run,
             "kind": message.metadata.message_type,
-            "round": config.get("round", 0),
-            "phase": config.get("phase", ""),
+            "round": _short(config.get("round", 0)),
+            "phase": _short(config.get("phase", "")),
         }
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -157,6 +157,11 @@ def contents(content: RecordDict) -> dict[str, Any]:
     for record in records:
         numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in record.items()]
     return {"arrays": arrays, "numbers": numbers}
+
+
+def _short(value: object) -> int | str:
+    """Return what a message says of itself, whatever its type; who sends it may not fill the log."""
+    return value if isinstance(value, int) else str(value)[:40]
 
 
 def _hash(text: bytes) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from client_app.errors import RefusedError
 from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
 from client_app.policy.records import RunRecord
+from client_app.site import Request
 from datasets import DataError
 from problems import PROBLEMS
 from problems.capabilities import ClosedFormDual
@@ -57,15 +58,24 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         "run" in config and records.data_of(str(config["run"]), now) != now
     ):
         raise RefusedError(
-            "its data have changed since the run began, so it goes no further in this run: bring back the data as they "
-            "were, or start a new run"
+            "its data have changed since the run began, or who of them is held out, so it goes no further in this run: "
+            "bring back the data and the rules as they were, or start a new run"
         )
     asked = hashlib.sha256(repr(sorted(site.run.flat().items())).encode()).hexdigest()
     if record and record.asked != asked:
         raise RefusedError("the run-config is another than when the run began: start a new run")
     if record and record.decision == "refused":
         raise RefusedError(REFUSED)
+    if data is not None:
+        _require_enough(site, data)
+    said = _said(message)
     if record and record.open:
+        if said and not record.said:
+            records.note(replace(record, said=said))
+        elif said not in ("", record.said):
+            raise RefusedError(
+                "what the run says of this site, or of the data of all, is other than before: start a new run"
+            )
         return site
     if data is not None:
         _require_safe(site, data)
@@ -74,18 +84,30 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
             log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
         if policy.runs_per_day and records.today() >= policy.runs_per_day:
             raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
-        said = _shown(site, data)
-        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=said)
+        shown = _shown(site, data)
+        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=shown)
     if policy.asks:
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
-    records.note(replace(record, decision="approved", open=True))  # last: else the rows are told of at the next message
+    records.note(replace(record, decision="approved", open=True, said=said))  # last: else the rows are told of at the next message
     return site
 
 
-def _require_safe(site: OpenSite, data: SiteData) -> None:
-    """Check what is about to be told of, and to be learnt from."""
+def _said(message: Message) -> str:
+    """Return a hash of what a message says that is one thing for the whole run; empty where it says nothing of it.
+
+    A site's batches follow from its place, and its inputs from the cohort's moments: a run that could change them would
+    choose patient by patient whom an answer is about.
+    """
+    if "run" not in message.content.config_records["config"]:
+        return ""
+    lasting = replace(Request.of(message), round=0, phase="", settled=0, evaluate=True)
+    return hashlib.sha256(repr(lasting).encode()).hexdigest()
+
+
+def _require_enough(site: OpenSite, data: SiteData) -> None:
+    """Check that there are enough to learn from; the rules may be others than when the run began."""
     policy, run = site.policy, site.run
     if len(data.train) < policy.fewest_training:
         raise RefusedError(
@@ -99,6 +121,11 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
             f"algorithm = {run.algorithm!r} sends sums over the samples of each class, and of one there are fewer than "
             f"{policy.fewest_of_each_class} here: take another, such as coda-plus"
         )
+
+
+def _require_safe(site: OpenSite, data: SiteData) -> None:
+    """Check what is about to be told of."""
+    policy = site.policy
     if data.doubts and policy.strict:
         raise DataError.join(data.doubts)
     for doubt in data.doubts:

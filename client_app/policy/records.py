@@ -41,6 +41,8 @@ class RunRecord:
         ``"waiting"``, ``"approved"`` or ``"refused"``.
     open : bool
         Whether all has been noted that has to be before the site answers.
+    said : str
+        A hash of what the run said of this site and of the data of all, since it first did.
     until : float
         How long a message of it waits for a decision.
     shown : dict
@@ -53,6 +55,7 @@ class RunRecord:
     data: str = ""
     decision: str = "waiting"
     open: bool = False
+    said: str = ""
     until: float = 0.0
     shown: dict[str, str]
 

@@ -254,6 +254,7 @@ def test_the_same_message_gives_the_same_bits_and_another_round_others(tmp_path:
         first, again = trained(grid), trained(grid)
         assert torch.equal(first, again)
         assert not torch.equal(first, trained(grid, round=2))
+    with hospital(algorithm="local-sgda", rounds=9) as grid:
         assert not torch.equal(first, trained(grid, site=1))
 
 
