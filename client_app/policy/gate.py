@@ -18,7 +18,7 @@ from problems.capabilities import ClosedFormDual
 from problems.metrics import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from flwr.app import Message
 
@@ -68,14 +68,10 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         raise RefusedError(REFUSED)
     if data is not None:
         _require_enough(site, data)
-    said = _said(message)
+    phases = site.run.strategy().phases
     if record and record.open:
-        if said and not record.said:
-            records.note(replace(record, said=said))
-        elif said not in ("", record.said):
-            raise RefusedError(
-                "what the run says of this site, or of the data of all, is other than before: start a new run"
-            )
+        if (followed := _followed(record, message, phases)) != record:
+            records.note(followed)
         return site
     if data is not None:
         _require_safe(site, data)
@@ -90,20 +86,45 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
-    records.note(replace(record, decision="approved", open=True, said=said))  # last: else the rows are told of at the next message
+    opened = replace(record, decision="approved", open=True)
+    records.note(_followed(opened, message, phases))  # last: else the rows are told of at the next message
     return site
 
 
-def _said(message: Message) -> str:
-    """Return a hash of what a message says that is one thing for the whole run; empty where it says nothing of it.
+def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> RunRecord:
+    """Return a run's record with what a message says.
 
-    A site's batches follow from its place, and its inputs from the cohort's moments: a run that could change them would
-    choose patient by patient whom an answer is about.
+    What holds for a whole run stays: a site's batches follow from its place, and its inputs from the cohort's moments,
+    so a run that could change them would choose patient by patient whom an answer is about. And a run goes forward:
+    whoever could ask about many models in one round would not need more rounds than a site allows.
+
+    Raises
+    ------
+    RefusedError
+        When it is otherwise.
     """
-    if "run" not in message.content.config_records["config"]:
-        return ""
-    lasting = replace(Request.of(message), round=0, phase="", settled=0, evaluate=True)
-    return hashlib.sha256(repr(lasting).encode()).hexdigest()
+    config = message.content.config_records["config"]
+    if "run" not in config:
+        return record
+    request, last = Request.of(message), message.metadata.message_type == "evaluate"
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True)
+    said = hashlib.sha256(repr(lasting).encode()).hexdigest()
+    if record.said not in ("", said):
+        raise RefusedError("what the run says of this site, or of all sites, is other than before: start a new run")
+    number = int(request.round)
+    place = [1, 0, 0] if last else [0, number, phases.index(request.phase)]
+    digest = hashlib.blake2b(repr(sorted(config.items())).encode())
+    for arrays in message.content.array_records.values():
+        for name, array in arrays.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array.data)
+    question = digest.hexdigest()
+    if place < record.place or (place == record.place and question != record.question):
+        raise RefusedError(
+            f"{'the last evaluation' if last else f'round {number}'} is over here, or was asked for otherwise: a run "
+            "goes forward, and asks again what it asked before"
+        )
+    return replace(record, said=said, place=place, question=question)
 
 
 def _require_enough(site: OpenSite, data: SiteData) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,10 @@ class RunRecord:
         Whether all has been noted that has to be before the site answers.
     said : str
         A hash of what the run said of this site and of the data of all, since it first did.
+    place : list of int
+        Where the run stands: whether it was asked for its last evaluation, the round, the place of the phase.
+    question : str
+        A hash of what was asked there.
     until : float
         How long a message of it waits for a decision.
     shown : dict
@@ -56,6 +60,8 @@ class RunRecord:
     decision: str = "waiting"
     open: bool = False
     said: str = ""
+    place: list[int] = field(default_factory=list)
+    question: str = ""
     until: float = 0.0
     shown: dict[str, str]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from datasets import Facts
 from tests.client_app.policies import Hospital, site_toml, told, train
@@ -58,6 +59,22 @@ def test_what_holds_for_a_whole_run_stays(tmp_path: Path, other: dict[str, Any])
         assert not train(grid, round=2, settled=1)
     with hospital.run() as grid:
         assert not train(grid, **other)
+
+
+def test_a_round_asks_about_one_model(tmp_path: Path) -> None:
+    """Or it asks until it knows a patient: the highest score of each of a few hundred models says who has it."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run(rounds=2) as grid:
+        assert isinstance(told(grid), Facts)
+        assert not train(grid)
+        assert not train(grid), "asked again, because the answer was lost"
+        assert "was asked for otherwise" in train(grid, model=torch.ones(FEATURES + 3))
+        assert not train(grid, round=2)
+        assert "round 1 is over here" in train(grid)
+        assert not train(grid, "evaluate", round=2)
+        assert not train(grid, "evaluate", round=2)
+        assert "was asked for otherwise" in train(grid, "evaluate", round=2, model=torch.ones(FEATURES + 3))
+        assert "round 2 is over here" in train(grid, round=2)
 
 
 def test_a_run_that_goes_on_after_a_stop_needs_the_same_data(tmp_path: Path) -> None:
