@@ -178,7 +178,7 @@ def images(count: int) -> None:
             Image.fromarray(rng.integers(0, 256, (64, 64), np.uint8)).save(folder / f"{number}.png")
         lines = [f"{number}.png,{number % 2}" for number in range(20_000)]
         (folder / "labels.csv").write_text("\n".join(["path,label", *lines]))
-        job: dict[str, Value] = {"dataset": "site", "sites": 1, "rounds": count, "model": "resnet18", "local-steps": 10}
+        job: dict[str, Value] = {"dataset": "site", "sites": 1, "rounds": count, "model": "lenet5", "local-steps": 200}
         job |= {"evaluate-every": 0}
         here = local(job, [{"site": "a", "data-dir": str(folder)}])
         state = Path(place) / "state"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from problems import Arrays
 
 NAMED = 5  # sites that a line about many names
-SHORTEST_WAIT, LONGEST_WAIT = 0.01, 1.0  # seconds between two looks for answers; Flower's own wait is 3 s
+SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
 LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
 LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
 
@@ -209,7 +209,7 @@ class Exchange:
                     self._back(site, "is back")
                     usable += enough < asked and self._usable(answer)
                     answers.append((site, answer))
-            wait = SHORTEST_WAIT if answers else min(wait * 1.5, LONGEST_WAIT)
+            wait = SHORTEST_WAIT if answers else min(wait * GROWTH, LONGEST_WAIT)
             if not answers:
                 if started - looked > (QUICK_LOOK if away else LOOK):
                     looked = started

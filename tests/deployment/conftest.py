@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bin.run import free_port
-from server_app.submission import REPO, flower_environment, started
+from server_app.submission import flower_environment, started
+from tests.deployment.host import make_certificates
 from tests.deployment.processes import Guarded, until
 
 
@@ -18,8 +18,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A SuperLink with TLS that takes registered sites only."""
     folder = tmp_path_factory.mktemp("guarded")
     for name in ("certificates", "others"):
-        environment = os.environ | {"OUT": str(folder / name)}
-        subprocess.run([str(REPO / "bin" / "make_certs.sh")], env=environment, check=True, capture_output=True)
+        make_certificates(folder / name)
     made = folder / "certificates"
     fleet, control = free_port(), free_port()
     command = ["flower-superlink", f"--ssl-ca-certfile={made}/ca.crt", f"--ssl-certfile={made}/superlink.crt"]
@@ -32,3 +31,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     ):
         until(lambda: "Uvicorn running" in (folder / "superlink.log").read_text())
         yield Guarded(folder, fleet, control)
+
+
+@pytest.fixture(scope="package")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What bin/make_certs.sh makes."""
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder)
+    return folder

@@ -27,8 +27,8 @@ from sklearn.datasets import load_breast_cancer
 from bin.run import REPO
 from config import RunConfig
 from keys import read_overrides
+from tests.deployment.host import COMPOSE, HOSPITALS, SERVICES
 from tests.deployment.processes import untimed
-from tests.deployment.test_compose import COMPOSE, HOSPITALS, SERVICES
 from tests.server_app.sites import run_at, with_secret
 
 pytestmark = pytest.mark.containers

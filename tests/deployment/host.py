@@ -1,0 +1,152 @@
+"""This machine in the place of the containers of docker-compose.yml, for tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bin.run import free_port
+from server_app.submission import REPO, Outcome, flower_environment, started
+from tests.deployment.processes import RUN_TIMEOUT, process_logs
+
+COMPOSE = REPO / "docker-compose.yml"
+DEPLOYMENT = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = DEPLOYMENT["services"]
+HOSPITALS = [name for name in SERVICES if name.startswith("hospital-")]
+START_TIMEOUT = 60.0
+
+
+def make_certificates(folder: Path, *arguments: str) -> str:
+    """Call bin/make_certs.sh and return what it says."""
+    if missing := [tool for tool in ("bash", "openssl", "ssh-keygen") if not shutil.which(tool)]:
+        pytest.skip(f"bin/make_certs.sh needs {', '.join(missing)}")
+    command = [str(REPO / "bin" / "make_certs.sh"), *arguments]
+    environment = os.environ | {"OUT": str(folder)}
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def wait_until(run: Future[Outcome], reached: Callable[[], bool]) -> None:
+    """Wait while the run goes on; it must not end before."""
+    deadline = time.monotonic() + RUN_TIMEOUT
+    while not reached():
+        assert not run.done(), run.result().log
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
+
+
+def answered(host: Host, hospital: str) -> int:
+    """How many messages a hospital has answered since it was started."""
+    return len(re.findall(r"run \d+: ", host.log(hospital)))
+
+
+def fetched(host: Host) -> int:
+    """How many answers the coordinator has fetched from the SuperLink."""
+    return host.log("superlink").count("confirm-message-received")
+
+
+def node_id(host: Host, hospital: str) -> str | None:
+    """What the SuperLink calls it; None before it is connected."""
+    found = re.search(r"joined, as number (\d+)", host.log(hospital))
+    return found[1] if found else None
+
+
+class Host:
+    """This machine in the place of the containers: their commands as processes, their paths as folders.
+
+    Each service has its own folders and, for every port that it listens on, its own free port.
+    """
+
+    def __init__(self, root: Path, certificates: Path) -> None:
+        self.root = root
+        self.certificates = certificates
+        self.ports = {(name, port): str(free_port()) for name in SERVICES for port in ("8000", "9092", "9099")}
+        for name in SERVICES:
+            for volume in SERVICES[name].get("volumes", []):
+                self.mount(name, *volume.split(":")[:2])
+
+    def mount(self, service: str, source: str, path: str) -> None:
+        """Write a file of the repository as the service has it."""
+        if (REPO / source).is_file():
+            text = self.here(service, (REPO / source).read_text(encoding="utf-8"))
+            (self.folder(service, str(Path(path).parent)) / Path(path).name).write_text(text, encoding="utf-8")
+
+    def folder(self, service: str, path: str) -> Path:
+        """Return where a container's folder is on this machine."""
+        folder = self.root / service / path.strip("/").replace("/", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def here(self, service: str, text: str) -> str:
+        """Replace addresses and paths of the container, in a word or a file, by those of this machine."""
+        text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+        text = re.sub(r"\bsuperlink:(8000|9092)\b", lambda m: "127.0.0.1:" + self.ports["superlink", m[1]], text)
+        text = re.sub(
+            r"(0\.0\.0\.0:|127\.0\.0\.1'?:|--port=)(8000|9092|9099)\b",
+            lambda m: m[1].replace("0.0.0.0", "127.0.0.1") + self.ports[service, m[2]],
+            text,
+        )
+        text = text.replace("0.0.0.0", "127.0.0.1").replace("--host=control", "--host=127.0.0.1")
+        for secret in SERVICES[service]["secrets"]:  # a path that the service does not mount stays, and fails
+            source, name = (secret["source"], secret["target"]) if isinstance(secret, dict) else (secret, secret)
+            file = self.certificates / Path(DEPLOYMENT["secrets"][source]["file"]).name
+            text = re.sub(rf"/run/secrets/{name}\b(?!-)", str(file), text)
+        text = text.replace("/public/", f"{self.certificates}/public/")
+        text = text.replace("=/site.toml", f"={self.folder(service, '/') / 'site.toml'}")
+        for path in ("/data", "/state"):
+            text = re.sub(rf'(?<=["=]){path}(?=["/]|$)', lambda found: str(self.folder(service, found[0])), text)
+        return text
+
+    def environment(self, service: str) -> dict[str, str]:
+        """Return the image's environment with the service's own on top."""
+        own = {key: str(value) for key, value in SERVICES[service].get("environment", {}).items()}
+        return flower_environment(self.folder(service, own.pop("FLWR_HOME", "/tmp/flower"))) | own
+
+    @contextmanager
+    def up(self, service: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a service until its own health check passes, and then through the block."""
+        command = [self.here(service, word) for word in SERVICES[service]["command"]]
+        command[0] = sys.executable if command[0] == "python" else command[0]
+        where = REPO if "working_dir" in SERVICES[service] else self.folder(service, "/results")
+        environment = self.environment(service)
+        _, *check = (self.here(service, word) for word in SERVICES[service]["healthcheck"]["test"])
+        check[0] = sys.executable
+        with (
+            (self.root / f"{service}.log").open("w") as log,
+            started(command, environment, cwd=where, stdout=log, stderr=log) as process,
+        ):
+            deadline = time.monotonic() + START_TIMEOUT
+            while not (
+                self.listens(service) and subprocess.run(check, env=environment, capture_output=True).returncode == 0
+            ):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"{service} is not healthy: {' '.join(command)}{process_logs(self.root)}")
+                time.sleep(0.2)
+            yield process
+
+    def listens(self, service: str) -> bool:
+        """Whether somebody answers at its health check's port: a check takes a second, and would be asked in vain."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(self.ports[service, "9099"]))) == 0
+
+    def log(self, service: str) -> str:
+        """Return what a service has said since it was last started."""
+        return (self.root / f"{service}.log").read_text(encoding="utf-8", errors="replace")
+
+    def flower(self, *arguments: str) -> None:
+        """Run the coordinator's command line: `docker compose run --rm flower ...`."""
+        command = [*SERVICES["flower"]["entrypoint"], *(self.here("flower", word) for word in arguments)]
+        run = subprocess.run(command, env=self.environment("flower"), capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout + run.stderr + process_logs(self.root)
