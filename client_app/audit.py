@@ -64,7 +64,7 @@ class Audit:
 
     def broken(self, message: Message, reason: str) -> None:
         """Write that the answer is an error that nobody foresaw, if that can be written."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AuditError):
             self._append({**self._head("out", message), "refused": reason})
 
     def _write(self, way: str, message: Message, content: RecordDict) -> None:
@@ -108,9 +108,11 @@ class Audit:
         """Return how many lines there are, and the hash of the last."""
         try:
             seal = json.loads((self.folder / SEAL).read_bytes())
+            return int(seal["lines"]), str(seal["last"])
         except FileNotFoundError:
             return 0, START
-        return int(seal["lines"]), str(seal["last"])
+        except (ValueError, LookupError, TypeError):
+            raise AuditError(f"{SEAL} cannot be read, so nobody can say whether lines are missing at the end") from None
 
     # ------------------------------------------------------------------ reading it
 

@@ -114,6 +114,19 @@ def test_what_a_coordinator_calls_things_breaks_neither_log_nor_terminal(
     assert "\x1b[2J" not in printed
 
 
+@pytest.mark.parametrize("seal", ["", "{}", "[1]"])
+def test_a_damaged_seal_is_said_and_lets_nothing_leave(
+    tmp_path: Path, seal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    hospital.described()
+    (hospital.state / SEAL).write_text(seal)
+    with hospital.run() as grid:
+        assert "AuditError" in grid.ask("query", 0).error.reason
+    assert main(["audit", "--state-dir", str(hospital.state)]) == 1
+    assert "audit.seal cannot be read" in capsys.readouterr().err
+
+
 def test_nothing_leaves_that_cannot_be_written(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(60, seed=0))
     assert isinstance(hospital.described(), Facts)

@@ -250,8 +250,9 @@ def test_a_folder_that_somebody_else_made_is_no_private_one(
     assert state_folder("") == own
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     if how == "theirs":
-        monkeypatch.setattr(os, "getuid", lambda: own.stat().st_uid + 1)
-        own.rename(own.with_name(f"edelweiss-{os.getuid()}"))
+        another = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: another)
+        own.rename(own.with_name(f"edelweiss-{another}"))
     elif how == "a link":
         own.rename(tmp_path / "elsewhere")
         own.symlink_to(tmp_path / "elsewhere")

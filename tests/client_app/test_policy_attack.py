@@ -207,6 +207,15 @@ def test_the_share_and_the_secret_decide() -> None:
     assert (folds[0] == chosen).all()
 
 
+@pytest.mark.parametrize("content", ["", "zz" * 32, "0badc0de"])
+def test_a_damaged_secret_is_none(tmp_path: Path, content: str) -> None:
+    """An empty one would be no key: anybody could say who is held out, and know the rows that were told of."""
+    hospital = Hospital(tmp_path, *table(80, seed=0))
+    hospital.described()
+    (hospital.state / "policy" / "secret").write_text(content)
+    assert "policy/secret in it is damaged" in str(hospital.described())
+
+
 def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
     features, labels = table(80, seed=0)
     one, other = (Hospital(tmp_path / name, features, labels) for name in "ab")
