@@ -45,6 +45,11 @@ class Stop:
             signal.signal(number, self._told)
 
     def _told(self, *_: object) -> None:
+        from client_app.policy.gate import waiting
+
+        if waiting.is_set():  # what was not begun can be asked again
+            log.info("told to end: a run was waiting for you")
+            raise SystemExit(0)
         if self._event.is_set() and self.busy:
             log.warning("told to end again: the message at hand is given up")
             raise SystemExit(1)

@@ -23,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
     """Join."""
     config = given(options)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # `client_app.fleet` says what is wrong, once and in words
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    own = f"{config.name}: ".replace("%", "%%") if config.name else ""
+    logging.basicConfig(format=f"%(asctime)s %(levelname)s {own}%(message)s", level=logging.WARNING)
     logging.getLogger("edelweiss").setLevel(logging.INFO)
 
     from client_app.join import join

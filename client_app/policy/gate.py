@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,6 +31,9 @@ log = logging.getLogger("edelweiss")
 
 REFUSED = "its operator refused the run"
 POLL = 0.2  # seconds between two looks for the operator's decision
+
+waiting = threading.Event()
+"""Set while a message waits for the operator: a process that is told to end need not wait along."""
 
 
 def admitted(site: OpenSite, message: Message) -> OpenSite:
@@ -178,12 +182,16 @@ def _wait(records: Records, record: RunRecord, seconds: float) -> None:
     if record.decision == "waiting":
         records.note(replace(record, until=until))
         log.warning("run %s waits for you: python -m client_app runs, then approve or refuse it", record.run)
-    while (now := records.run(record.run)) is not None and now.decision == "waiting":
-        if time.time() > until:
-            raise RefusedError(f"its operator did not approve the run within round-timeout = {seconds:g} s")
-        time.sleep(POLL)
-    if now is None or now.decision == "refused":
-        raise RefusedError(REFUSED)
+    waiting.set()
+    try:
+        while (now := records.run(record.run)) is not None and now.decision == "waiting":
+            if time.time() > until:
+                raise RefusedError(f"its operator did not approve the run within round-timeout = {seconds:g} s")
+            time.sleep(POLL)
+        if now is None or now.decision == "refused":
+            raise RefusedError(REFUSED)
+    finally:
+        waiting.clear()
 
 
 def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:

@@ -20,6 +20,7 @@ from bin.run import free_port, superlink
 from keys import Value
 from server_app.submission import REPO, flower_environment, stage, started
 from tests.deployment.processes import PATIENCE, Federation, Guarded, deployment, until
+from tests.server_app.sites import table, write_table
 
 pytestmark = pytest.mark.slow
 
@@ -199,7 +200,7 @@ def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("no certificate")
     (tmp_path / "site.toml").write_text('superlink = "x"\nstat-dir = "/state"\ninsecure = true\nkey = "k"\n')
     for options, words in (
-        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "did you mean 'state-dir'", "of no use with"]),
+        (["--policy", f"{tmp_path}/site.toml"], ["must be HOST:PORT", "Did you mean 'state-dir'", "of no use with"]),
         (["--superlink=a:1", f"--key={locked}", f"--root-certificates={locked}"], ["no certificate in PEM"]),
         (["--superlink=a:1", f"--key={locked}", "--insecure"], ["of no use with insecure"]),
         ([], ["superlink is missing", "name the coordinator's ca.crt"]),
@@ -209,3 +210,20 @@ def test_what_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert all(word in done.stderr for word in words), done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
+    """A run that nobody has approved yet is asked for again when the site is back."""
+    data = tmp_path / "data"
+    write_table(data, *table(200, seed=0))
+    (tmp_path / "site.toml").write_text('[policy]\napprove = "ask"\n')
+    node: dict[str, Value] = {"site": "north", "data-dir": str(data), "state-dir": str(tmp_path / "state")}
+    with deployment(tmp_path, [node | {"policy": f"{tmp_path}/site.toml"}]) as running:
+        job: dict[str, Value] = {"dataset": "site", "sites": 1, "model": "linear", "rounds": 1, "round-timeout": 5.0}
+        with ThreadPoolExecutor(1) as pool:
+            run = pool.submit(running.submit, job | {"runs-dir": str(tmp_path)})
+            until(lambda: "waits for you" in log_of(running), lambda: log_of(running))
+            running.sites[0].send_signal(signal.SIGTERM)
+            assert running.sites[0].wait(PATIENCE) == 0
+            assert not run.result().ok
+        assert "north: told to end: a run was waiting for you" in log_of(running)
