@@ -64,8 +64,9 @@ def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message
 
     try:
         config = message.content.config_records.get("config")
-        theirs = str(config["app"]) if config and "app" in config else "of another app"
+        theirs = str(config["app"]) if config and "app" in config else ""
         if theirs != fingerprint():
+            theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
             raise RefusedError(
                 f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
                 "release on both, and end a SuperLink or SuperNode that was started in another project"
@@ -146,6 +147,11 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     random = stream(site.run.seed, request.site, *place)
     oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)
     reply, memory = strategy.local_update(sent, memory, oracle, turn)
+    if site.guarded and 0 < oracle.differentiated < site.policy.fewest_in_update:
+        raise RefusedError(
+            f"its gradients would be over {oracle.differentiated} samples, and this site tells none over fewer than "
+            f"{site.policy.fewest_in_update}: raise batch-size, or local-steps"
+        )
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics

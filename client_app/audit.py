@@ -64,7 +64,7 @@ class Audit:
 
     def broken(self, message: Message, reason: str) -> None:
         """Write that the answer is an error that nobody foresaw, if that can be written."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AuditError):
             self._append({**self._head("out", message), "refused": reason})
 
     def _write(self, way: str, message: Message, content: RecordDict) -> None:
@@ -82,8 +82,8 @@ class Audit:
             "way": way,
             "run": self.run,
             "kind": message.metadata.message_type,
-            "round": config.get("round", 0),
-            "phase": config.get("phase", ""),
+            "round": _short(config.get("round", 0)),
+            "phase": _short(config.get("phase", "")),
         }
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -108,9 +108,11 @@ class Audit:
         """Return how many lines there are, and the hash of the last."""
         try:
             seal = json.loads((self.folder / SEAL).read_bytes())
+            return int(seal["lines"]), str(seal["last"])
         except FileNotFoundError:
             return 0, START
-        return int(seal["lines"]), str(seal["last"])
+        except (ValueError, LookupError, TypeError):
+            raise AuditError(f"{SEAL} cannot be read, so nobody can say whether lines are missing at the end") from None
 
     # ------------------------------------------------------------------ reading it
 
@@ -157,6 +159,11 @@ def contents(content: RecordDict) -> dict[str, Any]:
     for record in records:
         numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in record.items()]
     return {"arrays": arrays, "numbers": numbers}
+
+
+def _short(value: object) -> int | str:
+    """Return what a message says of itself, whatever its type; who sends it may not fill the log."""
+    return value if isinstance(value, int) else str(value)[:40]
 
 
 def _hash(text: bytes) -> str:

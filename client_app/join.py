@@ -149,7 +149,8 @@ class Joined:
 def described(message: Message) -> str:
     """Say what a message asks for."""
     kind, config = message.metadata.message_type, message.content.config_records.get("config")
-    return f"{kind} round {config['round']!s}" if kind == "train" and config and "round" in config else kind
+    number = config.get("round") if config else None
+    return f"{kind} round {number}" if kind == "train" and isinstance(number, int) else kind
 
 
 def free() -> None:

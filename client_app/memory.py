@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from keys import ConfigError
 from models.storage import facts_in, write_tensors
 
 if TYPE_CHECKING:
@@ -57,8 +59,24 @@ class StateError(ValueError):
 
 
 def state_folder(state_dir: str) -> Path:
-    """Return the site's own folder; where it names none, a private one that does not outlive the machine."""
-    return Path(state_dir).expanduser() if state_dir else Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
+    """Return the site's own folder; where it names none, a private one that does not outlive the machine.
+
+    Raises
+    ------
+    ConfigError
+        When somebody else has made that one, and could read or change what the site writes there.
+    """
+    if state_dir:
+        return Path(state_dir).expanduser()
+    folder = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            "node-config", ["state-dir is missing, and the folder in its place is not this user's alone: set state-dir"]
+        )
+    return folder
 
 
 class Memory:

@@ -55,10 +55,11 @@ def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Coh
 
 @lru_cache(maxsize=32)
 def data_hash(config: DataConfig) -> str:
-    """Return a hash of all that a hospital's own data say; once per process."""
-    train = load_site(config, 0, 1).train
-    digest = hashlib.sha256(train.inputs.contiguous().numpy().data)
-    digest.update(train.labels.numpy().data)
+    """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
+    data = load_site(config, 0, 1)
+    digest = hashlib.sha256(data.train.inputs.contiguous().numpy().data)
+    for part in (data.train.labels, data.train.rows, data.held_out.rows):
+        digest.update(part.numpy().data)
     return digest.hexdigest()
 
 
@@ -214,7 +215,7 @@ class OpenSite:
         return replace(config, key=self.key, patient=own.patient, holdout_share=own.holdout_share)
 
     def data_hash(self) -> str:
-        """Return a hash of the site's own data."""
+        """Return a hash of the site's own data and of who is held out."""
         return data_hash(self.data_config)
 
     def facts(self) -> Facts:

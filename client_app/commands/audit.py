@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"error: the audit log is not whole: {error}", file=sys.stderr)
         return 1
     for table in tables.values():
-        Console().print(table)
+        Console(markup=False, highlight=False).print(table)
     if options.noted and not noted:
         print(f"error: no line has the hash {options.noted}: the log was written anew", file=sys.stderr)
         return 1
@@ -66,7 +66,13 @@ def _row(tables: dict[str, Table], line: dict[str, Any]) -> None:
     where = f"{line['round']} {line['phase']}" if line["round"] else ""
     size = f"{sum(array['bytes'] for array in arrays):,}" if arrays else ""
     words = f"refused: {line['refused']}" if "refused" in line else ", ".join(line["numbers"])
-    table.add_row(line["time"], line["way"], line["kind"], where, "\n".join(named), size, words)
+    cells = (line["time"], line["way"], line["kind"], where, "\n".join(named), size, words)
+    table.add_row(*map(_printable, cells))
+
+
+def _printable(text: str) -> str:
+    """Return text that does nothing to a terminal: a coordinator chose some of it."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def _shown(norm: float | None) -> str:

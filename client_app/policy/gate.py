@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from client_app.errors import RefusedError
 from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
 from client_app.policy.records import RunRecord
+from client_app.site import Request
 from datasets import DataError
 from problems import PROBLEMS
 from problems.capabilities import ClosedFormDual
 from problems.metrics import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from flwr.app import Message
 
@@ -61,15 +62,20 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         "run" in config and records.data_of(str(config["run"]), now) != now
     ):
         raise RefusedError(
-            "its data have changed since the run began, so it goes no further in this run: bring back the data as they "
-            "were, or start a new run"
+            "its data have changed since the run began, or who of them is held out, so it goes no further in this run: "
+            "bring back the data and the rules as they were, or start a new run"
         )
     asked = hashlib.sha256(repr(sorted(site.run.flat().items())).encode()).hexdigest()
     if record and record.asked != asked:
         raise RefusedError("the run-config is another than when the run began: start a new run")
     if record and record.decision == "refused":
         raise RefusedError(REFUSED)
+    if data is not None:
+        _require_enough(site, data)
+    phases = site.run.strategy().phases
     if record and record.open:
+        if (followed := _followed(record, message, phases)) != record:
+            records.note(followed)
         return site
     if data is not None:
         _require_safe(site, data)
@@ -78,18 +84,55 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
             log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
         if policy.runs_per_day and records.today() >= policy.runs_per_day:
             raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
-        said = _shown(site, data)
-        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=said)
+        shown = _shown(site, data)
+        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=shown)
     if policy.asks:
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
-    records.note(replace(record, decision="approved", open=True))  # last: else the rows are told of at the next message
+    opened = replace(record, decision="approved", open=True)
+    records.note(_followed(opened, message, phases))  # last: else the rows are told of at the next message
     return site
 
 
-def _require_safe(site: OpenSite, data: SiteData) -> None:
-    """Check what is about to be told of, and to be learnt from."""
+def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> RunRecord:
+    """Return a run's record with what a message says.
+
+    What holds for a whole run stays: a site's batches follow from its place, and its inputs from the cohort's moments,
+    so a run that could change them would choose patient by patient whom an answer is about. And a run goes forward:
+    whoever could ask about many models in one round would not need more rounds than a site allows.
+
+    Raises
+    ------
+    RefusedError
+        When it is otherwise.
+    """
+    config = message.content.config_records["config"]
+    if "run" not in config:
+        return record
+    request, last = Request.of(message), message.metadata.message_type == "evaluate"
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True)
+    said = hashlib.sha256(repr(lasting).encode()).hexdigest()
+    if record.said not in ("", said):
+        raise RefusedError("what the run says of this site, or of all sites, is other than before: start a new run")
+    number = int(request.round)
+    place = [1, 0, 0] if last else [0, number, phases.index(request.phase)]
+    digest = hashlib.blake2b(repr(sorted(config.items())).encode())
+    for arrays in message.content.array_records.values():
+        for name, array in arrays.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array.data)
+    question = digest.hexdigest()
+    if place < record.place or (place == record.place and question != record.question):
+        raise RefusedError(
+            f"{'the last evaluation' if last else f'round {number}'} is over here, or was asked for otherwise: a run "
+            "goes forward, and asks again what it asked before"
+        )
+    return replace(record, said=said, place=place, question=question)
+
+
+def _require_enough(site: OpenSite, data: SiteData) -> None:
+    """Check that there are enough to learn from; the rules may be others than when the run began."""
     policy, run = site.policy, site.run
     if len(data.train) < policy.fewest_training:
         raise RefusedError(
@@ -103,6 +146,11 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
             f"algorithm = {run.algorithm!r} sends sums over the samples of each class, and of one there are fewer than "
             f"{policy.fewest_of_each_class} here: take another, such as coda-plus"
         )
+
+
+def _require_safe(site: OpenSite, data: SiteData) -> None:
+    """Check what is about to be told of."""
+    policy = site.policy
     if data.doubts and policy.strict:
         raise DataError.join(data.doubts)
     for doubt in data.doubts:

@@ -6,9 +6,10 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from client_app.memory import state_folder
 from datasets.identity import keyed
 from datasets.source import Digests
+from keys import ConfigError
 
 DAY = 24 * 3600.0
 
@@ -41,6 +43,12 @@ class RunRecord:
         ``"waiting"``, ``"approved"`` or ``"refused"``.
     open : bool
         Whether all has been noted that has to be before the site answers.
+    said : str
+        A hash of what the run said of this site and of the data of all, since it first did.
+    place : list of int
+        Where the run stands: whether it was asked for its last evaluation, the round, the place of the phase.
+    question : str
+        A hash of what was asked there.
     until : float
         How long a message of it waits for a decision.
     shown : dict
@@ -53,6 +61,9 @@ class RunRecord:
     data: str = ""
     decision: str = "waiting"
     open: bool = False
+    said: str = ""
+    place: list[int] = field(default_factory=list)
+    question: str = ""
     until: float = 0.0
     shown: dict[str, str]
 
@@ -77,13 +88,24 @@ class Records:
         self.folder = state_folder(state_dir) / "policy" / site.replace("/", "_")
 
     def key(self, seed: str) -> str:
-        """Return the secret that decides who is held out: of the policy's seed, or one made here once."""
+        """Return the secret that decides who is held out: of the policy's seed, or one made here once.
+
+        Raises
+        ------
+        ConfigError
+            When the one that was made is damaged.
+        """
         if seed:
             return hashlib.sha256(seed.encode()).hexdigest()
         file = self.folder / "secret"
         if not file.exists():
             self._write(file, secrets.token_hex(32).encode(), once=True)
-        return file.read_text(encoding="ascii")
+        if not re.fullmatch(rb"[0-9a-f]{64}", key := file.read_bytes()):
+            raise ConfigError(
+                "state-dir",
+                ["policy/secret in it is damaged: bring it back; without it others are held out"],
+            )
+        return key.decode()
 
     # ------------------------------------------------------------------ runs
 

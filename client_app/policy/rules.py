@@ -73,6 +73,8 @@ class Policy(BaseModel):
                                               "approve RUN`")  # fmt: skip
     fewest_training: Fewest = Field(20, description="training samples; with fewer the site does not take part, and it "
                                     "sends no sums of a feature that fewer have")  # fmt: skip
+    fewest_in_update: Fewest = Field(10, description="training samples that the gradients in one answer are over; with "
+                                     "fewer the site sends no answer")  # fmt: skip
     fewest_held_out: Fewest = Field(10, description="held-out samples; with fewer the site sends no evaluation, and "
                                     "tells this number instead of theirs")  # fmt: skip
     fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "

@@ -163,8 +163,8 @@ class Study:
         wanted = [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
         for name in wanted:
             if name not in names:
-                text = f"the table has no column {name!r}, which the study names"
-                yield DataError(f"{file}: {text}.{hint(name, names)}", text)
+                text = f"{file}: the table has no column {name!r}, which the study names.{hint(name, names)}"
+                yield DataError(text, "the table lacks a column that the study names")
 
     def _numbers(self, values: pd.Series, column: Column, file: Path, problems: list[DataError]) -> pd.Series:
         """Return a feature as numbers in text, empty where missing; what is wrong goes to the problems."""
@@ -181,7 +181,7 @@ class Study:
             problems.append(
                 DataError(
                     f"{file}: column {column.name!r}: {examples(rows)}: {why}",
-                    f"column {column.name!r}: {len(rows)} values do not fit the study: {why}",
+                    f"{len(rows)} values of a column do not fit the study",
                 )
             )
         return type(values)(numbers, index=values.index, name=values.name)
@@ -215,7 +215,7 @@ class Study:
                 DataError(
                     f"{file}: label {self.label!r}: {examples(wrong)}: the study takes {allowed}; correct them, or "
                     "leave these rows out",
-                    f"the label of {len(wrong)} rows is none that the study takes: {allowed}",
+                    f"the label of {len(wrong)} rows is none that the study takes",
                 )
             )
         return values.map(lambda text: codes.get(canonical(text), ""))

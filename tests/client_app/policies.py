@@ -60,7 +60,7 @@ def told(grid: SiteGrid) -> Facts | str:
     return str(records["error"]["message"]) if "error" in records else from_record(Facts, dict(records["facts"]))
 
 
-def train(grid: SiteGrid, kind: str = "train", **facts: Value) -> str:
+def train(grid: SiteGrid, kind: str = "train", model: torch.Tensor | None = None, **facts: Value) -> str:
     """Send a message of round 1; return the refusal, if it is one."""
     config: dict[str, Any] = {"app": fingerprint(), "shape": [FEATURES], "classes": 2, "prior": 0.3, "shift": []}
     config |= {
@@ -74,8 +74,8 @@ def train(grid: SiteGrid, kind: str = "train", **facts: Value) -> str:
         "evaluate": True,
         **facts,
     }
-    model = {"x": torch.linspace(-1, 1, FEATURES + 3), "y": torch.zeros(1)}
-    content = RecordDict({"arrays": pack(model), "config": ConfigRecord(config)})
+    x = torch.linspace(-1, 1, FEATURES + 3) if model is None else model
+    content = RecordDict({"arrays": pack({"x": x, "y": torch.zeros(1)}), "config": ConfigRecord(config)})
     answer = grid.ask(kind, 0, content)
     assert not answer.has_error(), answer.error.reason
     if "error" in answer.content.config_records:

@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_app.__main__ import main
 from client_app.audit import FILE, SEAL, Audit, AuditError
+from client_app.join import described
 from datasets import Facts
+from federation import pack
+from federation.fingerprint import fingerprint
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from tests.client_app.policies import Hospital, told
@@ -83,6 +88,43 @@ def test_what_nobody_foresaw_is_written_too(tmp_path: Path, monkeypatch: pytest.
         None,
         "RuntimeError (the site's own log says more)",
     ]
+
+
+def test_what_a_coordinator_calls_things_breaks_neither_log_nor_terminal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    names: list[dict[str, Any]] = [
+        {"round": "1\n2026-01-01 INFO ended", "app": "a\nb"},
+        {"phase": b"p"},
+        {"phase": "p" * 10**5},
+    ]
+    with hospital.run() as grid:
+        for name in names:
+            record = ConfigRecord({"app": fingerprint(), "[/x]\x1b[2J": 1, **name})
+            message = Message(RecordDict({"config": record, "a": pack({"[/x]": torch.zeros(1)})}), 1, "train")
+            assert "\n" not in described(message)
+            grid.send_and_receive([message])
+    assert "a\nb" not in caplog.text
+    assert len(lines_of(hospital.state)) == 2 * len(names)
+    assert (hospital.state / FILE).stat().st_size < 10_000
+    assert main(["audit", "--state-dir", str(hospital.state)]) == 0
+    printed = capsys.readouterr().out
+    assert "[/x]" in printed
+    assert "\x1b[2J" not in printed
+
+
+@pytest.mark.parametrize("seal", ["", "{}", "[1]"])
+def test_a_damaged_seal_is_said_and_lets_nothing_leave(
+    tmp_path: Path, seal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    hospital.described()
+    (hospital.state / SEAL).write_text(seal)
+    with hospital.run() as grid:
+        assert "AuditError" in grid.ask("query", 0).error.reason
+    assert main(["audit", "--state-dir", str(hospital.state)]) == 1
+    assert "audit.seal cannot be read" in capsys.readouterr().err
 
 
 def test_nothing_leaves_that_cannot_be_written(tmp_path: Path) -> None:

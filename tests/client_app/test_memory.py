@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from client_app.memory import Memory, Place, Provenance, StateError, path_of, places
+from client_app.memory import Memory, Place, Provenance, StateError, path_of, places, state_folder
+from keys import ConfigError
 from models.storage import facts_in
 
 CPU = torch.device("cpu")
@@ -236,6 +238,29 @@ def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_p
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     memory.keep(FIRST, {})  # a new one takes its place
     assert torch.equal(load_file(path)["x"], FIRST["x"])
+
+
+@pytest.mark.parametrize("how", ["theirs", "a link", "for all"])
+def test_a_folder_that_somebody_else_made_is_no_private_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Names below /tmp can be foretold, and who makes the folder first could read the site's secret."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = state_folder("")
+    assert state_folder("") == own
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    if how == "theirs":
+        another = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: another)
+        own.rename(own.with_name(f"edelweiss-{another}"))
+    elif how == "a link":
+        own.rename(tmp_path / "elsewhere")
+        own.symlink_to(tmp_path / "elsewhere")
+    else:
+        own.chmod(0o777)
+    with pytest.raises(ConfigError, match="is not this user's alone: set state-dir") as told:
+        state_folder("")
+    assert str(tmp_path) not in str(told.value)
 
 
 def _keep_for_ever(memory: Memory) -> None:

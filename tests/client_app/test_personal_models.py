@@ -143,6 +143,7 @@ def test_a_sites_own_state_dir_goes_before_the_runs(tmp_path: Path) -> None:
 def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
     request = Request(round=1, phase="train", site=0, name="north", run="7", settled=0, cohort=Cohort(shape=(4,)))

@@ -20,7 +20,7 @@ from datasets.identity import held_out_by
 from datasets.site import read_site
 from datasets.sources import SOURCES
 from keys import Value
-from tests.client_app.policies import Hospital
+from tests.client_app.policies import Hospital, train
 from tests.server_app.sites import images, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
@@ -106,6 +106,27 @@ def test_folds_are_those_that_the_operator_allows(tmp_path: Path) -> None:
     assert share.total == folds[0].total  # type: ignore[union-attr]  # the first fold is who a share of a fifth chooses
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"batch_size": 1, "local_steps": 1}, False),
+        ({"batch_size": 3, "local_steps": 3}, False),
+        ({"batch_size": 5, "local_steps": 2}, True),
+        ({"batch_size": 3, "algorithm": "fedgda-gt", "phase": "anchor"}, True),
+        ({"batch_size": 3, "algorithm": "sagda", "phase": "control", "local_steps": 9}, False),
+    ],
+    ids=str,
+)
+def test_gradients_over_few_patients_do_not_leave(tmp_path: Path, keys: dict[str, Value], told: bool) -> None:
+    """One over one patient is, by a linear model, that patient."""
+    asked = {"phase": keys["phase"]} if "phase" in keys else {}
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run(**{key: value for key, value in keys.items() if key != "phase"}) as grid:
+        answer = train(grid, **asked)
+    assert ("this site tells none over fewer than 10" in answer) != told
+    assert not told or not answer
+
+
 @pytest.mark.parametrize(("more", "refused"), [(1, True), (12, True), (150, False), (0, False)])
 def test_few_patients_more_are_not_told_of(tmp_path: Path, more: int, refused: bool) -> None:
     """The difference to the answer before would be about these few."""
@@ -184,6 +205,15 @@ def test_the_share_and_the_secret_decide() -> None:
     folds = [held_out_by(whose, KEY, 0.0, 5, fold) for fold in range(5)]
     assert np.sum(folds, axis=0).tolist() == [1] * len(whose)
     assert (folds[0] == chosen).all()
+
+
+@pytest.mark.parametrize("content", ["", "zz" * 32, "0badc0de"])
+def test_a_damaged_secret_is_none(tmp_path: Path, content: str) -> None:
+    """An empty one would be no key: anybody could say who is held out, and know the rows that were told of."""
+    hospital = Hospital(tmp_path, *table(80, seed=0))
+    hospital.described()
+    (hospital.state / "policy" / "secret").write_text(content)
+    assert "policy/secret in it is damaged" in str(hospital.described())
 
 
 def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from datasets import Facts
-from tests.client_app.policies import Hospital, told, train
+from tests.client_app.policies import Hospital, site_toml, told, train
 from tests.server_app.sites import FEATURES, table, write_table
 
 
@@ -25,6 +26,55 @@ def test_data_that_change_within_a_run_end_it_here(tmp_path: Path) -> None:
             assert "its data have changed since the run began" in train(grid, kind)
         write_table(hospital.data, features, labels)
         assert "changed" not in train(grid)
+
+
+def test_rules_that_change_within_a_run_hold_from_the_next_message_on(tmp_path: Path) -> None:
+    """Others held out would be a second set of patients, told of beside the first; too few are too few."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        for change in ({"holdout_share": 0.3}, {"seed": "another"}):
+            site_toml(tmp_path, **change)
+            assert "who of them is held out" in str(told(grid))
+            assert "who of them is held out" in train(grid)
+        site_toml(tmp_path, fewest_training=399)
+        assert "fewer than 399 training samples" in train(grid)
+        site_toml(tmp_path)
+        assert not train(grid)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"site": 1}, {"name": "south"}, {"run": "another"}, {"shift": [1.0] * 4, "scale": [2.0] * 4}, {"prior": 0.4}],
+    ids=str,
+)
+def test_what_holds_for_a_whole_run_stays(tmp_path: Path, other: dict[str, Any]) -> None:
+    """A site's place chooses its batches, the moments its inputs: whoever varies them chooses patients and features."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        assert not train(grid)
+        for kind in ("train", "evaluate"):
+            assert "is other than before" in train(grid, kind, **other)
+        assert not train(grid, round=2, settled=1)
+    with hospital.run() as grid:
+        assert not train(grid, **other)
+
+
+def test_a_round_asks_about_one_model(tmp_path: Path) -> None:
+    """Or it asks until it knows a patient: the highest score of each of a few hundred models says who has it."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run(rounds=2) as grid:
+        assert isinstance(told(grid), Facts)
+        assert not train(grid)
+        assert not train(grid), "asked again, because the answer was lost"
+        assert "was asked for otherwise" in train(grid, model=torch.ones(FEATURES + 3))
+        assert not train(grid, round=2)
+        assert "round 1 is over here" in train(grid)
+        assert not train(grid, "evaluate", round=2)
+        assert not train(grid, "evaluate", round=2)
+        assert "was asked for otherwise" in train(grid, "evaluate", round=2, model=torch.ones(FEATURES + 3))
+        assert "round 2 is over here" in train(grid, round=2)
 
 
 def test_a_run_that_goes_on_after_a_stop_needs_the_same_data(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, said: st
     assert said in str(told.value)
     value = new.strip(";")
     assert value == "alter" or value not in told.value.public, "no value leaves the house"
+    names = ("Alter", "Dosis", "Geschlecht", "Befund")
+    assert not [name for name in names if name in told.value.public], "nor the name of a column"
 
 
 def test_all_is_told_at_once(tmp_path: Path) -> None:
@@ -124,6 +126,7 @@ def test_one_file_is_read(tmp_path: Path) -> None:
         (STUDY.replace('"Fall"', '"Alter"'), "'Alter' is the label or the patient, and no feature"),
         ('header = ["Alter"]\n' + STUDY, "header: it lacks 'Geschlecht', 'Dosis', 'Befund', 'Fall'"),
         (STUDY.replace('";"', '";;"'), "delimiter = ';;'"),
+        ('file = "../payroll/*.csv"\n' + STUDY, "file = '../payroll/*.csv': must be a name in the hospital's folder"),
     ],
 )
 def test_a_study_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -30,6 +30,7 @@ FEATURES = 4
 NAP = 600.0  # seconds that a site hangs
 OPEN = """[policy]
 fewest-training = 1
+fewest-in-update = 1
 fewest-held-out = 1
 fewest-of-each-class = 1
 seed = "tests"
