@@ -15,7 +15,7 @@ COMMANDS = {
     "doctor": "try all that join needs, and say how to mend what fails",
     "join": "connect to a coordinator, answer its messages, and stay",
     "personalise": "train a head of your own on the body of a finished run",
-    "refuse": "turn a run away that waits for you",
+    "refuse": "turn a run away that waits for you, or withdraw from one that has begun",
     "runs": "show the runs that wait for you, and what each would compute and send",
 }
 """What there is. The file has DESCRIPTION, declare(parser), which names its options, and run(options), which returns

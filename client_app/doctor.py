@@ -228,6 +228,12 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
         yield Finding("error", "data", str(error))
         return
     samples = len(data.train) + len(data.held_out)
+    fewest = policy.fewest_training + policy.fewest_held_out
+    if samples < fewest:
+        text = f"{samples} samples: below about {fewest} your rules keep this site from training, or from evaluating"
+        yield Finding("warning", "rules", text)
+    for doubt in data.doubts:
+        yield Finding("warning", "data", str(doubt))
     positives = int(data.train.targets().sum() + data.held_out.targets().sum())
     kind = f"{len(data.features)} features" if data.features else f"{'x'.join(map(str, data.train.shape))} numbers each"
     yield Finding("ok", "data", f"{samples:,} samples, {positives:,} positive, {kind}; {data.missing:,} values missing")

@@ -6,12 +6,13 @@ the answer. So data, network and GPU stay loaded from one message to the next, a
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import signal
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,8 +20,11 @@ from typing import TYPE_CHECKING
 
 from client_app.connection import read_certificates, read_key
 from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, answer_health_checks, connected, public_half
+from keys import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from flwr.app import Context, Message
 
@@ -183,13 +187,36 @@ class Acquainted:
             self.path.touch()
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep the state folder to this process: two would take each other's files for left ones.
+
+    Raises
+    ------
+    ConfigError
+        When another has it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise ConfigError("join", [f"state-dir: {folder} cannot be written: {error.strerror}"]) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            mend = "end it, or give each site a folder of its own"
+            raise ConfigError("join", [f"state-dir: another process has joined with {folder}; {mend}"]) from None
+        yield
+
+
 def join(config: JoinConfig) -> int:
     """Join, and stay until told to end; returns the exit code.
 
     Raises
     ------
     ConfigError
-        When the key or the certificates cannot be used.
+        When the key, the certificates or the state folder cannot be used.
     """
     from federation.fingerprint import fingerprint
 
@@ -199,6 +226,8 @@ def join(config: JoinConfig) -> int:
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
     with ExitStack() as stack:
+        if config.state_dir:
+            stack.enter_context(alone_in(Path(config.state_dir).expanduser()))
         if config.health:
             stack.callback(answer_health_checks(config.health).stop, None)
         site = Joined(config)

@@ -1,4 +1,4 @@
-"""``approve RUN`` and ``refuse RUN``: the operator decides about a run that waits."""
+"""``approve RUN`` and ``refuse RUN``: the operator decides about a run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def decide(options: argparse.Namespace, decision: str) -> int:
-    """Write a decision about the one run that is meant; returns 1 when there is none, or more than one."""
+    """Write a decision about the one run that is meant; returns 1 when there is none, or more than one.
+
+    A run that waits may be approved; one that is going on may be refused as well, and is answered no more.
+    """
     from client_app.policy.records import Records
 
     records = Records(options.state_dir)
-    waiting = [record for record in records.runs() if record.waits]
-    meant = [record for record in waiting if record.run.startswith(options.run)]
+    also = decision == "refused"
+    open_ = [run for run in records.runs() if run.waits or (also and run.open and run.decision != "refused")]
+    meant = [record for record in open_ if record.run.startswith(options.run)]
     if len(meant) != 1:
-        listed = ", ".join(record.run for record in waiting) or "none"
-        print(f"error: run {options.run!r} is {len(meant)} of the runs that wait for you: {listed}", file=sys.stderr)
+        listed = ", ".join(record.run for record in open_) or "none"
+        which = "wait for you or have begun" if also else "wait for you"
+        print(f"error: run {options.run!r} is {len(meant)} of the runs that {which}: {listed}", file=sys.stderr)
         return 1
     records.decide(meant[0], decision)
     print(f"run {meant[0].run} is {decision}")

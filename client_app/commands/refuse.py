@@ -8,7 +8,7 @@ from client_app.commands.approve import decide, declare
 
 __all__ = ["DESCRIPTION", "declare", "run"]
 
-DESCRIPTION = "Turn a run away that waits for you; its coordinator is told so."
+DESCRIPTION = "Turn a run away that waits for you, or withdraw from one that has begun; its coordinator is told so."
 
 
 def run(options: argparse.Namespace) -> int:

@@ -200,6 +200,8 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     shown = {
         "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
         "sends in a round": strategy.card.sends,
+        "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
+        "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
     }
     if data is None:
         return shown
@@ -207,6 +209,7 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
     told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
     told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
+    shown["label"] = site.node.label or run.label
     shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
     shown["evaluates"] = no_evaluation(data, site.policy) or ", ".join(METRICS[name].label for name in problem.reports)
     if facts.notes:

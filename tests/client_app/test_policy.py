@@ -303,6 +303,10 @@ def test_a_run_waits_for_the_operator(
         if word == "approve":
             assert isinstance(answer, Facts)
             assert train(grid) == ""
+            run = records.runs()[0].run
+            assert main(["refuse", run, "--state-dir", str(hospital.state)]) == 0, "it may withdraw from a run"
+            assert train(grid) == "its operator refused the run"
+            assert main(["refuse", run, "--state-dir", str(hospital.state)]) == 1
         else:
             assert answer == train(grid) == "its operator refused the run"
     assert main(["runs", "--state-dir", str(hospital.state)]) == 0

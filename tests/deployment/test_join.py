@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,6 +167,10 @@ def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_
         subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
         here.says("joined, as number")
         with site(tmp_path, *options) as second:
+            second.says("another process has joined with")
+            assert second.process.wait(PATIENCE) == 2
+        shutil.copytree(tmp_path / "state", tmp_path / "copied")
+        with site(tmp_path, *options[:-1], f"--state-dir={tmp_path / 'copied'}") as second:
             second.says("takes this site's key to be in use")
             here.process.terminate()
             assert here.process.wait(PATIENCE) == 0
