@@ -193,7 +193,7 @@ def test_in_a_run_it_lifts_the_class_that_cross_entropy_gives_up(tmp_path: Path)
     nodes = []
     for seed, name in enumerate(("north", "south")):
         rng = np.random.default_rng(seed)
-        labels = np.repeat([0, 1, 2], (240, 30, 120))
+        labels = np.repeat([0, 1, 2], (960, 120, 480))
         features = rng.normal(size=(len(labels), 4))
         features[:, 0] += 1.5 * labels
         nodes.append({"site": name, "data-dir": str(write_table(tmp_path / name, features, labels.tolist()))})
