@@ -56,12 +56,14 @@ class ImageCache:
     def make(self, place: Path, shape: tuple[int, ...]) -> Bytes | None:
         """Return an array to fill, in a draft of this file; None if it would take more room than there is."""
         need = prod(shape)
+        if need > self.bound:  # and what is there stays
+            return None
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in self.folder.glob("*.draft"):  # of a process that was stopped half-way
                 old.unlink(missing_ok=True)
             self._leave_room(need)
-            if need > self.bound or need + SPARE > shutil.disk_usage(self.folder).free:
+            if need + SPARE > shutil.disk_usage(self.folder).free:
                 return None
             return np.lib.format.open_memmap(draft(place), "w+", np.uint8, shape)
         except OSError:
@@ -71,10 +73,13 @@ class ImageCache:
         """Give the filled draft its name, and return it for reading."""
         assert isinstance(images, np.memmap)
         images.flush()
-        del images
         draft(place).replace(place)
         kept: Bytes = np.load(place, mmap_mode="r")
         return kept
+
+    def drop(self, place: Path) -> None:
+        """Remove a draft that could not be filled."""
+        draft(place).unlink(missing_ok=True)
 
     def _leave_room(self, need: int) -> None:
         """Remove the files that were used longest ago, until so many bytes more are within the bound."""

@@ -91,9 +91,11 @@ def read_images(
         _decode(files, size, images, faults)
         found = faults.errors()
     problems += found
-    if found or drafted is None or not cache or not place:
+    if drafted is None or not cache or not place:
         return images
-    del images
+    if found:
+        cache.drop(place)
+        return images
     return cache.keep(place, drafted)
 
 

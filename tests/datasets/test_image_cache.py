@@ -62,7 +62,7 @@ def test_whatever_changes_is_read_anew(files: dict[str, Path], tmp_path: Path, c
         spoil(first, noticed=True)
         with pytest.raises(DataError, match="cannot be read"):
             read(files, cache)
-        assert len(list((tmp_path / "cache").iterdir())) <= 2, "a draft at most"
+        assert len(list((tmp_path / "cache").iterdir())) == 1, "no draft stays"
         return
     if change == "size":
         Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(last)
@@ -102,6 +102,22 @@ def test_without_room_they_are_in_memory(files: dict[str, Path], tmp_path: Path,
     cache = ImageCache(tmp_path / "cache", bound)
     assert np.array_equal(read(files, cache), read(files, None))
     assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_what_is_too_large_leaves_the_others_alone(files: dict[str, Path], tmp_path: Path) -> None:
+    few = dict(list(files.items())[:1])
+    cache = ImageCache(tmp_path / "cache", BYTES - 1)
+    read(few, cache)
+    read(files, cache)
+    assert cache.place(few, 0).exists()
+
+
+def test_an_image_that_cannot_be_decoded_leaves_no_draft(files: dict[str, Path], tmp_path: Path) -> None:
+    first = next(iter(files.values()))
+    first.write_bytes(first.read_bytes()[:50])  # its header is whole
+    with pytest.raises(DataError, match="cannot be read"):
+        read(files, ImageCache(tmp_path / "cache", 10**6))
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_where_nothing_can_be_written_they_are_in_memory(files: dict[str, Path], tmp_path: Path) -> None:

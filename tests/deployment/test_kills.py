@@ -106,8 +106,7 @@ def test_the_superlink(tmp_path: Path, certificates: Path) -> None:
             run = pool.submit(submit, host.folder("flower", home), host.environment("flower"), job, timeout=RUN_TIMEOUT)
             wait_until(run, lambda: answered(host, HOSPITALS[0]) > 5)
         # Both ended with the block, in the middle of a round.
-        with pytest.raises(Exception, match="") as _:
-            assert run.result(timeout=RUN_TIMEOUT).ok
+        assert run.exception(timeout=RUN_TIMEOUT) or not run.result().ok
         folder = host.folder("serverapp", "/results") / "runs" / "it"
         stack.enter_context(host.up("superlink"))
         stack.enter_context(host.up("serverapp"))
