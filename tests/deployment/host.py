@@ -52,11 +52,6 @@ def answered(host: Host, hospital: str) -> int:
     return len(re.findall(r"run \d+: ", host.log(hospital)))
 
 
-def fetched(host: Host) -> int:
-    """How many answers the coordinator has fetched from the SuperLink."""
-    return host.log("superlink").count("confirm-message-received")
-
-
 def node_id(host: Host, hospital: str) -> str | None:
     """What the SuperLink calls it; None before it is connected."""
     found = re.search(r"joined, as number (\d+)", host.log(hospital))
