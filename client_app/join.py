@@ -225,6 +225,8 @@ def join(config: JoinConfig) -> int:
     stop, known = Stop(), Acquainted(config, key)
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
+    if config.data_dir and not config.names_label:
+        log.warning("no label: each run chooses which column of your data that is; name yours, as in label = 'outcome'")
     with ExitStack() as stack:
         if config.state_dir:
             stack.enter_context(alone_in(Path(config.state_dir).expanduser()))

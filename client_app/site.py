@@ -253,7 +253,10 @@ class OpenSite:
             return {}
         if not self.guarded or self.policy.fewest_of_each_class == 1:
             return problem.metrics(model["x"], model.get("y"), held_out)
-        parts = [replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)]) for part in dealt_once(self.data_config)]
+        parts = [
+            replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])
+            for part in dealt_once(self.data_config)
+        ]
         told = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
         return coarse(told, len(held_out), self.policy.fewest_of_each_class) if all(told) else {}
 

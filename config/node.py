@@ -44,6 +44,11 @@ class SiteConfig(BaseModel):
         """The site's name; empty when the operator gave none and the data has to."""
         return self.site or (f"site-{self.partition_id}" if self.partition_id >= 0 else "")
 
+    @property
+    def names_label(self) -> bool:
+        """Whether the operator says which column is the label; else each run chooses one."""
+        return bool(self.label or self.study)
+
     @classmethod
     def parse(cls, values: Mapping[str, Value]) -> SiteConfig:
         """Check a node-config.

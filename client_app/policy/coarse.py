@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -63,21 +63,21 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
         A group's fewest samples, of one class.
     """
     told: Metrics = {}
+    groups: Metrics = {}
     for name in parts[0]:
-        values = [part[name] for part in parts]
+        values: list[Any] = [part[name] for part in parts]
         if isinstance(values[0], list):
-            told[name] = np.sum(values, axis=0).tolist()
+            counts = np.sum(values, axis=0).tolist()
+            groups[name] = merged(counts, fewest) if name.endswith("-scores") else counts
         elif METRICS[name].pooled == "sum":
-            told[name] = sum(values)  # type: ignore[arg-type]
+            told[name] = sum(values)
         else:
             share = METRICS[name].better == "up"  # of patients
-            told[name] = rounded(float(np.median(values)), fewest / count, share=share)  # type: ignore[arg-type]
-    groups = {name: merged(told[name], fewest) for name in ("positive-scores", "negative-scores") if name in told}  # type: ignore[arg-type]
-    if "class-correct" in told:
-        pairs = zip(told["class-correct"], told["class-counts"], strict=True)  # type: ignore[arg-type]
-        groups |= {"class-correct": [min(fewest * round(right / fewest), every) for right, every in pairs]}
-        groups |= {"class-counts": told["class-counts"]}  # type: ignore[dict-item]
-    return told | groups | pool([groups])
+            told[name] = rounded(float(np.median(values)), fewest / count, share=share)
+    if "class-correct" in groups:
+        counts = np.array([groups["class-correct"], groups["class-counts"]])
+        groups["class-correct"] = np.minimum(fewest * np.rint(counts[0] / fewest), counts[1]).astype(int).tolist()
+    return {**told, **groups, **pool([groups])}
 
 
 def merged(counts: Sequence[int], fewest: int) -> list[int]:

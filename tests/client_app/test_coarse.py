@@ -16,7 +16,7 @@ from client_app.policy.coarse import coarse, dealt, merged, rounded
 from datasets import Cohort, DataConfig, load_site
 from models import Architecture
 from problems import PROBLEMS, Setting
-from problems.metrics import BINS, LIMIT, histogram, ranking
+from problems.metrics import BINS, LIMIT, histogram, pool, ranking
 from tests.client_app.policies import Hospital, train
 from tests.server_app.sites import FEATURES, table, write_table
 
@@ -60,6 +60,7 @@ def test_the_histogram_reads_patients_out_without_the_rules_and_none_with_them(t
         found[name] = alone(told["positive-scores"]) + alone(told["negative-scores"])
         assert sum(told["positive-scores"]) == told["positives"]
         assert sum(told["negative-scores"]) == told["n"] - told["positives"]
+        assert fewest == 1 or told["auroc"] == pool([told])["auroc"], "nor is more told by what follows from it"
     assert len(found["without"]) > 40
     assert all(np.abs(features[:, 2] - value).min() <= LIMIT / BINS for value in found["without"])
     assert found["with"] == []
