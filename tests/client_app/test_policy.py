@@ -60,6 +60,7 @@ def test_the_file_is_shared_with_other_readers(tmp_path: Path) -> None:
     assert Policy.read(str(path)) == Policy.read("")
     defaults = Policy.read("")
     assert (defaults.fewest_training, defaults.fewest_held_out, defaults.fewest_of_each_class) == (20, 10, 5)
+    assert (defaults.most_rounds, defaults.runs_per_day) == (200, 10)
 
 
 # ---------------------------------------------------------------------- what a run may be
