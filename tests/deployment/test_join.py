@@ -175,6 +175,13 @@ def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_
             here.process.terminate()
             assert here.process.wait(PATIENCE) == 0
             second.says("joined, as number")
+            number = re.findall(r"joined, as number (\d+)", second.said())[-1]
+            command = ["flwr", "supernode", "unregister", number]
+            subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
+            second.says("does not know this site any more: it has unregistered its key")
+            second.says("this site's key is not registered")
+            assert "ERROR" not in second.said()
+            assert "RpcError" not in second.said()
 
 
 def test_each_failure_to_connect_is_told_apart(guarded: Guarded, tmp_path: Path) -> None:
