@@ -271,8 +271,8 @@ def why(error: Exception | None, address: str, *, known: bool) -> str:
     details = str(error.details())
     if FlowerError.from_json(details):
         if known:
-            return ("the coordinator takes this site's key to be in use: by another process with the same key, or by "
-                    "one that was killed less than a minute ago; trying on. If it stays so, the key was unregistered")  # fmt: skip
+            return ("the coordinator takes this site's key to be in use, by another process or by one that was killed "
+                    "less than a minute ago; trying on. If it stays so, the key may be unregistered")  # fmt: skip
         return ("this site's key is not registered: give its public half to the coordinator, who enters it with "
                 "'flwr supernode register'; trying on")  # fmt: skip
     for pattern, text in FAILURES:

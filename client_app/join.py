@@ -37,8 +37,8 @@ FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site 
 
 
 ANEW = "it was started anew; joining again"
-NEW_KEY = ("it has unregistered its key, or was set up anew. A key that was unregistered is taken no more: to come back, "
-           "make another one and send its public half")  # fmt: skip
+NEW_KEY = ("it has unregistered its key, or was set up anew. A key that was unregistered is taken no more: to come "
+           "back, make another one and send its public half")  # fmt: skip
 
 
 class Stop:

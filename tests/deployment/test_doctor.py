@@ -46,7 +46,7 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     command = ["flwr", "supernode", "register", f"{made}/public/hospital-c.pub"]
     subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
     good = {"superlink": f"127.0.0.1:{guarded.fleet}", "root-certificates": f"{made}/ca.crt"}
-    good |= {"key": f"{made}/hospital-c.key", "data-dir": str(data), "state-dir": str(tmp_path / "state")}
+    good |= {"key": f"{made}/hospital-c.key", "data-dir": str(data), "label": "label", "state-dir": str(tmp_path / "state")}
 
     def found(**changed: str) -> tuple[int, dict[str, str]]:
         options = good | {key.replace("_", "-"): value for key, value in changed.items()}
