@@ -272,7 +272,9 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
     shown["label"] = site.node.label or run.label
     shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
-    shown["evaluates"] = no_evaluation(data, site.policy) or ", ".join(METRICS[name].label for name in problem.reports)
+    reports = ", ".join(METRICS[name].label for name in problem.reports)
+    groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
+    shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
     if facts.notes:
         shown["does otherwise"] = "; ".join(facts.notes)
     return shown

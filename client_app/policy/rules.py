@@ -81,7 +81,7 @@ class Policy(BaseModel):
                                     "tells this number instead of theirs")  # fmt: skip
     fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "
                                          "this number, no counts per class, and among the held-out ones no "
-                                         "evaluation")  # fmt: skip
+                                         "evaluation; others it tells in groups of so many")  # fmt: skip
     patient: str = Field("", description="the column that says whose a row is, which is then no feature; empty: rows "
                          "are told apart by their values, images by their paths")  # fmt: skip
     seed: str = Field("", description="any text: whom the site holds out follows from it; empty: from a random secret "
@@ -90,8 +90,8 @@ class Policy(BaseModel):
     folds: Annotated[Count, AfterValidator(_two_or_more)] = Field(
         0, description="allows runs with this number of folds: a cross-validation over all patients; 0: none"
     )
-    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, and what "
-                         "may be a mistake in the table")  # fmt: skip
+    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, a label that "
+                         "it would choose, and what may be a mistake in the table")  # fmt: skip
 
     @classmethod
     def read(cls, path: str) -> Policy:
