@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what tests start: in the background of a script it is ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
