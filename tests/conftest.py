@@ -20,12 +20,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TARGETS = {
+    "deployments": "kills, stops and locks out real sites, for minutes: make deployments",
+    "containers": "needs a Docker engine and minutes: make containers",
+}
+"""Marks of what is not part of `make test`, and why."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `make containers` what needs a Docker engine and minutes."""
-    if "containers" not in config.getoption("markexpr"):
-        for item in items:
-            if item.get_closest_marker("containers"):
-                item.add_marker(pytest.mark.skip(reason="needs a Docker engine and minutes: make containers"))
+    """Leave to other targets of make what is theirs."""
+    for mark, reason in TARGETS.items():
+        if mark not in config.getoption("markexpr"):
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
