@@ -90,8 +90,8 @@ class Policy(BaseModel):
     folds: Annotated[Count, AfterValidator(_two_or_more)] = Field(
         0, description="allows runs with this number of folds: a cross-validation over all patients; 0: none"
     )
-    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, a label that it "
-                         "would choose, and what may be a mistake in the table")  # fmt: skip
+    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, a label "
+                         "that it would choose, and what may be a mistake in the table")  # fmt: skip
 
     @classmethod
     def read(cls, path: str) -> Policy:

@@ -238,3 +238,4 @@ def test_told_to_end_it_does_not_wait_for_its_operator(tmp_path: Path) -> None:
             assert running.sites[0].wait(PATIENCE) == 0
             assert not run.result().ok
         assert "north: told to end: a run was waiting for you" in log_of(running)
+        assert "WARNING north: no label: each run chooses which column" in log_of(running)
