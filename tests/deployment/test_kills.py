@@ -23,14 +23,13 @@ from safetensors.numpy import load_file
 from config import RunConfig
 from keys import Value, with_resumed
 from server_app.submission import Outcome, submit
-from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host
+from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
 MOMENTS = int(os.environ.get("EDELWEISS_KILLS", "0"))
 HELD_UP = 90.0  # seconds; the SuperLink gives up after 60 what it does not hear of
 ROUNDS = 40
-FIRST, LAST = 0.0, 25.0  # seconds from the submission of a run that takes about as long
 TRIES = 4
 
 pytestmark = [
@@ -89,7 +88,7 @@ def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
     random = np.random.default_rng(seed)
     victim = str(random.choice([*HOSPITALS, *["serverapp", "superlink"] * 2]))
     blow = signal.SIGSTOP if random.integers(2) else signal.SIGKILL
-    moment = random.uniform(FIRST, LAST)
+    answers, moment = int(random.integers(1, ROUNDS)), random.uniform(0, 0.5)  # so many, and so many seconds
     for number, name in enumerate(HOSPITALS):
         write_table(tmp_path / name / "data", *table(200, number))
     nodes = [with_secret(name, tmp_path / name / "data", tmp_path / f"quiet-{name}", SECRET) for name in HOSPITALS]
@@ -99,6 +98,7 @@ def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
         federation = Federation(tmp_path, certificates, stack)
         pool = stack.enter_context(ThreadPoolExecutor(1))
         run = pool.submit(federation.submit)
+        wait_until(run, lambda: answered(federation.host, HOSPITALS[0]) >= answers)
         time.sleep(moment)
         if pid := federation.pid(victim):
             with suppress(ProcessLookupError):  # the run was over before
@@ -116,7 +116,7 @@ def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
             said.append(outcome := federation.submit())
         for process in federation.processes.values():
             process.terminate()
-    about = f"{victim}, {blow.name} after {moment:.1f} s: {[each.why for each in said if not each.ok]}"
+    about = f"{victim}, {blow.name} after {answers} answers and {moment:.2f} s: {[each.why for each in said if not each.ok]}"
     print(about)
     assert outcome.ok, f"{about}\n{outcome.log}{process_logs(tmp_path)}"
     assert untimed(federation.results) == untimed(quiet), about
