@@ -199,6 +199,6 @@ def test_a_state_folder_of_another_algorithm_is_refused_by_that_site_and_named(
     assert grid.file.name in line
     assert "algorithm = 'codasca'" in line
     assert "algorithm = 'alone'" in line
-    assert grid.folder not in line
+    assert str(grid.scratch.path) not in line
     assert str(grid.file) in caplog.text
     assert sorted(result.metrics[-1]["sites"]) == ["site-0", "site-2", "site-3"]
