@@ -161,7 +161,7 @@ class Planting(SiteGrid):
 
     def plant(self, run: str, model: bool) -> None:
         """Write it."""
-        theirs = Memory(f"{self.folder}/state", run, "site-1", {"algorithm": "codasca", "problem": "saddle"})
+        theirs = Memory(f"{self.scratch.path}/state", run, "site-1", {"algorithm": "codasca", "problem": "saddle"})
         self.file = theirs.model_path if model else path_of(theirs.folder, (1, 0))
         vectors = {"cx": torch.ones(5)}
         if model:
