@@ -102,7 +102,7 @@ class LocalGrid(Grid):
 
     def __enter__(self) -> LocalGrid:
         """Make the folder for this run; workers start with the first message that needs them."""
-        free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+        free = shutil.disk_usage("/dev/shm").free if os.access("/dev/shm", os.W_OK | os.X_OK) else 0
         self.scratch = Scratch("/dev/shm" if free > ROOM else None)
         sites, run_config = self.config.sites, self.config.flat()
         given = self.config.state_dir
