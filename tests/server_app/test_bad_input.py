@@ -64,7 +64,7 @@ def test_a_good_run_ends_with_0_and_says_where_the_results_are(command: Command,
         ("fraction=2.0", "fraction = 2.0: must be"),
         ('algorithm="fedavg"', "cannot solve problem = 'auc'"),
         ("rounds 3", "'rounds 3' is no key=value pair"),
-        ("nowhere.toml", "No such file or directory: 'nowhere.toml'"),
+        ("nowhere.toml", "nowhere.toml: No such file or directory"),
     ],
 )
 def test_a_bad_configuration_ends_with_2_and_makes_no_folder(
