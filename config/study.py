@@ -77,6 +77,8 @@ class StudyFile(_Table):
                 found.append(f"columns.{name}: it has range and codes; a category needs no range")
         if any(separator in self.file for separator in "/\\"):
             found.append(f"file = {self.file!r}: must be a name in the hospital's folder, or a pattern of such names")
+        if self.delimiter in '"\0\n\r ':
+            found.append(f"delimiter = {self.delimiter!r}: it is part of a line's form; take another")
         if self.delimiter == self.decimal:
             found.append(f"delimiter = {self.delimiter!r}: it is the decimal mark, too; take another")
         label = self.label

@@ -103,7 +103,7 @@ def text_errors(key: str, value: Any) -> Iterator[str]:
     if isinstance(value, str):
         if len(value) > LONGEST:
             yield f"{shorter(key)} has {len(value):,} characters: may have {LONGEST:,}"
-        elif any(unicodedata.category(character) in ("Cc", "Cs") for character in value):
+        elif any(unicodedata.category(each) in ("Cc", "Cs") for each in value if each not in "\n\t"):
             yield f"{shorter(key)} = {shown(value)}: may have no control characters, and none that are no Unicode"
 
 

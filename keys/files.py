@@ -98,7 +98,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def toml_in(data: bytes) -> dict[str, Any]:
     """Parse TOML; ValueError says what is wrong."""
-    values: dict[str, Any] = _parsed(data, tomllib.loads)
+    values: dict[str, Any] = _parsed(data, "TOML", tomllib.loads)
     return values
 
 
@@ -109,16 +109,18 @@ def read_json(path: str | Path) -> Any:
 
 def json_in(data: bytes) -> Any:
     """Parse JSON; ValueError says what is wrong."""
-    return _parsed(data, json.loads)
+    return _parsed(data, "JSON", json.loads)
 
 
-def _parsed(data: bytes, parse: Callable[[str], Any]) -> Any:
+def _parsed(data: bytes, form: str, parse: Callable[[str], Any]) -> Any:
     try:
         values = parse(data.decode())
     except UnicodeDecodeError as error:
         raise ValueError(f"it is no UTF-8 text: byte {error.start + 1} cannot be") from None
     except RecursionError:
         raise ValueError(DEEP) from None
+    except ValueError as error:
+        raise ValueError(f"it is no {form}: {error}") from None
     if depth(values) > DEEPEST:
         raise ValueError(DEEP)
     return values

@@ -57,6 +57,8 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
             values |= _read_file(text) if _names_file(text) else _read_pairs(text)
         except ConfigError as error:
             wrong += error.problems
+    allowed = "must be a number, true or false, or text in quotes"
+    wrong += [f"{shorter(k)} = {shown(v)}: {allowed}" for k, v in values.items() if not isinstance(v, Value)]
     if wrong:
         raise ConfigError("--run-config", wrong)
     return values

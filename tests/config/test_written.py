@@ -18,7 +18,7 @@ ODD: list[dict[str, Value]] = [
     {"algorithm": "fedavg", "problem": "bce", "fedavg.lr": 1e-7, "fraction": 0.3, "seed": 12345678901},
     {"algorithm": "local-sgda", "local-sgda.lr-dual": 1e22, "local-sgda.lr": 0.1 + 0.2},
     {"algorithm": "coda-plus", "coda-plus.gamma": 0, "stage-iterations": 100, "output": "average"},
-    {"run-name": 'a "quoted" \\ name', "data-root": "/tmp/Spital Zürich/🏥", "positive-classes": "1-3"},
+    {"run-name": 'a "quoted" \\ name\twith\nlines', "data-root": "/tmp/Spital Zürich/🏥", "positive-classes": "1-3"},
     {"run-name": "\u2028"},
     {"codasca.lr": 1, "fedavg.lr": 0.5},  # a table of another algorithm has no effect, and is not kept
     {"auc.score": "identity", "auc.prior": 0.1 + 0.2, "maml.ways": 3},  # nor has one of another problem

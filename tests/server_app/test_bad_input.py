@@ -88,7 +88,7 @@ def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
         ('dataset="heart-disease" data-root="DATA/nowhere"', "not found under data-root"),
         ('dataset="site"', "data-dir is missing"),
         ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
-        ('positive-classes="7"', "negative-classes name [7]"),
+        ('positive-classes="7"', "negative-classes name 7"),
         ('problem="saddle" saddle.file="DATA/nowhere.npz"', "nowhere.npz"),
         ('runs-dir="DATA/a-file"', "a-file"),
     ],
