@@ -177,7 +177,7 @@ def _room(about: str, free: float, what: str, fix: str, enough: float = LITTLE) 
 def _device(config: JoinConfig) -> Iterator[Finding]:
     import torch
 
-    from keys.files import free_memory
+    from keys.memory import free_memory
     from models import resolve_device
 
     yield _room("memory", free_memory(), "of this machine", "end other programs")

@@ -14,7 +14,8 @@ import numpy as np
 from datasets.errors import DataError, examples
 from datasets.image_cache import ImageCache
 from datasets.source import Bytes
-from keys.files import free_memory, is_file, reason
+from keys.files import is_file, reason
+from keys.memory import free_memory
 
 _GREY = ("1", "L", "LA")
 _BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")

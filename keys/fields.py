@@ -89,7 +89,8 @@ def field_errors(key: str, value: Any, f: Field[Any]) -> Iterator[str]:
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     most = MOST if whole and high == math.inf else LARGEST
     if not (number and abs(value) <= most and low <= value <= high and above < value < below):
-        noun = f"an integer up to {MOST:,}" if whole else "a finite number"
+        noun = "an integer" if whole else "a finite number"
+        noun += f" up to {most:g}" if number and abs(value) > most else ""
         yield f"{key} = {shown(value)}: must be {noun} {allowed(f)}".rstrip() + f" ({doc})"
 
 

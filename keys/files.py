@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -11,6 +10,8 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from keys.memory import free_memory
 
 TEXT = 2**24  # bytes of a configuration, at most
 DEEPEST = 20  # tables or lists within each other
@@ -139,15 +140,3 @@ def depth(value: object) -> int:
 def reason(error: Exception) -> str:
     """Say why a file cannot be read, without its path."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def free_memory() -> int:
-    """Bytes that can be had without swapping; where the system does not say, all of the machine's."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                free = 1024 * int(line.split()[1])
-    with contextlib.suppress(OSError, ValueError):  # "max", where a container has no bound of its own
-        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return free

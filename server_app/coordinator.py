@@ -21,6 +21,7 @@ from server_app.model_file import ModelFile
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
+from server_app.sizes import require_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,6 +126,8 @@ def _play(
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
+    if isinstance(grid, LocalGrid):
+        require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))

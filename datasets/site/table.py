@@ -17,7 +17,8 @@ from datasets.errors import DataError, examples
 from datasets.numbers import LARGEST
 from datasets.source import Ints
 from keys import hint
-from keys.files import free_memory, read_file, reason
+from keys.files import read_file, reason
+from keys.memory import free_memory
 
 if TYPE_CHECKING:
     import pandas as pd

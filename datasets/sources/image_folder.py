@@ -74,9 +74,7 @@ def _by_class(folder: Path) -> _ByClass:
     """Return the images in and below each folder, by its name; what is hidden plays no part."""
     return {
         entry.name: sorted(
-            file
-            for file in entry.rglob("*")
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and not file.is_dir()
+            file for file in entry.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
         )
         for entry in folder.iterdir()
         if entry.is_dir() and not entry.name.startswith(".")
