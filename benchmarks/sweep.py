@@ -15,6 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.studies import Method, Settings, Study, Value, drawn
+from keys.fields import MOST
 from keys.files import json_in, read_file, read_json, read_toml, reason
 
 if TYPE_CHECKING:
@@ -99,12 +100,14 @@ class Outcome:
         kinds = {"diverged": str, "seconds": float, "version": str}
         if not isinstance(end, dict) or {key: type(value) for key, value in end.items()} != kinds:
             raise ValueError(f"{OUTCOME} must hold {', '.join(kinds)}")
+        if not 0 <= end["seconds"] <= MOST:
+            raise ValueError(f"{OUTCOME} has seconds = {end['seconds']}")
         lines = folder / "metrics.jsonl"  # a run that diverges in its first round has none
         written = read_file(lines).splitlines() if os.path.lexists(lines) else []
         records = [json_in(line) for line in written]
         for number, record in enumerate(records, start=1):
             whole = isinstance(record, dict) and record.keys() >= COSTS and _all_numbers(record)
-            if not whole or record["round"] != number:
+            if not whole or str(record["round"]) != str(number):
                 raise ValueError(f"line {number} of {lines.name} is not what a run writes after round {number}")
         return cls(records, **end)
 
@@ -274,6 +277,8 @@ class Sweep:
             return None
         try:
             outcome, then = Outcome.read(folder), read_toml(folder / "config.toml")
+            if "algorithm" not in then:
+                raise ValueError("its config.toml is empty")
         except (OSError, ValueError) as error:
             from config import ConfigError
 

@@ -133,7 +133,7 @@ class Cohort:
             yield f"shift = {shown(self.shift)}: must be a finite number for each feature or channel"
         if not (_numbers(self.scale, width if self.shift else 0) and all(s >= SMALLEST for s in self.scale)):
             yield f"scale = {shown(self.scale)}: must be a finite number above 0 for each of shift"
-        if not isinstance(self.columns, str):
+        if type(self.columns) is not str:
             yield f"columns = {shown(self.columns)}: must be text"
 
     @classmethod

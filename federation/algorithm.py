@@ -93,7 +93,9 @@ class Algorithm(ABC):
                          "the seed", "last", "average", "random")  # fmt: skip
     stage_iterations: int = hyper(0, "T1: local steps in the first stage; 0: one stage", low=0)
     stage_decay: float = hyper(3.0, "η(s)/η(s+1): what step sizes are divided by from stage to stage", low=1.0)
-    stage_growth: float = hyper(1.0, "T(s+1)/T(s); the papers' theory grows it as the step size shrinks", low=1.0, high=1e6)
+    stage_growth: float = hyper(
+        1.0, "T(s+1)/T(s); the papers' theory grows it as the step size shrinks", low=1.0, high=1e6
+    )
     stage_steps_growth: float = hyper(1.0, "q(s+1)/q(s)", low=1.0, high=1e6)
     seed: int = hyper(0, "of every random choice: same seed, same bits", low=0, high=2**63 - 1)
 

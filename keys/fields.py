@@ -96,7 +96,7 @@ def field_errors(key: str, value: Any, f: Field[Any]) -> Iterator[str]:
 
 def is_number(value: object) -> bool:
     """Whether it is a number that a float32 holds."""
-    return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[operator]
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def text_errors(key: str, value: Any) -> Iterator[str]:

@@ -32,7 +32,7 @@ def as_path(text: str | Path) -> Path:
         path = Path(text).expanduser()
         os.fsencode(path)
     except RuntimeError:
-        raise OSError(errno.ENOENT, f"{str(text).partition('/')[0]} is nobody's home folder here") from None
+        raise OSError(errno.EINVAL, f"{str(text).partition('/')[0]} is nobody's home folder here") from None
     except UnicodeError:
         raise OSError(errno.EINVAL, "a path must be text of Unicode characters") from None
     return path

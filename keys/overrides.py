@@ -26,8 +26,9 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
     ConfigError
         For what is no table of keys, or one without end.
     """
-    if not isinstance(nested, Mapping):
-        text = f"{shown(nested)}: must be a table of keys and values, such as {{'rounds': 3}}"
+    given: Any = nested
+    if not isinstance(given, Mapping):
+        text = f"{shown(given)}: must be a table of keys and values, such as {{'rounds': 3}}"
         raise ConfigError("run-config", [text])
     if depth(nested) > DEEPEST:
         raise ConfigError("run-config", [DEEP])

@@ -102,7 +102,7 @@ def checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> int:
     found = zlib.crc32(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
     return found
 
 

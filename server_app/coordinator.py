@@ -73,9 +73,14 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, given.record if given else "")
     report = Report(config, progress, folder.path)
     state = RunState(folder, report, grid)
-    try:
-        if config.resume:
+    if config.resume:
+        try:
             state.read()
+        except RunError as error:  # what is there stays as it is
+            folder.note("stopped", reason=str(error))
+            folder.close()
+            raise
+    try:
         arrays, sizes = _play(config, given, grid, report, state, started)
         report.close()
     except BaseException as error:  # Ctrl-C, too

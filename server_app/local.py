@@ -14,6 +14,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from client_app.app import call
 from client_app.memory import path_of, places, run_folder
 from federation import RunError
 from keys import shown
-from keys.files import as_path, reason, unwritable
+from keys.files import as_path, is_file, reason, unwritable
 from models import resolve_device
 from models.storage import replacing
 from problems import PROBLEMS
@@ -148,8 +149,10 @@ class LocalGrid(Grid):
 
     # ------------------------------------------------------------------ what sites remember
 
-    def store(self, run: str, server_round: int, file: Path) -> int | None:
-        """Write what all sites remembered after a round into one file, and return its size; none if that is nothing.
+    def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
+        """Write what all sites remembered after a round into one file, and return its size and CRC-32.
+
+        If that is nothing, there is no file, and None.
 
         Parameters
         ----------
@@ -169,23 +172,24 @@ class LocalGrid(Grid):
                 if then := [place for place in places(site) if place[0] <= server_round][-1:]:
                     path = path_of(site, then[0])
                     archive.add(path, path.relative_to(folder))
-        return file.stat().st_size
+        return [file.stat().st_size, _crc(file)]
 
-    def restore(self, run: str, file: Path, size: int | None) -> None:
-        """Give the sites back what `store` wrote, and nothing else; ``size`` is what it returned.
+    def restore(self, run: str, file: Path, expected: list[int] | None) -> None:
+        """Give the sites back what `store` wrote, and nothing else; ``expected`` is what it returned.
 
         Raises
         ------
         RunError
-            When the file is not there as it was written. Each site's part of it has a checksum of its own.
+            When the file is not there as it was written.
         """
         folder = run_folder(self.state, run)
         shutil.rmtree(folder, ignore_errors=True)
-        if size is None:
+        if expected is None and not os.path.lexists(file):
             return
         try:
-            if not file.is_file() or file.stat().st_size != size:
-                raise ValueError(f"it is no file of {size:,} bytes")
+            size = file.stat().st_size if is_file(file) else None
+            if expected is None or expected[:1] != [size] or expected[1:] != [_crc(file)]:
+                raise ValueError("it does not hold what was written")
             folder.mkdir(mode=0o700, parents=True)
             with tarfile.open(file, "r:") as archive:
                 archive.extractall(folder, filter="data")
@@ -277,6 +281,15 @@ class LocalGrid(Grid):
             # For AUROC and average precision; else each worker would spend two seconds on it in its first evaluation.
             importlib.import_module("sklearn.metrics")
         return Pool(self.workers, self._method, self.folder, self.contexts)
+
+
+def _crc(file: Path) -> int:
+    """Return the CRC-32 of a file that may be larger than memory."""
+    found = 0
+    with file.open("rb") as stream:
+        while block := stream.read(2**20):
+            found = zlib.crc32(block, found)
+    return found
 
 
 def unused_run_id() -> int:

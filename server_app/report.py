@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from federation import RunError
-from keys.files import json_in, read_file
+from keys.files import json_in, read_file, reason
 from models.storage import replacing
 from problems.metrics import HEADLINE, across, pool
 from server_app.curves import draw
@@ -84,7 +84,10 @@ class Report:
         RunError
             When lines before it are missing.
         """
-        written = read_file(self.lines).splitlines(keepends=True) if os.path.lexists(self.lines) else []
+        try:
+            written = read_file(self.lines).splitlines(keepends=True) if os.path.lexists(self.lines) else []
+        except OSError as error:
+            raise RunError(f"resume: {self.lines} cannot be read ({reason(error)}); start the run anew") from None
         before = written[: max(0, done - 1)]
         if len(before) < done - 1:
             raise RunError(f"resume: {self.lines} has {len(before)} rounds, and the run was stopped after {done}")

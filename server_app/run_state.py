@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 SHARE = 0.02  # of a run's time that may go into writing
 FIRST = 0.02  # seconds that a writing takes, as long as none was measured
+FACTS = {"round": int, "names": list, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
+         "app": str, "local": bool}  # fmt: skip
+LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
+PARTS = ("state", "buffers", "output", "start")
 STATE, MEMORY = 5, 2  # vectors as long as x that a state and a site's memory have, about
 
 
@@ -91,8 +95,17 @@ class RunState(Checkpoints):
             raise RunError(f"resume: {self.path} cannot be used ({reason(error)}); start the run anew") from None
 
     def _take(self, tensors: Arrays, facts: dict[str, Any]) -> None:
-        """Take what a whole file holds; one of another version of the app may lack something."""
-        progress, done = self.report.progress, int(facts["round"])
+        """Take what a whole file holds; one of another version of the app may hold something else."""
+        progress, done = self.report.progress, facts["round"]
+        if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
+            raise ValueError(f"{', '.join(wrong)}: no such thing is written")
+        cohort = from_record(Cohort, facts["cohort"])
+        if facts["facts"].keys() != {"sending-order"}:
+            raise ValueError("it does not say in which order sites were sent to")
+        if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
+            raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
+        if facts["names"] != sorted(tensors) or any(name.partition("/")[0] not in PARTS for name in tensors):
+            raise ValueError("its tensors are others than it says")
         if facts["local"] != bool(self.local):
             was = "the local engine, where" if facts["local"] else "Flower, and"
             raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
@@ -100,7 +113,7 @@ class RunState(Checkpoints):
             progress.warn("the run began with another version of the app: the rest may differ from what that had done")
         tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
-        self.cohort, self._sites = from_record(Cohort, facts["cohort"]), facts["sites"]
+        self.cohort, self._sites = cohort, facts["sites"]
         state = {name: vector for name, vector in tensors.items() if not name.startswith("start/")}
         self.last = Snapshot(done, state, facts["facts"])
         self._written = done
@@ -215,6 +228,7 @@ class RunState(Checkpoints):
                 tensors[name] = vector if vector.untyped_storage().nbytes() == vector.nbytes else vector.clone()
         facts = {
             "round": snapshot.round,
+            "names": sorted(tensors),
             "facts": snapshot.facts,
             "twins": twins,
             "line": record,

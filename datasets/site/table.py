@@ -77,7 +77,7 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     if need > free:
         text = f"its values take {need / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory are free"
         raise ValueError(text)
-    frame = found.read().to_pandas()
+    frame: pd.DataFrame = found.read().to_pandas()
     problems = []
     for place, name in enumerate(frame.columns):
         try:
