@@ -9,6 +9,7 @@ from config.classes import parse_classes
 from datasets import SOURCES
 from datasets.config import SITE, SIZED
 from federation.stages import MOST_STEPS
+from keys import shown
 from keys.fields import is_number
 from models import STEMS, keeps_statistics
 from problems import PROBLEMS
@@ -78,15 +79,16 @@ def _start(run: RunConfig) -> Iterator[str]:
     named = {key: value for key, value in (("init-from", run.init_from), ("pretrained", run.pretrained)) if value}
     if len(named) > 1:
         yield (
-            f"init-from = {run.init_from!r} and pretrained = {run.pretrained!r}: a run starts from one model, so leave "
-            "one of them empty"
+            f"init-from = {shown(run.init_from)} and pretrained = {shown(run.pretrained)}: a run starts from one "
+            "model, so leave one of them empty"
         )
     if named and not PROBLEMS[run.problem].needs_data:
         for key, value in named.items():
-            yield f'{key} = {value!r}: problem = {run.problem!r} has no network to start from it, so leave {key} = ""'
+            mend = f'has no network to start from it, so leave {key} = ""'
+            yield f"{key} = {shown(value)}: problem = {run.problem!r} {mend}"
     elif run.pretrained and run.model not in STEMS:
         yield (
-            f"pretrained = {run.pretrained!r}: torchvision has no weights of model = {run.model!r}; take model "
+            f"pretrained = {shown(run.pretrained)}: torchvision has no weights of model = {run.model!r}; take model "
             f'{" or ".join(STEMS)}, or leave pretrained = ""'
         )
     if run.init_head != "keep" and not run.init_from:

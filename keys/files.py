@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from keys.memory import free_memory
 
 TEXT = 2**24  # bytes of a configuration, at most
 DEEPEST = 20  # tables or lists within each other
+MANY_DOTS = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){50}")  # a key of so many parts
 DEEP = "it nests tables or lists too deeply"
 
 
@@ -99,6 +101,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def toml_in(data: bytes) -> dict[str, Any]:
     """Parse TOML; ValueError says what is wrong."""
+    if MANY_DOTS.search(data):  # the parser takes hours
+        raise ValueError(DEEP)
     values: dict[str, Any] = _parsed(data, "TOML", tomllib.loads)
     return values
 

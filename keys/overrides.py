@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from keys.errors import ConfigError
-from keys.files import DEEP, DEEPEST, depth, is_file, read_toml, reason
+from keys.files import DEEP, DEEPEST, depth, is_file, read_toml, reason, toml_in
 from keys.suggest import shorter, shown
 
 Value = bool | int | float | str
@@ -36,10 +35,10 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
         raise ConfigError("run-config", [f"{shown(key)}: a key must be text" for key in odd])
     flat: dict[str, Value] = {}
     for key, value in nested.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": deeper for inner, deeper in flatten(value).items()}
-        else:
-            flat[key] = value
+        inside = {f"{key}.{k}": v for k, v in flatten(value).items()} if isinstance(value, dict) else {key: value}
+        if twice := flat.keys() & inside.keys():
+            raise ConfigError("run-config", [f"{shorter(k)} is given twice: leave one out" for k in sorted(twice)])
+        flat |= inside
     return flat
 
 
@@ -96,10 +95,10 @@ def _read_pairs(text: str) -> dict[str, Value]:
     wrong += [f"{key} is given twice: leave one out" for key in sorted({k for k in keys if keys.count(k) > 1})]
     for key, value in pairs:
         try:
-            values |= flatten(tomllib.loads(f"{key} = {value}"))
+            values |= flatten(toml_in(f"{key} = {value}".encode()))
         except ConfigError as error:
             wrong += error.problems
-        except (ValueError, RecursionError):
+        except ValueError:
             key, value = shorter(key), shorter(value)
             wrong.append(
                 f"{key}={value}: is neither a number nor true nor false, and text needs quotes, as in "

@@ -13,13 +13,14 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-from benchmarks.malformed import OUTCOMES, Kind, configs, files, messages, outcome
+from benchmarks.malformed import OUTCOMES, Kind, configs, data, files, messages, outcome
 from benchmarks.pages import insert
 
 MODULES: dict[str, dict[str, Kind]] = {
     "messages": messages.KINDS,
     "run-config": configs.KINDS,
     "files": files.KINDS,
+    "data": data.KINDS,
 }
 """Boundary, kinds of what can be wrong there."""
 

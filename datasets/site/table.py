@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.numbers import LARGEST
 from datasets.source import Ints
-from keys import hint
+from keys import hint, shown
 from keys.files import read_file, reason
 from keys.memory import free_memory
 
@@ -93,7 +93,7 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
 def _wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
     """Yield what is wrong with the names of the columns."""
     if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
-        listed = examples([repr(name) for name in twice])
+        listed = examples([shown(name) for name in twice])
         text = f"{file}: {listed} names more than one column; rename them"
         yield DataError(text, f"{file.name}: {len(twice)} names are those of more than one column")
     if bare := [str(place) for place, name in enumerate(names, 1) if not name or UNNAMED.fullmatch(name)]:
@@ -102,7 +102,7 @@ def _wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
             "(to_csv(..., index=False)), or name it",
             f"{file.name}: {len(bare)} columns have no name",
         )
-    if odd := [repr(name) for name in names if not name.isprintable()]:
+    if odd := [shown(name) for name in names if not name.isprintable()]:
         text = f"{file}: the names of columns {examples(odd)} cannot be printed; rename them"
         yield DataError(text, f"{file.name}: {len(odd)} names of columns cannot be printed")
 
