@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 @given(cohorts(), st.data())
-def test_a_file_that_was_written_is_read_and_one_with_anything_else_names_it(cohort: Cohort, data: st.DataObject) -> None:
+def test_what_was_written_is_read_and_anything_else_is_named(cohort: Cohort, data: st.DataObject) -> None:
     facts = json.loads(json.dumps(cohort.facts()))
     assert Cohort.of_file(facts | {"problem": "auc"}) == cohort
     key = data.draw(st.sampled_from(sorted(WRONG)))

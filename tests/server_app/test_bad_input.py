@@ -113,6 +113,27 @@ def test_data_that_is_damaged_says_which_file_and_what_to_do(
     assert "download the file again" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["..", ".", "../evil", "a/b", " "])
+def test_a_run_lands_inside_of_runs_dir_whatever_its_name(tmp_path: Path, name: str) -> None:
+    result = simulate(saddle_job(tmp_path, run_name=name))
+    assert result.folder.parent == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("key", ["runs-dir", "state-dir"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("FILE", "no folder|Not a directory"), ("~nobody-of-this-name/x", "nobody's home"), ("LOOP/x", "symbolic links|no folder")],
+)
+def test_a_folder_that_cannot_be_is_said_before_training_in_the_same_words(
+    tmp_path: Path, key: str, path: str, said: str
+) -> None:
+    (tmp_path / "FILE").touch()
+    (tmp_path / "LOOP").symlink_to("LOOP")
+    named = path if path.startswith("~") else str(tmp_path / path)
+    with pytest.raises(RunError, match=rf"^{key} = '.*({said})"):
+        simulate({**saddle_job(tmp_path), key: named})
+
+
 def test_simulate_raises_what_the_command_prints(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'rounds'") as caught:
         simulate({"round": 1, "codasca": {"lr": -1}})
