@@ -135,7 +135,7 @@ class RunConfig(BaseModel):
                                                "was told; local: on this machine")  # fmt: skip
     workers: Workers = Field(0, description="processes of the local engine; 0: one per core, at most one per site, but "
                              "one alone for a GPU or a run too short or too light to gain by more")  # fmt: skip
-    threads: Threads = Field(1, description="threads of each process")
+    threads: Threads = Field(1, description="threads of each process; of convolutions the last bits depend on it")
     device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
     amp: Literal["", "bf16"] = Field("", description="bf16: the forward pass in bfloat16 where that is safe")
     bn: Literal["average", "local"] = Field("average", description="batch-norm statistics")

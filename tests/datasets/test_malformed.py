@@ -203,8 +203,8 @@ KNOWN: dict[str, tuple[str, Callable[[Path], object], str, Callable[[Path], obje
         lambda f: os.truncate(f, f.stat().st_size // 2), "not a zip file",
     ),
     "a drawing for a wall": (
-        "omniglot", lambda d: write_zips(d / "m"), "m/images_background_small1.zip", lambda f: _added(f, picture(0, 2000)),
-        "2000x2000",
+        "omniglot", lambda d: write_zips(d / "m"), "m/images_background_small1.zip",
+        lambda f: _added(f, picture(0, 2000)), "2000x2000",
     ),
 }  # fmt: skip
 
