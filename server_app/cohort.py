@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from server_app.console import Progress
 
 
-def ask(exchange: Exchange) -> dict[int, Facts]:
-    """Ask every site for its facts; returns them by node. All must answer."""
-    config = ConfigRecord({"app": fingerprint()})
+def ask(exchange: Exchange, run: str) -> dict[int, Facts]:
+    """Ask every site for its facts; returns them by node. All must answer, and are told the run's key."""
+    config = ConfigRecord({"app": fingerprint(), "run": run})
     messages = [Message(RecordDict({"config": config}), site.node_id, "query") for site in exchange.sites]
     return {
         answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))

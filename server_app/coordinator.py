@@ -119,7 +119,7 @@ def _play(
         f"Lower {strategy.step_sizes}",
         progress.say,
     )
-    sites = placed(config, ask(exchange))
+    sites = placed(config, ask(exchange, state.key))
     if state.last:
         state.require_same(sites)
         cohort = state.cohort
