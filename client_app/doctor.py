@@ -252,7 +252,7 @@ def _needed(data: SiteData) -> Finding:
     """Estimate the memory that a run of the default model takes; images are read from the disk."""
     from config import RunConfig
     from datasets import Cohort
-    from datasets.images import free_memory
+    from keys.memory import free_memory
 
     run = RunConfig.parse({})
     setting = run.setting(Cohort(shape=data.train.shape), "cpu")

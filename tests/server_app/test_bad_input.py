@@ -122,7 +122,11 @@ def test_a_run_lands_inside_of_runs_dir_whatever_its_name(tmp_path: Path, name: 
 @pytest.mark.parametrize("key", ["runs-dir", "state-dir"])
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("FILE", "no folder|Not a directory"), ("~nobody-of-this-name/x", "nobody's home"), ("LOOP/x", "symbolic links|no folder")],
+    [
+        ("FILE", "no folder|Not a directory"),
+        ("~nobody-of-this-name/x", "nobody's home"),
+        ("LOOP/x", "symbolic links|no folder"),
+    ],
 )
 def test_a_folder_that_cannot_be_is_said_before_training_in_the_same_words(
     tmp_path: Path, key: str, path: str, said: str

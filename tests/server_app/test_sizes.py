@@ -46,7 +46,7 @@ def test_what_is_asked_for_grows_with_all_that_counts() -> None:
 
 
 def test_more_than_there_is_is_one_line_with_both_numbers() -> None:
-    with pytest.raises(RunError, match=r"takes [\d,.]+ GB of memory, and [\d,.]+ GB are free: lower workers") as refused:
+    with pytest.raises(RunError, match=r"takes [\d,.]+ GB of memory, and [\d,.]+ GB are free: lower") as refused:
         require_memory(RunConfig.parse({}), 10**13, 2, remembers_here=True)
     assert len(str(refused.value).splitlines()) == 1
 
