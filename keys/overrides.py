@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -35,10 +36,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
         raise ConfigError("run-config", [f"{shown(key)}: a key must be text" for key in odd])
     flat: dict[str, Value] = {}
     for key, value in nested.items():
-        inside = {f"{key}.{k}": v for k, v in flatten(value).items()} if isinstance(value, dict) else {key: value}
-        if twice := flat.keys() & inside.keys():
-            raise ConfigError("run-config", [f"{shorter(k)} is given twice: leave one out" for k in sorted(twice)])
-        flat |= inside
+        flat |= {f"{key}.{k}": v for k, v in flatten(value).items()} if isinstance(value, dict) else {key: value}
     return flat
 
 
@@ -57,11 +55,15 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
             values |= _read_file(text) if _names_file(text) else _read_pairs(text)
         except ConfigError as error:
             wrong += error.problems
-    allowed = "must be a number, true or false, or text in quotes"
-    wrong += [f"{shorter(k)} = {shown(v)}: {allowed}" for k, v in values.items() if not isinstance(v, Value)]
+    allowed = "must be a finite number, true or false, or text in quotes"
+    wrong += [f"{shorter(k)} = {shown(v)}: {allowed}" for k, v in values.items() if not _is_plain(v)]
     if wrong:
         raise ConfigError("--run-config", wrong)
     return values
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Value) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:

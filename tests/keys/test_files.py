@@ -98,11 +98,6 @@ def test_what_is_no_table_of_keys_is_refused_in_a_line(config: Any) -> None:
     assert len(refused.value.problems) == 1
 
 
-def test_a_key_that_is_there_in_both_forms_is_given_twice() -> None:
-    with pytest.raises(ConfigError, match=r"codasca\.lr is given twice"):
-        flatten({"codasca.lr": 0.1, "codasca": {"lr": 0.2}})
-
-
 @given(st.text() | st.integers() | st.floats() | st.lists(st.text()) | st.just(10**5000))
 def test_any_value_is_shown_in_a_short_line(value: object) -> None:
     assert len(shown(value)) < 15 * LONGEST
