@@ -25,11 +25,17 @@ OPTIONAL = {"problem", "model", "hidden", "columns", "classes", "prior", "shift"
 
 
 @lru_cache
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that ends with this process."""
+    return tempfile.TemporaryDirectory(prefix="malformed-")
+
+
+@lru_cache
 def finished() -> Path:
     """Return the folder of a run that is complete."""
     from server_app import simulate
 
-    return simulate({**JOB, "runs-dir": tempfile.mkdtemp(prefix="malformed-")}).folder
+    return simulate({**JOB, "runs-dir": scratch_folder().name, "run-name": "finished"}).folder
 
 
 @lru_cache
@@ -45,7 +51,7 @@ def stopped() -> Path:
         if snapshot.round == 2:
             raise KeyboardInterrupt
 
-    folder = tempfile.mkdtemp(prefix="malformed-")
+    folder = scratch_folder().name
     RunState.reached, run_state.SHARE = then_stop, 1e9  # type: ignore[method-assign]
     try:
         simulate({**JOB, "runs-dir": folder, "run-name": "stopped"})
