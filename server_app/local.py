@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import shutil
 import tarfile
-import tempfile
 import zlib
 from collections import deque
 from pathlib import Path
@@ -29,6 +28,7 @@ from client_app.memory import path_of, places, run_folder
 from federation import RunError
 from keys import shown
 from keys.files import as_path, is_file, reason, unwritable
+from keys.scratch import Scratch
 from models import resolve_device
 from models.storage import replacing
 from problems import PROBLEMS
@@ -108,9 +108,9 @@ class LocalGrid(Grid):
         """Make the folder for this run; workers start with the first message that needs them."""
         given = self._given_folder()
         free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
-        self.folder = tempfile.mkdtemp(prefix="edelweiss-", dir="/dev/shm" if free > ROOM else None)
+        self.scratch = Scratch("/dev/shm" if free > ROOM else None)
         sites, run_config = self.config.sites, self.config.flat()
-        self.state = given or Path(self.folder) / "state"
+        self.state = given or self.scratch.path / "state"
         self.contexts = [
             Context(
                 run_id=self.run_id,
@@ -145,7 +145,7 @@ class LocalGrid(Grid):
         """End the workers and remove the folder. What a run that stopped left in its ``state-dir`` stays there."""
         if self._pool:
             self._pool.close(patience=5 if error is None else 0.5)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.scratch.remove()
 
     # ------------------------------------------------------------------ what sites remember
 
@@ -280,7 +280,7 @@ class LocalGrid(Grid):
         if self._method == "fork" and problem.needs_data and not problem.multiclass:
             # For AUROC and average precision; else each worker would spend two seconds on it in its first evaluation.
             importlib.import_module("sklearn.metrics")
-        return Pool(self.workers, self._method, self.folder, self.contexts)
+        return Pool(self.workers, self._method, str(self.scratch.path), self.contexts)
 
 
 def _crc(file: Path) -> int:
