@@ -26,9 +26,12 @@ from typing import TYPE_CHECKING
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Job, Sweep
 from benchmarks.workers import Progress, StoppedError, Workers
+from keys.files import as_path, reason, unwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+MOST_JOBS = 1024
 
 
 def run(sweep: Sweep, workers: int, data_root: str) -> None:
@@ -93,6 +96,21 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
+def hindrances(options: argparse.Namespace) -> Iterator[str]:
+    """Yield what is wrong with the folders that the options name."""
+    for option in ("runs-dir", "results-dir", "data-root"):
+        named = getattr(options, option.replace("-", "_"))
+        try:
+            folder = as_path(named)
+            wrong = unwritable(folder)
+            if option == "data-root":
+                wrong = "" if folder.is_dir() else "there is no such folder"
+        except OSError as error:
+            wrong = reason(error)
+        if wrong:
+            yield f"--{option} {str(named)!r}: {wrong}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study and write what came of it; returns the exit code."""
     parser = command_line()
@@ -104,10 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not options.name:
         parser.error("NAME is missing; --list lists the studies")
-    if options.jobs < 1:
-        parser.error("--jobs must be at least 1")
+    if not 1 <= options.jobs <= MOST_JOBS:
+        parser.error(f"--jobs must be from 1 to {MOST_JOBS}")
     if options.set and options.results_dir == parser.get_default("results_dir"):
         parser.error("--set changes the study: name another --results-dir, or the published table would be replaced")
+
+    for wrong in hindrances(options):
+        parser.error(wrong)
 
     from benchmarks.pages import write
     from config import ConfigError, read_overrides
@@ -116,12 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Stopped by a service manager, it ends as with Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        folder = options.runs_dir.expanduser().resolve() / study.name
+        folder = as_path(options.runs_dir).resolve() / study.name
         sweep = Sweep(study, options.full, folder, read_overrides(options.set))
         sweep.check()
         if not options.only_table:
             run(sweep, options.jobs, options.data_root)
-        print(write(sweep, options.results_dir))
+        print(write(sweep, as_path(options.results_dir)))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.studies import Method, Settings, Study, Value, drawn
+from keys.fields import MOST
+from keys.files import json_in, read_file, read_json, read_toml, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +29,7 @@ Record = dict[str, Any]
 # What says where and how a run is computed, not what it computes.
 MACHINE = ("data-root", "runs-dir", "run-name", "engine", "workers", "threads", "device", "checkpoint-every")
 FACTOR = 3.0  # by which a grid of step sizes grows
+COSTS = {"round", "gradients", "samples", "bytes-down", "bytes-up"}  # in each line of a run
 OUTCOME = "outcome.json"  # written last: a folder without it is of a run that was cut off
 
 
@@ -82,6 +86,37 @@ class Outcome:
     diverged: str
     seconds: float
     version: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Outcome:
+        """Read what `workers.compute` and the run left in a folder.
+
+        Raises
+        ------
+        OSError, ValueError
+            When it cannot be read, or is not that.
+        """
+        end = read_json(folder / OUTCOME)
+        kinds = {"diverged": str, "seconds": float, "version": str}
+        if not isinstance(end, dict) or {key: type(value) for key, value in end.items()} != kinds:
+            raise ValueError(f"{OUTCOME} must hold {', '.join(kinds)}")
+        if not 0 <= end["seconds"] <= MOST:
+            raise ValueError(f"{OUTCOME} has seconds = {end['seconds']}")
+        lines = folder / "metrics.jsonl"  # a run that diverges in its first round has none
+        written = read_file(lines).splitlines() if os.path.lexists(lines) else []
+        records = [json_in(line) for line in written]
+        for number, record in enumerate(records, start=1):
+            whole = isinstance(record, dict) and record.keys() >= COSTS and _all_numbers(record)
+            if not whole or str(record["round"]) != str(number):
+                raise ValueError(f"line {number} of {lines.name} is not what a run writes after round {number}")
+        return cls(records, **end)
+
+
+def _all_numbers(value: Any) -> bool:
+    """Whether there is nothing but numbers, and null for those that are not defined."""
+    if isinstance(value, dict):
+        return all(map(_all_numbers, value.values()))
+    return value is None or isinstance(value, int | float)
 
 
 @dataclass(frozen=True)
@@ -230,20 +265,30 @@ class Sweep:
         return found
 
     def outcome(self, job: Job) -> Outcome | None:
-        """Read a run; None when it is not there, was cut off, or is of other settings than these are by now."""
+        """Read a run; None when it is not there, was cut off, or is of other settings than these are by now.
+
+        Raises
+        ------
+        config.ConfigError
+            For one that is damaged.
+        """
         folder = self.folder / job.name
-        try:
-            end = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
-            then = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        if not os.path.lexists(folder / OUTCOME) and (folder.is_dir() or not os.path.lexists(folder)):
             return None
+        try:
+            outcome, then = Outcome.read(folder), read_toml(folder / "config.toml")
+            if "algorithm" not in then:
+                raise ValueError("its config.toml is empty")
+        except (OSError, ValueError) as error:
+            from config import ConfigError
+
+            text = f"{folder} is damaged, or of another version ({reason(error)}): remove it, and the run is done again"
+            raise ConfigError("runs that are kept", [text]) from None
         now = tomllib.loads(parsed(job.settings).to_toml())
         # A default that has changed since makes it another run; a key that was added or removed does not.
         if any(now[key] != then[key] for key in now.keys() & then.keys() - set(MACHINE)):
             return None
-        lines = folder / "metrics.jsonl"  # a run that diverges in its first round has none
-        records = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-        return Outcome(records, **end)
+        return outcome
 
     def choose(self, method: Method, cell: Settings | None = None) -> Settings | None:
         """Return the best point by the held-out samples, for a cell of what is compared; left out: for the first one.

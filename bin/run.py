@@ -38,7 +38,8 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from keys import ConfigError, Value, flatten  # noqa: E402
+from keys import ConfigError, Value, flatten, shown  # noqa: E402
+from keys.files import as_path, reason  # noqa: E402
 from keys.scratch import Scratch  # noqa: E402
 from server_app.submission import app_table, end_group, flower_environment, read_run_config, started, submit  # noqa: E402
 
@@ -59,7 +60,10 @@ def main() -> int:
         return complain(str(error))
     for key in overrides:  # the app runs elsewhere
         if is_path(key) and overrides[key]:
-            overrides[key] = str(Path(str(overrides[key])).expanduser().absolute())
+            try:
+                overrides[key] = str(as_path(str(overrides[key])).absolute())
+            except OSError as error:
+                return complain(f"{key} = {shown(overrides[key])}: {reason(error)}")
     supernodes = args.supernodes or {**defaults, **overrides}.get("sites") or 8
 
     with Scratch() as home:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from config.errors import explain
 from config.node import SiteConfig
-from keys import ConfigError, Value, unknown
+from keys import ConfigError, Value, shorter, text_errors, unknown
+from keys.files import TEXT, read_file, read_toml, reason
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 def address(text: str) -> str:
     """Return the text if it is HOST:PORT, or empty."""
     host, colon, port = text.rpartition(":")
-    if text and not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
+    port = port if port.isascii() and port.isdecimal() and len(port) <= 5 else "0"
+    if text and not (host and colon and host.isprintable() and 0 < int(port) < 2**16):
         raise ValueError("must be HOST:PORT, such as coordinator.example.org:9092")
     return text
 
@@ -51,13 +51,14 @@ class JoinConfig(SiteConfig):
         values: dict[str, Any] = {}
         if file:
             try:
-                values = tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:  # of TOML and of UTF-8, too
-                raise ConfigError("policy", [f"{file} cannot be read: {error}"]) from None
+                values = read_toml(file)
+            except (OSError, ValueError) as error:
+                raise ConfigError("policy", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None
             values.pop("policy", None)  # the table, which `client_app.policy` reads
         values |= options
         keys = {f.alias or name: f for name, f in cls.model_fields.items()}
         problems = [unknown("key", key, keys) for key in values if key not in keys]
+        problems += [text for key, value in values.items() for text in text_errors(key, value)]
         if not values.get("superlink"):
             problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):
@@ -90,9 +91,9 @@ def read_key(file: str) -> EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     try:
-        key = load_ssh_private_key(Path(file).expanduser().read_bytes(), None)
+        key = load_ssh_private_key(read_file(file, TEXT), None)
     except OSError as error:
-        raise ConfigError("join", [f"key: {file} cannot be read: {error.strerror}"]) from None
+        raise ConfigError("join", [f"key: {shorter(file)} cannot be read: {reason(error)}"]) from None
     except TypeError:  # a passphrase was not given
         mend = f"ssh-keygen -p -N '' -f {file} takes it off"
         raise ConfigError("join", [f"key: {file} has a passphrase, and nobody is there to type it; {mend}"]) from None
@@ -115,10 +116,10 @@ def read_certificates(file: str) -> bytes:
     from cryptography.x509 import load_pem_x509_certificates
 
     try:
-        pem = Path(file).expanduser().read_bytes()
+        pem = read_file(file, TEXT)
         load_pem_x509_certificates(pem)
     except OSError as error:
-        raise ConfigError("join", [f"root-certificates: {file} cannot be read: {error.strerror}"]) from None
+        raise ConfigError("join", [f"root-certificates: {shorter(file)} cannot be read: {reason(error)}"]) from None
     except ValueError:
         raise ConfigError("join", [f"root-certificates: {file} holds no certificate in PEM"]) from None
     return pem

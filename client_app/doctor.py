@@ -180,7 +180,7 @@ def _room(about: str, free: float, what: str, fix: str, enough: float = LITTLE) 
 def _device(config: JoinConfig) -> Iterator[Finding]:
     import torch
 
-    from datasets.images import free_memory
+    from keys.memory import free_memory
     from models import resolve_device
 
     yield _room("memory", free_memory(), "of this machine", "end other programs")
@@ -252,7 +252,7 @@ def _needed(data: SiteData) -> Finding:
     """Estimate the memory that a run of the default model takes; images are read from the disk."""
     from config import RunConfig
     from datasets import Cohort
-    from datasets.images import free_memory
+    from keys.memory import free_memory
 
     run = RunConfig.parse({})
     setting = run.setting(Cohort(shape=data.train.shape), "cpu")

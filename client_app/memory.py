@@ -17,11 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-from safetensors.torch import load
-
 from keys import ConfigError
-from models.storage import facts_in, write_tensors
+from keys.files import as_path, reason
+from models.storage import Stored, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +50,10 @@ class StateError(ValueError):
 
     def __init__(self, path: Path, theirs: Mapping[str, object], provenance: Provenance) -> None:
         said = f"holds the state of {_described(theirs)}" if theirs else "does not say whose state it holds"
-        fix = f"{said}, and this run is {_described(provenance)}. The file is untouched: move it, or set another "
-        fix += "state-dir"
+        said += f", and this run is {_described(provenance)}"
+        if theirs == provenance:
+            said = "is damaged: it does not hold what was written"
+        fix = f"{said}. The file is untouched: move it, or set another state-dir"
         self.public = f"{path.parent.name}/{path.name} in the state folder {fix}"
         super().__init__(f"{path} {fix}")
 
@@ -67,7 +67,10 @@ def state_folder(state_dir: str) -> Path:
         When somebody else has made that one, and could read or change what the site writes there.
     """
     if state_dir:
-        return Path(state_dir).expanduser()
+        try:
+            return as_path(state_dir)
+        except OSError as error:
+            raise ConfigError("node-config", [f"state-dir cannot be used: {reason(error)}"]) from None
     folder = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -169,8 +172,12 @@ class Memory:
         StateError
             When somebody else's model has this name.
         """
-        with contextlib.suppress(OSError):
-            self._require_own(self.model_path, self.model_path.read_bytes())
+        if self.model_path.exists():
+            try:
+                stored = Stored.read(self.model_path)
+            except (OSError, ValueError):
+                raise StateError(self.model_path, {}, self.provenance or {}) from None
+            self._require_own(self.model_path, stored)
         self._write(self.model_path, model, {**(self.provenance or {}), **facts})
         return self.model_path
 
@@ -182,18 +189,18 @@ class Memory:
 
     def _read(self, path: Path, device: torch.device) -> Arrays:
         try:
-            data = path.read_bytes()
-            arrays: Arrays = load(data)
-        except (OSError, SafetensorError) as error:
-            log.warning("%s cannot be read (%s): this site starts without its memory", path, error)
+            stored = Stored.read(path)
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read (%s): this site starts without its memory", path, reason(error))
             return {}
-        self._require_own(path, data)
-        return {name: vector.to(device) for name, vector in arrays.items()}
+        self._require_own(path, stored)
+        return {name: vector.to(device) for name, vector in stored.tensors.items()}
 
-    def _require_own(self, path: Path, data: bytes) -> None:
-        theirs = facts_in(data)
-        if self.provenance is not None and {name: theirs.get(name) for name in self.provenance} != self.provenance:
-            raise StateError(path, {name: theirs[name] for name in self.provenance if name in theirs}, self.provenance)
+    def _require_own(self, path: Path, stored: Stored) -> None:
+        own = self.provenance or {}
+        theirs = {name: stored.facts[name] for name in own if name in stored.facts}
+        if theirs != own or not stored.whole:
+            raise StateError(path, theirs, own)
 
     @staticmethod
     def _write(path: Path, arrays: Arrays, facts: Mapping[str, object]) -> None:

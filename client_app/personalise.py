@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from client_app.oracle import SiteOracle, stream
 from config import RunConfig, read_overrides
 from config.tables import renamed
 from datasets import Cohort, columns_hash
-from keys import from_record
+from keys import shown
+from keys.files import is_file, reason
 from models import ModelError, resolve_device
-from models.storage import facts_in
-from problems import PROBLEMS
+from models.storage import Stored
+from problems import PROBLEMS, ProblemError
 from problems.network import NetworkProblem
 from strategies.local_steps import Descent, existing
 
@@ -77,7 +76,7 @@ class FinishedRun:
             When its configuration, with the changes, cannot be used.
         """
         file, written = folder / "model.safetensors", folder / "config.toml"
-        if not written.is_file():
+        if not is_file(written):
             raise PersonaliseError(f"{folder} is no run folder: it has no config.toml; name one such as runs/<run>")
         config = RunConfig.parse(renamed(read_overrides([str(written)])) | dict(changes or {}))
         if not PROBLEMS[config.problem].needs_data:
@@ -85,21 +84,27 @@ class FinishedRun:
                 f"{folder}: problem = {config.problem!r} has no network, so there is no head to train"
             )
         try:
-            data = file.read_bytes()
-            state = load(data)
+            stored = Stored.read(file)
+            facts = stored.facts
+            if "shape" not in facts:
+                raise ValueError("it does not say what the inputs are like; a run of this version writes one that does")
+            cohort = Cohort.of_file(facts)
         except FileNotFoundError:
-            reason = "it was stopped before the end, or its sites shared nothing"
+            why = "it was stopped before the end, or its sites shared nothing"
             if not config.strategy().exchanges:
-                reason = f"with algorithm = {config.algorithm!r} sites share nothing"
-            raise PersonaliseError(f"{folder}: the run left no model.safetensors: {reason}") from None
-        except (OSError, SafetensorError) as error:
-            raise PersonaliseError(f"{file} cannot be read: {error}") from None
-        facts = facts_in(data)
-        if "shape" not in facts:
-            raise PersonaliseError(
-                f"{file} does not say what the inputs are like; a run of this version writes one that does"
-            )
-        return cls(config, from_record(Cohort, facts), facts, state)
+                why = f"with algorithm = {config.algorithm!r} sites share nothing"
+            raise PersonaliseError(f"{folder}: the run left no model.safetensors: {why}") from None
+        except (OSError, ValueError) as error:
+            raise PersonaliseError(f"{file} cannot be used: {reason(error)}") from None
+        if broken := [name for name, tensor in stored.tensors.items() if not tensor.isfinite().all()]:
+            raise PersonaliseError(f"{file} cannot be used: NaN or infinity in {', '.join(broken[:3])}")
+        for key, value in (("problem", config.problem), ("model", config.model), ("hidden", config.hidden)):
+            if facts.get(key, value) != value:
+                raise PersonaliseError(
+                    f"{file} is of {key} = {shown(facts[key])}, and config.toml and --run-config say {value!r}: "
+                    "config.toml and model.safetensors do not belong together"
+                )
+        return cls(config, cohort, facts, stored.tensors)
 
 
 @dataclass(frozen=True)
@@ -219,10 +224,11 @@ def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor,
     """Return x and y as they were given; what the run left to the sites is the problem's own start."""
     try:
         parameters, buffers = problem.network.flatten(given.state)
-    except ModelError as error:
+        start = problem.restored(parameters, given.facts)
+    except (ModelError, ProblemError) as error:
         raise PersonaliseError(f"config.toml and model.safetensors do not belong together: {error}") from None
     problem.load_buffers(buffers)
-    return problem.restored(parameters, given.facts)
+    return start
 
 
 def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:

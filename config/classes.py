@@ -13,13 +13,13 @@ def parse_classes(text: str) -> tuple[int, ...]:
     ValueError
         For anything else.
     """
-    classes: list[int] = []
+    classes: dict[int, None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         first, dash, last = part.partition("-")
         numbers = (first.strip(), last.strip() if dash else first.strip())
         if not all(re.fullmatch("[0-9]{1,4}", number) for number in numbers) or int(numbers[0]) > int(numbers[1]):
             raise ValueError('must list classes by number, up to 9999, as in "5,6,7" or "5-9"')
-        classes += range(int(numbers[0]), int(numbers[1]) + 1)
+        classes |= dict.fromkeys(range(int(numbers[0]), int(numbers[1]) + 1))
     return tuple(classes)
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from config.classes import parse_classes
 from datasets import SOURCES
 from datasets.config import SITE, SIZED
+from federation.stages import MOST_STEPS
+from keys import shown
+from keys.fields import is_number
 from models import STEMS, keeps_statistics
 from problems import PROBLEMS
 from problems.capabilities import in_words
@@ -17,9 +20,13 @@ if TYPE_CHECKING:
     from config.run import RunConfig
 
 
+STAGES = ("local-steps", "stage-iterations", "stage-growth", "stage-steps-growth")
+STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its work
+
+
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
-    looks = (_algorithm_and_problem, _algorithm, _start, _batches, _classes, _split, _rest)
+    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _classes, _split, _rest)
     return [text for look in looks for text in look(run)]
 
 
@@ -48,20 +55,40 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
         )
 
 
+def _stages(run: RunConfig) -> Iterator[str]:
+    """A stage whose rounds would never end."""
+    values = [run.hyper.get(key, getattr(ALGORITHMS[run.algorithm], key.replace("-", "_"))) for key in STAGES]
+    if not all(map(is_number, values)):
+        return  # which is said of the key
+    steps, iterations, growth, steps_growth = map(float, values)
+    done = 0.0
+    for _ in range(STAGES_TRIED if iterations and steps_growth > 1 else 0):
+        done, iterations, steps = done + max(1.0, iterations / steps), iterations * growth, steps * steps_growth
+        if done >= run.rounds:
+            return
+        if steps > MOST_STEPS:
+            yield (
+                f"stage-steps-growth = {steps_growth:g}: from round {done + 1:.0f} on a site would take {steps:.3g} "
+                f"local steps, and {MOST_STEPS:,} are allowed; lower it, or raise stage-iterations"
+            )
+            return
+
+
 def _start(run: RunConfig) -> Iterator[str]:
     """Whatever cannot be where a run starts from."""
     named = {key: value for key, value in (("init-from", run.init_from), ("pretrained", run.pretrained)) if value}
     if len(named) > 1:
         yield (
-            f"init-from = {run.init_from!r} and pretrained = {run.pretrained!r}: a run starts from one model, so leave "
-            "one of them empty"
+            f"init-from = {shown(run.init_from)} and pretrained = {shown(run.pretrained)}: a run starts from one "
+            "model, so leave one of them empty"
         )
     if named and not PROBLEMS[run.problem].needs_data:
         for key, value in named.items():
-            yield f'{key} = {value!r}: problem = {run.problem!r} has no network to start from it, so leave {key} = ""'
+            mend = f'has no network to start from it, so leave {key} = ""'
+            yield f"{key} = {shown(value)}: problem = {run.problem!r} {mend}"
     elif run.pretrained and run.model not in STEMS:
         yield (
-            f"pretrained = {run.pretrained!r}: torchvision has no weights of model = {run.model!r}; take model "
+            f"pretrained = {shown(run.pretrained)}: torchvision has no weights of model = {run.model!r}; take model "
             f'{" or ".join(STEMS)}, or leave pretrained = ""'
         )
     if run.init_head != "keep" and not run.init_from:

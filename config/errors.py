@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keys import shorter, shown
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -14,6 +16,7 @@ def explain(error: ValidationError) -> list[str]:
     for item in error.errors():
         message = item["msg"].removeprefix("Value error, ")
         if not message.startswith("unknown "):  # such a message names the value already
-            message = f"{'.'.join(map(str, item['loc']))} = {item['input']!r}: {message[0].lower()}{message[1:]}"
+            key = shorter(".".join(map(str, item["loc"])))
+            message = f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}"
         lines.append(message)
     return lines

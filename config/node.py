@@ -4,39 +4,68 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from config.errors import explain
-from keys import ConfigError, Value, unknown
+from keys import ConfigError, Value, text_errors, unknown
+from keys.files import as_path, reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def site_name(text: str) -> str:
+    """Return the text if it can be a site's name, which others print and call files by."""
+    if text and not (text.strip() and text.isprintable() and "/" not in text and len(text) <= 100):
+        raise ValueError("must be a name of up to 100 characters that can be printed, without /")
+    return text
+
+
+def place(text: str) -> str:
+    """Return the text if it can be a path on this machine."""
+    try:
+        as_path(text)
+    except OSError as error:
+        raise ValueError(f"must be a path: {reason(error)}") from None
+    return text
+
+
+SiteName = Annotated[str, AfterValidator(site_name)]
+Place = Annotated[str, AfterValidator(place)]
+Volume = Annotated[float, Field(ge=0, le=1e6)]
+Part = Annotated[int, Field(ge=-1, le=10**9)]
+Parts = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class SiteConfig(BaseModel):
     """A site's own keys, in its file, as options of ``join``, or as ``--node-config``; all optional in a simulation."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=lambda name: name.replace("_", "-")
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
     )
 
-    site: str = Field("", description="the site's name in reports and in the order of sums; no two may be the same; "
-                      "default: from partition-id")  # fmt: skip
-    data_dir: str = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
-    state_dir: str = Field("", description="folder for the site's memory and its own models, which survives a restart; "
-                           "default: a private folder for temporary files, never what a run says")  # fmt: skip
-    study: str = Field("", description="TOML file in which the coordinator says what the columns of a table mean; then "
-                       "yours may be in your own spelling")  # fmt: skip
+    site: SiteName = Field("", description="the site's name in reports and in the order of sums; no two may be the "
+                           "same; default: from partition-id")  # fmt: skip
+    data_dir: Place = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
+    state_dir: Place = Field("", description="folder for the site's memory and its own models, which survives a "
+                             "restart; default: a private folder for temporary files, never what a run "
+                             "says")  # fmt: skip
+    study: Place = Field("", description="TOML file in which the coordinator says what the columns of a table mean; "
+                         "then yours may be in your own spelling")  # fmt: skip
     label: str = Field("", description="the label column; default: the one that a run names")
-    policy: str = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules that "
-                        "protect patients")  # fmt: skip
-    image_cache: Annotated[float, Field(ge=0)] = Field(20.0, description="GB of decoded images that the state-dir may "
+    policy: Place = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules "
+                          "that protect patients")  # fmt: skip
+    image_cache: Volume = Field(20.0, description="GB of decoded images that the state-dir may "
                                                        "hold, so that each is decoded once; 0: none")  # fmt: skip
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
-    data_root: str = Field("", description="folder with public data sets; default: the run's data-root")
-    partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which part of a public data set this site "
+    data_root: Place = Field("", description="folder with public data sets; default: the run's data-root")
+    partition_id: Part = Field(-1, description="which part of a public data set this site "
                                                        "plays; not for its own data")  # fmt: skip
-    num_partitions: Annotated[int, Field(ge=0)] = Field(0, description="of how many; the run's sites. Flower's "
+    num_partitions: Parts = Field(0, description="of how many; the run's sites. Flower's "
                                                         "simulation sets both")  # fmt: skip
 
     @property
@@ -60,6 +89,7 @@ class SiteConfig(BaseModel):
         """
         keys = {f.alias or name for name, f in cls.model_fields.items()}
         problems = [unknown("key", key, keys) for key in values if key not in keys]
+        problems += [text for key, value in values.items() for text in text_errors(key, value)]
         try:
             config = cls.model_validate({key: value for key, value in values.items() if key in keys})
         except ValidationError as error:

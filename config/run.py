@@ -15,7 +15,7 @@ from config.node import SiteConfig
 from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig
 from federation import FederatedStrategy, StrategyError
-from keys import ConfigError, Value, arguments, field_errors, hint, to_toml, unknown
+from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
 from models import MODELS, Architecture
 from problems import PROBLEMS, Problem, Setting
 from strategies import ALGORITHMS
@@ -37,8 +37,14 @@ class OneOf:
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]
-Seconds = Annotated[float, Field(gt=0)]
-Above0 = Annotated[float, Field(gt=0)]
+Width = Annotated[int, Field(ge=1, le=10**6)]
+Side = Annotated[int, Field(ge=0, le=10**5)]
+Folds = Annotated[int, Field(ge=0, le=10**6)]
+Sites = Annotated[int, Field(ge=1, le=10**5)]
+Workers = Annotated[int, Field(ge=0, le=1024)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Above0 = Annotated[float, Field(gt=0, le=1e38)]
 Classes = Annotated[str, AfterValidator(class_list)]
 AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
 ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
@@ -68,7 +74,7 @@ class RunConfig(BaseModel):
     algorithm: AlgorithmName = Field("codasca", description="how it is trained")
     problem: ProblemName = Field("auc", description="what is optimised")
     model: ModelName = Field("mlp", description="the network")
-    hidden: Positive = Field(32, description="width of mlp's two hidden layers, channels of conv4")
+    hidden: Width = Field(32, description="width of mlp's two hidden layers, channels of conv4")
     head: str = Field("", description='layer that the head of personalised algorithms begins with, such as "head"; '
                       "empty: the last one")  # fmt: skip
     init_from: str = Field("", description="the model.safetensors of a finished run, or that run's folder, to start "
@@ -86,7 +92,7 @@ class RunConfig(BaseModel):
     data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ..., of image-folder with "
                            "train/; empty: that of the environment variable EDELWEISS_DATA, then "
                            "~/.cache/edelweiss")  # fmt: skip
-    image_size: Natural = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
+    image_size: Side = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
                                 "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
                                      "characters, hospitals, users; sites: the data's own")  # fmt: skip
@@ -101,7 +107,7 @@ class RunConfig(BaseModel):
                                 "hospital says it")  # fmt: skip
     personal_test: bool = Field(False, description="instead of that, a site is given the part of the common test set "
                                 "that has its own class mix")  # fmt: skip
-    folds: Natural = Field(0, description="k-fold cross-validation within each site: holdout-share and test-share play "
+    folds: Folds = Field(0, description="k-fold cross-validation within each site: holdout-share and test-share play "
                            "no part; 0: off")  # fmt: skip
     fold: Natural = Field(0, description="which of the folds each site keeps back, from 0")
     label: str = Field("label", description="label column of a site's own table or labels.csv")
@@ -113,7 +119,7 @@ class RunConfig(BaseModel):
     )
 
     # Who takes part, and what happens when somebody does not.
-    sites: Positive = Field(8, description="K: how many sites the run is for")
+    sites: Sites = Field(8, description="K: how many sites the run is for")
     min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
                                  "waits for all but those that are away (cdma: for no more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
@@ -127,9 +133,9 @@ class RunConfig(BaseModel):
     # How it is computed.
     engine: Literal["flower", "local"] = Field("flower", description="flower: simulation or deployment, as flwr run "
                                                "was told; local: on this machine")  # fmt: skip
-    workers: Natural = Field(0, description="processes of the local engine; 0: one per core, at most one per site, but "
+    workers: Workers = Field(0, description="processes of the local engine; 0: one per core, at most one per site, but "
                              "one alone for a GPU or a run too short or too light to gain by more")  # fmt: skip
-    threads: Positive = Field(1, description="threads of each process")
+    threads: Threads = Field(1, description="threads of each process; of convolutions the last bits depend on it")
     device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
     amp: Literal["", "bf16"] = Field("", description="bf16: the forward pass in bfloat16 where that is safe")
     bn: Literal["average", "local"] = Field("average", description="batch-norm statistics")
@@ -179,6 +185,7 @@ class RunConfig(BaseModel):
         declared = {f"{name}.{key}": f for name, options in declared_in.items() for key, f in options.items()}
         problems = [text for key in flat if key not in fields and key not in SHARED and key not in declared
                     for text in [_unknown(key, chosen, [*fields, *SHARED], declared)]]  # fmt: skip
+        problems += [text for key, value in flat.items() for text in text_errors(key, value)]
         config: RunConfig | None = None
         try:
             config = cls.model_validate({key: value for key, value in flat.items() if key in fields})
@@ -297,7 +304,7 @@ def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: 
         return f"unknown key {key!r}: it is for a site's operator to set, in --node-config"
     first = [name for name in declared if name.partition(".")[0] in chosen]  # these are meant more often
     where = "All keys are in pyproject.toml, under [tool.flwr.app.config]"
-    return f"unknown key {key!r}.{hint(key, [*top, *first, *declared])} {where}"
+    return f"unknown key {shown(key)}.{hint(key, [*top, *first, *declared])} {where}"
 
 
 @lru_cache(maxsize=8)

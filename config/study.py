@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import lru_cache
 from math import inf
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from config.errors import explain
 from datasets.site.study import Column, Study
 from datasets.site.table import canonical
-from keys import ConfigError, unknown
+from keys import ConfigError, shorter, unknown
+from keys.files import TEXT, read_file, reason, toml_in
 
 
 def text(value: object) -> object:
@@ -78,6 +77,8 @@ class StudyFile(_Table):
                 found.append(f"columns.{name}: it has range and codes; a category needs no range")
         if any(separator in self.file for separator in "/\\"):
             found.append(f"file = {self.file!r}: must be a name in the hospital's folder, or a pattern of such names")
+        if self.delimiter in '"\0\n\r ':
+            found.append(f"delimiter = {self.delimiter!r}: it is part of a line's form; take another")
         if self.delimiter == self.decimal:
             found.append(f"delimiter = {self.delimiter!r}: it is the decimal mark, too; take another")
         label = self.label
@@ -116,12 +117,9 @@ class StudyFile(_Table):
 
 
 @lru_cache(maxsize=4)
-def _parsed(file: str, content: str) -> Study:
+def _parsed(file: str, content: bytes) -> Study:
     try:
-        values: dict[str, Any] = tomllib.loads(content)
-        parsed = StudyFile.model_validate(values)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("study file", [f"{file} is no TOML: {error}"]) from None
+        parsed = StudyFile.model_validate(toml_in(content))
     except ValidationError as error:
         raise ConfigError(f"study file {file}", explain(error)) from None
     if problems := parsed.wrong():
@@ -138,7 +136,8 @@ def read_study(file: str) -> Study:
         Listing everything that is wrong with it.
     """
     try:
-        content = Path(file).expanduser().read_text(encoding="utf-8")
+        return _parsed(file, read_file(file, TEXT))
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
-        raise ConfigError("study file", [f"{file} cannot be read: {error}"]) from None
-    return _parsed(file, content)
+        raise ConfigError("study file", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from datasets.loading import SiteData
 from datasets.samples import Samples, moments
-from keys import to_record
+from keys import from_record, shown, to_record
+from keys.fields import MOST, is_number
+
+SMALLEST = 1e-37  # a normal float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +118,35 @@ class Cohort:
     scale: tuple[float, ...] = ()
     columns: str = ""
 
+    def wrong(self) -> Iterator[str]:
+        """Yield what cannot be: what others wrote has any type and value."""
+        width = self.shape[0] if isinstance(self.shape, tuple) and self.shape else 0
+        if not (isinstance(self.shape, tuple) and len(self.shape) in (0, 1, 3) and all(map(_counts, self.shape))):
+            yield f"shape = {shown(self.shape)}: must be [features] or [channels, height, width]"
+        if not (_counts(self.classes) and self.classes >= 2):
+            yield f"classes = {shown(self.classes)}: must be an integer from 2"
+        if not (_numbers((self.prior,)) and 0 < self.prior < 1):
+            yield f"prior = {shown(self.prior)}: must be between 0 and 1"
+        if self.shares != () and not (_numbers(self.shares, self.classes) and all(0 <= p <= 1 for p in self.shares)):
+            yield f"shares = {shown(self.shares)}: must be a share from 0 to 1 for each class"
+        if self.shift != () and not _numbers(self.shift, width):
+            yield f"shift = {shown(self.shift)}: must be a finite number for each feature or channel"
+        if not (_numbers(self.scale, width if self.shift else 0) and all(s >= SMALLEST for s in self.scale)):
+            yield f"scale = {shown(self.scale)}: must be a finite number above 0 for each of shift"
+        if type(self.columns) is not str:
+            yield f"columns = {shown(self.columns)}: must be text"
+
+    @classmethod
+    def of_file(cls, facts: Mapping[str, Any]) -> Cohort:
+        """Read what a model's file says, see `facts`; ValueError lists all that cannot be."""
+        cohort = from_record(cls, facts)
+        wrong = list(cohort.wrong())
+        if not cohort.shape:
+            wrong.insert(0, "shape is missing: it does not say what the inputs are like")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return cohort
+
     def facts(self) -> dict[str, object]:
         """Return what there is, as JSON has it: what a model's file says of the data that it was trained on."""
         return {key: value for key, value in to_record(self).items() if value}
@@ -123,6 +156,20 @@ class Cohort:
         if not self.shift:
             return samples
         return samples.standardised(torch.tensor(self.shift), torch.tensor(self.scale))
+
+
+def _counts(value: object) -> bool:
+    """Whether it is a number of something, 1 or more."""
+    return type(value) is int and 1 <= value <= MOST
+
+
+def _numbers(values: object, count: int | None = None) -> bool:
+    """Whether these are numbers, as many as that, that a float32 holds."""
+    return (
+        isinstance(values, tuple)
+        and (count is None or len(values) == count)
+        and all(map(is_number, values))
+    )
 
 
 def columns_hash(features: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tempfile
 import zipfile
@@ -18,13 +19,23 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError
 from datasets.vision import import_torchvision
+from keys import shown
+from keys.files import as_path, is_file, reason
 
 T = TypeVar("T")
 
 
 def cache_folder() -> Path:
     """Folder for downloads and decoded images: EDELWEISS_CACHE, else ~/.cache/edelweiss."""
-    return Path(os.environ.get("EDELWEISS_CACHE") or "~/.cache/edelweiss").expanduser()
+    return _folder("EDELWEISS_CACHE", os.environ.get("EDELWEISS_CACHE") or "~/.cache/edelweiss")
+
+
+def _folder(name: str, text: str) -> Path:
+    try:
+        return as_path(text)
+    except OSError as error:
+        public = f"{name} names no folder: {reason(error)}"
+        raise DataError(f"{name} = {shown(text)} names no folder: {reason(error)}", public) from None
 
 
 @dataclass(frozen=True)
@@ -49,9 +60,9 @@ class Places:
     def of(cls, data_root: str, download: bool) -> Places:
         """Return a run's folder; where it names none, that of EDELWEISS_DATA, if set, and then the cache folder."""
         if data_root:
-            return cls((Path(data_root).expanduser(),), "data-root", download)
+            return cls((_folder("data-root", data_root),), "data-root", download)
         if named := os.environ.get("EDELWEISS_DATA"):
-            roots = (Path(named).expanduser(), cache_folder())
+            roots = (_folder("EDELWEISS_DATA", named), cache_folder())
             return cls(roots, "EDELWEISS_DATA or the cache folder (data-root is empty)", download)
         return cls((cache_folder(),), "the cache folder (data-root and EDELWEISS_DATA are empty)", download)
 
@@ -115,13 +126,15 @@ def cached(
     decode
         Returns the arrays.
     """
+    if not all(map(is_file, files)):  # which the decoding will say
+        return list(decode())
     stamp = np.array([[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in files)])
     paths = "\n".join(str(file.resolve()) for file in files)
-    cache = cache_folder() / f"{name}-{zlib.crc32(paths.encode()):08x}.npz"
+    cache = cache_folder() / f"{name}-{zlib.crc32(os.fsencode(paths)):08x}.npz"
     # A cache that is missing, stale, cut short or foreign is made anew.
     with (
         contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
-        np.load(cache) as old,
+        np.load(cache if is_file(cache) else io.BytesIO()) as old,
     ):
         if np.array_equal(old["stamp"], stamp):
             return [old[name] for name in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -15,12 +14,15 @@ import numpy as np
 from datasets.errors import DataError, examples
 from datasets.image_cache import ImageCache
 from datasets.source import Bytes
+from keys.files import is_file, reason
+from keys.memory import free_memory
 
 _GREY = ("1", "L", "LA")
 _BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
 OUTSIDE = ("lie outside the folder", "put copies of them into it")
 MISSING = ("are missing", "put them there or remove their lines")
+TWICE = ("are listed more than once", "leave one line of each")
 _UNREADABLE = ("cannot be read", "replace them or leave them out")
 _DEEP = ("have more than 8 bits a channel", "save them with 8")
 _OTHER_SIZE = ("have another size than most", "set image-size, the side to which all images are then scaled")
@@ -80,6 +82,9 @@ def read_images(
         Nothing to rely on where there are problems.
     """
     images = np.zeros((0, 1, 1, 1), np.uint8)
+    for name in (strange := {name for name, path in files.items() if not is_file(path)}):
+        faults.add(_UNREADABLE, name, "no regular file")
+    files = {name: path for name, path in files.items() if name not in strange}
     place = cache.place(files, size) if cache else None
     if cache and place and not faults.errors() and (kept := cache.load(place, len(files))) is not None:
         return kept
@@ -109,7 +114,7 @@ def _shape(files: Mapping[str, Path], size: int, faults: Faults) -> tuple[int, i
         try:
             with Image.open(path) as image:
                 sizes[name], mode = image.size, image.mode
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # whatever a damaged header leads to
             faults.add(_UNREADABLE, name, _reason(error))
             continue
         grey = grey and mode in _GREY
@@ -138,15 +143,6 @@ def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataErr
     ]
 
 
-def free_memory() -> int:
-    """Bytes that can be had without swapping; where the system does not say, all of the machine's."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _decode(files: Mapping[str, Path], size: int, images: Bytes, faults: Faults) -> None:
     """Fill the array (n, C, H, W), with a thread for each processor: decoding holds no lock."""
     from PIL import Image, ImageOps
@@ -157,7 +153,7 @@ def _decode(files: Mapping[str, Path], size: int, images: Bytes, faults: Faults)
         try:
             with Image.open(path) as image:
                 picture = image.convert("L" if channels == 1 else "RGB")
-        except (OSError, ValueError, SyntaxError) as error:
+        except Exception as error:  # whatever a damaged image leads to
             return error
         if size:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
@@ -175,4 +171,4 @@ def _reason(error: Exception) -> str:
     """Say why a file cannot be read, without its path."""
     from PIL import UnidentifiedImageError
 
-    return "no image" if isinstance(error, UnidentifiedImageError) else getattr(error, "strerror", None) or str(error)
+    return "no image" if isinstance(error, UnidentifiedImageError) else reason(error)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datasets.config import SITE, DataConfig
-from datasets.errors import DataError
+from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.identity import held_out_by
 from datasets.image_cache import ImageCache
@@ -225,8 +225,8 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
     positive, negative = config.positive_classes, config.negative_classes
     if unknown := sorted({*positive, *negative} - set(every)):
         raise DataError.plain(
-            f"positive-classes or negative-classes name {unknown}: {config.dataset} has classes 0 to {count - 1}, so "
-            "leave the others out"
+            f"positive-classes or negative-classes name {examples(unknown)}: {config.dataset} has classes 0 to "
+            f"{count - 1}, so leave the others out"
         )
     if not positive:
         positive = tuple(c for c in every if (c not in negative if negative else c >= count // 2))

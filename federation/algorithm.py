@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from federation.average import average
 from federation.errors import StrategyError
-from federation.stages import Stages, Turn
+from federation.stages import MOST_STEPS, Stages, Turn
 from keys import check_fields, choice, hyper, key_of, options_of
 
 if TYPE_CHECKING:
@@ -86,15 +86,17 @@ class Algorithm(ABC):
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
 
-    local_steps: int = hyper(10, "q: local steps of a site between two communications", low=1)
+    local_steps: int = hyper(10, "q: local steps of a site between two communications", low=1, high=MOST_STEPS)
     fraction: float = hyper(1.0, "share of the sites drawn for each round", above=0.0, high=1.0)
     weighting: str = choice("uniform", "how sites count in averages: all the same, or by n_k", "uniform", "examples")
     output: str = choice("last", "which iterate a run returns; average: of the last stage; random: of a round drawn by "
                          "the seed", "last", "average", "random")  # fmt: skip
     stage_iterations: int = hyper(0, "T1: local steps in the first stage; 0: one stage", low=0)
     stage_decay: float = hyper(3.0, "η(s)/η(s+1): what step sizes are divided by from stage to stage", low=1.0)
-    stage_growth: float = hyper(1.0, "T(s+1)/T(s); the papers' theory grows it as the step size shrinks", low=1.0)
-    stage_steps_growth: float = hyper(1.0, "q(s+1)/q(s)", low=1.0)
+    stage_growth: float = hyper(
+        1.0, "T(s+1)/T(s); the papers' theory grows it as the step size shrinks", low=1.0, high=1e6
+    )
+    stage_steps_growth: float = hyper(1.0, "q(s+1)/q(s)", low=1.0, high=1e6)
     seed: int = hyper(0, "of every random choice: same seed, same bits", low=0, high=2**63 - 1)
 
     # ------------------------------------------------------------------ the hooks

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+MOST_STEPS = 10**6  # local steps of a round
+
 
 @dataclass(frozen=True)
 class Turn:

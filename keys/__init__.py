@@ -1,12 +1,23 @@
 """How keys are declared, checked, suggested and read, and the keys of the random streams; standard library only."""
 
 from keys.errors import ConfigError
-from keys.fields import allowed, arguments, check_fields, choice, field_errors, filename, hyper, key_of, options_of
+from keys.fields import (
+    allowed,
+    arguments,
+    check_fields,
+    choice,
+    field_errors,
+    filename,
+    hyper,
+    key_of,
+    options_of,
+    text_errors,
+)
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, to_record
 from keys.registry import by_name
 from keys.streams import Stream
-from keys.suggest import closest, hint, unknown
+from keys.suggest import closest, hint, shorter, shown, unknown
 
 __all__ = [
     "ConfigError",
@@ -27,6 +38,9 @@ __all__ = [
     "key_of",
     "options_of",
     "read_overrides",
+    "shorter",
+    "shown",
+    "text_errors",
     "to_record",
     "to_toml",
     "unknown",

@@ -6,14 +6,19 @@ Algorithms and problems declare theirs like this. A field's name with dashes is 
 from __future__ import annotations
 
 import math
+import unicodedata
 from dataclasses import Field, field, fields
 from typing import TYPE_CHECKING, Any
+
+from keys.suggest import shorter, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-LARGEST = 1e300  # finite, and an integer below it is a float
+LARGEST = 1e38  # a float32
+MOST = 10**9  # of anything that is counted, unless its range says otherwise
+LONGEST = 4096  # characters of a text, as of a path
 
 
 def hyper(
@@ -72,19 +77,35 @@ def field_errors(key: str, value: Any, f: Field[Any]) -> Iterator[str]:
     """Yield what is wrong with a field's value, if anything; ``key`` is what a user writes."""
     doc = f.metadata["doc"]
     if "options" in f.metadata:
-        if value not in f.metadata["options"]:
-            yield f"{key} = {value!r}: allowed are {', '.join(map(repr, f.metadata['options']))}"
+        if not isinstance(value, str) or value not in f.metadata["options"]:
+            yield f"{key} = {shown(value)}: allowed are {', '.join(map(repr, f.metadata['options']))}"
         return
     if "suffixes" in f.metadata:
         if not isinstance(value, str) or (value and not value.endswith(f.metadata["suffixes"])):
-            yield f"{key} = {value!r}: must name a file with {allowed(f)} ({doc})"
+            yield f"{key} = {shown(value)}: must name a file with {allowed(f)} ({doc})"
         return
     low, above, high, below = (f.metadata[end] for end in ("low", "above", "high", "below"))
     whole = type(f.default) is int
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not (number and abs(value) <= LARGEST and low <= value <= high and above < value < below):
+    most = MOST if whole and high == math.inf else LARGEST
+    if not (number and abs(value) <= most and low <= value <= high and above < value < below):
         noun = "an integer" if whole else "a finite number"
-        yield f"{key} = {value!r}: must be {noun} {allowed(f)}".rstrip() + f" ({doc})"
+        noun += f" up to {most:g}" if number and abs(value) > most else ""
+        yield f"{key} = {shown(value)}: must be {noun} {allowed(f)}".rstrip() + f" ({doc})"
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number that a float32 holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def text_errors(key: str, value: Any) -> Iterator[str]:
+    """Yield what no text may be, as it would end up in files and on terminals."""
+    if isinstance(value, str):
+        if len(value) > LONGEST:
+            yield f"{shorter(key)} has {len(value):,} characters: may have {LONGEST:,}"
+        elif any(unicodedata.category(each) in ("Cc", "Cs") for each in value if each not in "\n\t"):
+            yield f"{shorter(key)} = {shown(value)}: may have no control characters, and none that are no Unicode"
 
 
 def check_fields(instance: Any, prefix: str = "") -> list[str]:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from keys.errors import ConfigError
+from keys.files import DEEP, DEEPEST, depth, is_file, read_toml, reason, toml_in
+from keys.suggest import shorter, shown
 
 Value = bool | int | float | str
 """What Flower takes as the value of a run-config key."""
 
-_PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them
+_PAIR = re.compile(r"""(?<!\S)([^\s=]+)=('[^']*'|"[^"]*"|\S+)""")  # as Flower's parser finds them
 
 
 def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
-    """Turn ``{"codasca": {"lr": 1}}`` into ``{"codasca.lr": 1}``."""
+    """Turn ``{"codasca": {"lr": 1}}`` into ``{"codasca.lr": 1}``.
+
+    Raises
+    ------
+    ConfigError
+        For what is no table of keys, or one without end.
+    """
+    given: Any = nested
+    if not isinstance(given, Mapping):
+        text = f"{shown(given)}: must be a table of keys and values, such as {{'rounds': 3}}"
+        raise ConfigError("run-config", [text])
+    if depth(nested) > DEEPEST:
+        raise ConfigError("run-config", [DEEP])
+    if odd := [key for key in nested if not isinstance(key, str)]:
+        raise ConfigError("run-config", [f"{shown(key)}: a key must be text" for key in odd])
     flat: dict[str, Value] = {}
     for key, value in nested.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": deeper for inner, deeper in flatten(value).items()}
-        else:
-            flat[key] = value
+        flat |= {f"{key}.{k}": v for k, v in flatten(value).items()} if isinstance(value, dict) else {key: value}
     return flat
 
 
@@ -43,27 +55,35 @@ def read_overrides(arguments: list[str]) -> dict[str, Value]:
             values |= _read_file(text) if _names_file(text) else _read_pairs(text)
         except ConfigError as error:
             wrong += error.problems
+    allowed = "must be a finite number, true or false, or text in quotes"
+    wrong += [f"{shorter(k)} = {shown(v)}: {allowed}" for k, v in values.items() if not _is_plain(v)]
     if wrong:
         raise ConfigError("--run-config", wrong)
     return values
 
 
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Value) and not (isinstance(value, float) and not math.isfinite(value))
+
+
 def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:
     """Return a run-config on top of that of the run that its key ``resume`` names, where there is one."""
-    file = Path(str(flat["resume"])).expanduser() / "config.toml" if flat.get("resume") else None
-    return {**(_read_file(str(file)) if file and file.is_file() else {}), **flat}
+    named = flat.get("resume")
+    file = f"{named}/config.toml" if named and isinstance(named, str) else ""
+    return {**(_read_file(file) if is_file(file) else {}), **flat}
 
 
 def _names_file(text: str) -> bool:
     """Whether it is a file, and no key=value pair whose value names one."""
-    return text.endswith(".toml") and ("=" not in text or Path(text).expanduser().is_file())
+    return text.endswith(".toml") and ("=" not in text or is_file(text))
 
 
 def _read_file(name: str) -> dict[str, Value]:
     try:
-        return flatten(tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8")))
+        values = read_toml(name)
     except (OSError, ValueError) as error:
-        raise ConfigError("--run-config", [f"{name}: {error}"]) from None
+        raise ConfigError("--run-config", [f"{shorter(name)}: {reason(error)}"]) from None
+    return flatten(values)
 
 
 def _read_pairs(text: str) -> dict[str, Value]:
@@ -71,14 +91,17 @@ def _read_pairs(text: str) -> dict[str, Value]:
     wrong: list[str] = []
     # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
     if rest := _PAIR.sub(" ", text).split():
-        wrong.append(f"{' '.join(rest)!r} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
+        wrong.append(f"{shown(' '.join(rest))} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
     pairs = _PAIR.findall(text)
     keys = [key for key, _ in pairs]
     wrong += [f"{key} is given twice: leave one out" for key in sorted({k for k in keys if keys.count(k) > 1})]
     for key, value in pairs:
         try:
-            values |= flatten(tomllib.loads(f"{key} = {value}"))
-        except tomllib.TOMLDecodeError:
+            values |= flatten(toml_in(f"{key} = {value}".encode()))
+        except ConfigError as error:
+            wrong += error.problems
+        except ValueError:
+            key, value = shorter(key), shorter(value)
             wrong.append(
                 f"{key}={value}: is neither a number nor true nor false, and text needs quotes, as in "
                 f"'{key}=\"{value}\"'"

@@ -8,6 +8,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+LONGEST = 120  # characters of a name or a value that a message shows
+
+
+def shorter(text: str) -> str:
+    """Return a text that fits into a message, and does nothing to a terminal."""
+    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if text.isprintable() else repr(text)
+
+
+def shown(value: object) -> str:
+    """Return a value as it is written in Python, if that can be said in a line."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= LONGEST else f"{value[: LONGEST - 3]}...")
+    try:
+        return shorter(repr(value))
+    except (ValueError, RecursionError, ArithmeticError):  # a number of thousands of digits; a list within itself
+        return f"a value of type {type(value).__name__}"
+
 
 def closest(name: str, allowed: Iterable[str]) -> str:
     """Return the allowed name that a wrong one resembles most; empty when none is close.
@@ -19,6 +37,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     tails: dict[str, str] = {}
     for full in whole:
         tails.setdefault(full.rpartition(".")[2], full)
+    if len(name) > LONGEST:
+        return ""
     table, _, last = name.rpartition(".")
     for text, candidates in ((name, whole), (last, tails)) if table else ((last, tails), (name, whole)):
         if close := difflib.get_close_matches(text, candidates, n=1):
@@ -35,4 +55,4 @@ def hint(name: str, allowed: Iterable[str]) -> str:
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
     """Say that a name is unknown, which is the closest, and which there are."""
     names = list(allowed)
-    return f"unknown {kind} {name!r}.{hint(name, names)} There are: {', '.join(sorted(names))}"
+    return f"unknown {kind} {shown(name)}.{hint(name, names)} There are: {', '.join(sorted(names))}"

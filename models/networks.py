@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from keys import unknown
+from keys.memory import shortage
 from models.dropout import Dropout
 from models.errors import ModelError
 from models.flat import statistics
@@ -267,7 +268,8 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
     Raises
     ------
     ModelError
-        For an unknown name, a shape that the model cannot take, or outputs or hidden below 1.
+        For an unknown name, a shape that the model cannot take, outputs or hidden below 1, or more parameters than
+        there is memory for.
     """
     if name not in _BUILDERS:
         raise ModelError(unknown("model", name, MODELS))
@@ -276,10 +278,23 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
             f"model {name!r} cannot have shape {shape}, outputs {outputs} and hidden {hidden}: the shape is "
             "(features,) or (channels, height, width), and every number is at least 1"
         )
+    if text := shortage(
+        8 * parameters(name, tuple(shape), outputs, hidden),  # float32, and once more as one vector
+        f"model {name!r} on inputs of shape {tuple(shape)} with hidden = {hidden} and {outputs} outputs",
+        "take a smaller one",
+    ):
+        raise ModelError(text)
     # The CPU's generator only: torch.manual_seed would reseed every GPU too, and this fork restores none.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         return _BUILDERS[name](name, tuple(shape), outputs, hidden)
+
+
+@lru_cache
+def parameters(name: str, shape: _Shape, outputs: int, hidden: int) -> int:
+    """Return how many parameters a model has, found by looking at one that has no memory and no numbers."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in _BUILDERS[name](name, shape, outputs, hidden).parameters())
 
 
 @lru_cache

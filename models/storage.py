@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from safetensors.torch import save
+import torch
+from safetensors.torch import load, save
 from torch import Tensor
+
+from keys.files import read_file
+
+CHECKSUM = "checksum"  # beside the facts
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
@@ -26,9 +33,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
         What else it takes to use them, as JSON has it. It is one entry of the metadata: the format keeps no order
         between several, and equal contents give equal bytes.
     """
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    facts = json.loads(json.dumps(facts))
+    data = save(contiguous, {"edelweiss": json.dumps({**facts, CHECKSUM: checksum(contiguous, facts)})})
     with replacing(path) as file:
-        file.write(save(contiguous, {"edelweiss": json.dumps(facts)}))
+        file.write(data)
 
 
 @contextlib.contextmanager
@@ -47,9 +56,63 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def facts_in(data: bytes) -> dict[str, object]:
+@dataclass(frozen=True)
+class Stored:
+    """What is in a file.
+
+    Attributes
+    ----------
+    tensors, facts : dict
+        As `write_tensors` was given them; facts are empty for a file that it did not write.
+    whole : bool
+        Whether they are those that it was given, by their checksum.
+    """
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    whole: bool
+
+    @classmethod
+    def read(cls, path: Path) -> Stored:
+        """Read a file.
+
+        Raises
+        ------
+        OSError
+            When there is no such file, or it cannot be read.
+        ValueError
+            When it is something else.
+        """
+        return cls.of(read_file(path))
+
+    @classmethod
+    def of(cls, data: bytes) -> Stored:
+        """Return what is in the content of a file; ValueError says why that is nothing."""
+        try:
+            tensors = load(data)
+        except Exception as error:  # whatever a damaged header leads to
+            raise ValueError(f"it is no safetensors file ({error})") from None
+        facts = _entry(data)
+        claimed = facts.pop(CHECKSUM, None)
+        return cls(tensors, facts, claimed == checksum(tensors, facts))
+
+
+def checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> int:
+    """Return the CRC-32 of names, dtypes, shapes and bits of all tensors, and of the facts."""
+    found = zlib.crc32(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
+    return found
+
+
+def facts_in(data: bytes) -> dict[str, Any]:
     """Return what `write_tensors` was given besides the tensors; empty for a file that it did not write."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    return {name: fact for name, fact in _entry(data).items() if name != CHECKSUM}
+
+
+def _entry(data: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return dict(json.loads(header["__metadata__"]["edelweiss"]))
     return {}

@@ -14,8 +14,10 @@ import torch
 from torch.nn.functional import softplus
 
 from keys import Stream, hyper
+from keys.memory import shortage
 from problems import papers
 from problems.base import Problem
+from problems.errors import ProblemError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 LAMBDA, GAMMA = 0.001, 10.0
 EVALUATED = 50_000
+LARGE = 2**28  # bytes of a draw that memory may not have
 AHEAD = 2**16  # numbers drawn at once: a step costs less, and they stay in the processor's cache
 
 
@@ -53,6 +56,9 @@ class InvariantLogistic(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        what = f"invariant-logistic.dimension = {self.dimension}"
+        if text := shortage(16 * EVALUATED * self.dimension, what, "lower it"):
+            raise ProblemError(text)
         self.x_star = torch.as_tensor(solution(self.setting.seed, self.dimension)).to(self.dtype)
         self._ones = torch.ones(self.dimension, device=self.device, dtype=self.dtype)
 
@@ -67,6 +73,10 @@ class InvariantLogistic(Problem):
 
     def views(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
         """Draw ``size`` outer samples; returns all their η, shape (size, m, d), and their b, shape (size,)."""
+        if (need := 4 * size * self.inner_samples * self.dimension) > LARGE:
+            what = f"invariant-logistic.inner-samples = {self.inner_samples} of {size} samples"
+            if text := shortage(need, what, "lower it, or batch-size"):
+                raise ProblemError(text)
         a = torch.randn(size, self.dimension, generator=generator, dtype=self.dtype)
         noise = torch.randn(size, self.inner_samples, self.dimension, generator=generator, dtype=self.dtype)
         return noise.mul_(self.sigma_ratio).add_(a[:, None]), (a @ self.x_star).sign()

@@ -63,13 +63,15 @@ class Maml(NetworkProblem, InnerFunction):
     )
     multiclass = True
 
-    ways: int = hyper(5, "N: classes of a task", low=2)
+    ways: int = hyper(5, "N: classes of a task", low=2, high=10**5)
     shots: int = hyper(1, "K: samples of each class to adapt to", low=1)
     queries: int = hyper(15, "Q: samples of each class to be judged by", low=1)
     inner_lr: float = hyper(0.4, "λ: step size of adaptation", above=0.0)
-    inner_steps: int = hyper(1, "steps of adaptation, in training", low=1)
-    test_inner_steps: int = hyper(3, "steps of adaptation, in evaluation", low=1)
-    test_tasks: int = hyper(100, "tasks in an evaluation, drawn by the seed: on equal samples always the same", low=1)
+    inner_steps: int = hyper(1, "steps of adaptation, in training", low=1, high=1000)
+    test_inner_steps: int = hyper(3, "steps of adaptation, in evaluation", low=1, high=1000)
+    test_tasks: int = hyper(
+        100, "tasks in an evaluation, drawn by the seed: on equal samples always the same", low=1, high=10**6
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from keys import Stream
+from keys import Stream, shown
+from keys.fields import is_number
 from problems.base import Problem
 from problems.capabilities import Layers
+from problems.errors import ProblemError
 from problems.metrics import correct_by_class, histogram, ranking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -142,8 +144,16 @@ class NetworkProblem(Problem, Layers):
         return {**dict(zip(self.scalars, own, strict=True)), **super().scalars_of(x, y)}
 
     def restored(self, parameters: Tensor, named: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """Return x and y from the network's parameters and what `scalars_of` gave; the rest is the problem's start."""
+        """Return x and y from the network's parameters and what `scalars_of` gave; the rest is the problem's start.
+
+        Raises
+        ------
+        ProblemError
+            For what `scalars_of` cannot have given.
+        """
         start = self.initial()
+        if wrong := [*self._wrong(named)]:
+            raise ProblemError("; ".join(wrong))
         x, y = start["x"], start.get("y")
         x[: self.network.size] = parameters
         for place, name in enumerate(self.scalars, self.network.size):
@@ -152,6 +162,17 @@ class NetworkProblem(Problem, Layers):
         if y is not None and own:
             y = torch.tensor(own if self.dual_scalars else own[0], dtype=y.dtype, device=y.device)
         return x, y
+
+    def _wrong(self, named: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what is wrong with the problem's own entries of x and y; without any they are at their start."""
+        alone = (*self.scalars, *self.dual_scalars)
+        names = alone if self.dual_scalars or not self.dual else (*alone, "y")
+        for name in names if any(name in named for name in names) or named.get("problem") == self.name else ():
+            count = 1 if name in alone else self.dual
+            values = [named.get(name)] if name in alone else named.get(name)
+            if not (isinstance(values, list) and len(values) == count and all(map(is_number, values))):
+                noun = "a finite number" if name in alone else f"{count} finite numbers"
+                yield f"{name} = {shown(named.get(name))}: must be {noun}"
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of the loss; see `Problem.gradient`."""

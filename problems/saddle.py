@@ -5,17 +5,19 @@ arXiv:2211.07303, arXiv:2205.02215
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from keys import Stream, filename, hyper
+from keys.files import read_file, reason
+from keys.memory import shortage
 from problems import papers
 from problems.base import Problem
 from problems.capabilities import ClosedFormDual
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from datasets import Samples
     from problems.base import Arrays, Batch, Metrics
 
+LARGEST = 1e18  # of a coefficient: its square is a float32, too
+LARGEST_FILE = 2**30  # bytes
 TAU = 10.0
 
 
@@ -120,20 +124,25 @@ def saddle_coefficients(
         When the file is missing, unreadable, lacks an array, has the wrong shape or a value that is not finite.
     """
     if not file:
+        what = f"saddle.dimension = {dimension} for sites = {sites}"
+        if text := shortage(16 * sites * dimension, what, "lower them"):
+            raise ProblemError(text)
         rng = np.random.default_rng([seed, Stream.SADDLE_COEFFICIENTS])
         b = heterogeneity * rng.standard_normal((sites, dimension))
         return rng.uniform(0.0, 0.1, sites), b - b.mean(0)
     wanted = f"an .npz with t of shape ({sites},) and b of shape ({sites}, d), as numpy.savez(file, t=t, b=b) makes"
     try:
-        with np.load(Path(file), allow_pickle=False) as loaded:
-            arrays = {name: np.asarray(loaded[name], dtype=np.float64) for name in ("t", "b")}
+        with np.load(io.BytesIO(read_file(file, LARGEST_FILE)), allow_pickle=False) as loaded:
+            arrays = {name: loaded[name].astype(np.float64, casting="same_kind") for name in ("t", "b")}
     except KeyError as error:
         raise ProblemError(f"saddle.file = {file!r} holds no array {error}: it must be {wanted}") from None
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ProblemError(f"saddle.file = {file!r} cannot be read ({error}): it must be {wanted}") from None
+        raise ProblemError(f"saddle.file = {file!r} cannot be read ({reason(error)}): it must be {wanted}") from None
     t, b = arrays["t"], arrays["b"]
     if t.shape != (sites,) or b.ndim != 2 or b.shape[0] != sites or b.shape[1] == 0:
         raise ProblemError(f"saddle.file = {file!r} has t {t.shape} and b {b.shape}: it must be {wanted}")
-    if not (np.isfinite(t).all() and np.isfinite(b).all()):
-        raise ProblemError(f"saddle.file = {file!r} holds NaN or infinity: every value must be finite")
+    if not (np.all(np.abs(t) <= LARGEST) and np.all(np.abs(b) <= LARGEST)):
+        raise ProblemError(
+            f"saddle.file = {file!r} holds NaN, infinity or a value beyond {LARGEST:g}: every value must be finite"
+        )
     return t, b

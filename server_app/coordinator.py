@@ -21,6 +21,7 @@ from server_app.model_file import ModelFile
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
+from server_app.sizes import require_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,9 +73,14 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, given.record if given else "")
     report = Report(config, progress, folder.path)
     state = RunState(folder, report, grid)
-    try:
-        if config.resume:
+    if config.resume:
+        try:
             state.read()
+        except RunError as error:  # what is there stays as it is
+            folder.note("stopped", reason=str(error))
+            folder.close()
+            raise
+    try:
         arrays, sizes = _play(config, given, grid, report, state, started)
         report.close()
     except BaseException as error:  # Ctrl-C, too
@@ -125,6 +131,8 @@ def _play(
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
+    if isinstance(grid, LocalGrid):
+        require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))

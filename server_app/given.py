@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load
-
 from datasets import Cohort
-from keys import from_record
+from keys.files import as_path, read_file, reason
 from models import ModelError
 from models.pretrained import fitted, read_weights
-from models.storage import facts_in
+from models.storage import Stored
+from problems import ProblemError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,16 +65,16 @@ class Given:
         """
         if not (config.init_from or config.pretrained):
             return None
-        file = Path(config.init_from or config.pretrained).expanduser()
-        if config.init_from and file.is_dir():
-            file /= "model.safetensors"
         try:
-            data = file.read_bytes()
+            file = as_path(config.init_from or config.pretrained)
+            if config.init_from and file.is_dir():
+                file /= "model.safetensors"
+            data = read_file(file)
             content = _content(data) if config.init_from else (read_weights(data), {})
         except FileNotFoundError:
             raise ModelError(f"{_key(config)}: there is no file {file}: {_sought(config)}") from None
         except OSError as error:
-            raise ModelError(f"{_key(config)}: {error}") from None
+            raise ModelError(f"{_key(config)} cannot be read: {reason(error)}") from None
         except ModelError as error:
             raise ModelError(f"{_key(config)}: {error}: {_sought(config)}") from None
         return cls(config, file, hashlib.sha256(data).hexdigest(), *content)
@@ -86,7 +84,7 @@ class Given:
 
         Whether there is one at all `start` checks.
         """
-        theirs = from_record(Cohort, self.facts)
+        theirs = Cohort.of_file(self.facts) if self.config.init_from else cohort
         return replace(cohort, shift=theirs.shift, scale=theirs.scale) if self.config.init_from else cohort
 
     def start(self, problem: NetworkProblem) -> tuple[Arrays, str]:
@@ -106,7 +104,10 @@ class Given:
         if wrong := [*self._differences(problem, named), *self._misfits(problem, state)]:
             raise ModelError("\n".join(f"{_key(self.config)}: {text}" for text in wrong))
         parameters, statistics = problem.network.flatten(state)
-        x, y = problem.restored(parameters, named)
+        try:
+            x, y = problem.restored(parameters, named)
+        except ProblemError as error:
+            raise ModelError(f"{_key(self.config)}: {error}: take {FRESH}") from None
         problem.load_buffers(statistics)
         return {"x": x} | ({} if y is None else {"y": problem.project(y)}), f"starts from {self.file}: {said}"
 
@@ -139,7 +140,7 @@ class Given:
         config, cohort, facts = self.config, problem.setting.cohort, self.facts
         if config.pretrained:
             return
-        theirs = from_record(Cohort, facts)
+        theirs = Cohort.of_file(facts)
         if theirs.shape != cohort.shape:
             have, need = ("x".join(map(str, shape)) for shape in (theirs.shape, cohort.shape))
             yield f"its inputs are of size {have}, those of the sites' data of size {need}: take the same features"
@@ -152,8 +153,8 @@ class Given:
             yield f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
         if config.init_head == "fresh" and not problem.head:
             yield f'model = {config.model!r} is all head, of which {FRESH} leaves nothing: take init-head = "keep"'
-        if len(named.get("y", ())) not in (0, problem.dual):
-            yield f"its y has {len(named['y'])} entries, and here it has {problem.dual}: take {FRESH}"
+        if isinstance(y := named.get("y"), list) and len(y) != problem.dual:
+            yield f"its y has {len(y)} entries, and here it has {problem.dual}: take {FRESH}"
 
     def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[str]:
         """Yield what of the tensors has no place in the network."""
@@ -175,15 +176,15 @@ class Given:
 def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a run's file, and what else it says."""
     try:
-        state: dict[str, Tensor] = load(data)
-    except SafetensorError as error:
-        raise ModelError(f"it is no safetensors file ({error})") from None
-    facts = facts_in(data)
-    if "d" in facts:
-        raise ModelError("it is a site's own model, whose vectors have no names of layers")
-    if "shape" not in facts:
-        raise ModelError("it does not say what the inputs are like, as the file of a run with a network does")
-    return state, facts
+        stored = Stored.of(data)
+        if "d" in stored.facts:
+            raise ModelError("it is a site's own model, whose vectors have no names of layers")
+        if "shape" not in stored.facts:
+            raise ModelError("it does not say what the inputs are like, as the file of a run with a network does")
+        Cohort.of_file(stored.facts)
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+    return stored.tensors, stored.facts
 
 
 def _key(config: RunConfig) -> str:

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import shutil
 import tarfile
+import zlib
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import call
 from client_app.memory import path_of, places, run_folder
+from federation import RunError
+from keys import shown
+from keys.files import as_path, is_file, reason, unwritable
 from keys.scratch import Scratch
 from models import resolve_device
 from models.storage import replacing
@@ -102,11 +106,11 @@ class LocalGrid(Grid):
 
     def __enter__(self) -> LocalGrid:
         """Make the folder for this run; workers start with the first message that needs them."""
+        given = self._given_folder()
         free = shutil.disk_usage("/dev/shm").free if os.access("/dev/shm", os.W_OK | os.X_OK) else 0
         self.scratch = Scratch("/dev/shm" if free > ROOM else None)
         sites, run_config = self.config.sites, self.config.flat()
-        given = self.config.state_dir
-        self.state = Path(given).expanduser().absolute() if given else self.scratch.path / "state"
+        self.state = given or self.scratch.path / "state"
         self.contexts = [
             Context(
                 run_id=self.run_id,
@@ -122,6 +126,19 @@ class LocalGrid(Grid):
             TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run_id, 1, 0
         return self
 
+    def _given_folder(self) -> Path | None:
+        """Return the folder that ``state-dir`` names; None where it names none."""
+        if not (given := self.config.state_dir):
+            return None
+        try:
+            folder = as_path(given).absolute()
+            wrong = unwritable(folder)
+        except OSError as error:
+            wrong = reason(error)
+        if wrong:
+            raise RunError(f"state-dir = {shown(given)}: the sites cannot write there ({wrong}): name another folder")
+        return folder
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -132,8 +149,10 @@ class LocalGrid(Grid):
 
     # ------------------------------------------------------------------ what sites remember
 
-    def store(self, run: str, server_round: int, file: Path) -> None:
-        """Write what all sites remembered after a round into one file; none where that is nothing.
+    def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
+        """Write what all sites remembered after a round into one file, and return its size and CRC-32.
+
+        If that is nothing, there is no file, and None.
 
         Parameters
         ----------
@@ -146,22 +165,36 @@ class LocalGrid(Grid):
         """
         folder = run_folder(self.state, run)
         if not folder.exists():
-            return
+            return None
         self._give_up()  # whoever is late works on the next round, or for nobody
         with replacing(file) as out, tarfile.open(fileobj=out, mode="w") as archive:
             for site in sorted(folder.iterdir()):
                 if then := [place for place in places(site) if place[0] <= server_round][-1:]:
                     path = path_of(site, then[0])
                     archive.add(path, path.relative_to(folder))
+        return [file.stat().st_size, _crc(file)]
 
-    def restore(self, run: str, file: Path) -> None:
-        """Give the sites back what `store` wrote, and nothing else."""
+    def restore(self, run: str, file: Path, expected: list[int] | None) -> None:
+        """Give the sites back what `store` wrote, and nothing else; ``expected`` is what it returned.
+
+        Raises
+        ------
+        RunError
+            When the file is not there as it was written.
+        """
         folder = run_folder(self.state, run)
         shutil.rmtree(folder, ignore_errors=True)
-        if file.exists():
+        if expected is None and not os.path.lexists(file):
+            return
+        try:
+            size = file.stat().st_size if is_file(file) else None
+            if expected is None or expected[:1] != [size] or expected[1:] != [_crc(file)]:
+                raise ValueError("it does not hold what was written")
             folder.mkdir(mode=0o700, parents=True)
-            with tarfile.open(file) as archive:
+            with tarfile.open(file, "r:") as archive:
                 archive.extractall(folder, filter="data")
+        except (OSError, ValueError, tarfile.TarError) as error:
+            raise RunError(f"resume: {file} cannot be used ({reason(error)}); start the run anew") from None
 
     # ------------------------------------------------------------------ Flower's Grid
 
@@ -248,6 +281,15 @@ class LocalGrid(Grid):
             # For AUROC and average precision; else each worker would spend two seconds on it in its first evaluation.
             importlib.import_module("sklearn.metrics")
         return Pool(self.workers, self._method, str(self.scratch.path), self.contexts)
+
+
+def _crc(file: Path) -> int:
+    """Return the CRC-32 of a file that may be larger than memory."""
+    found = 0
+    with file.open("rb") as stream:
+        while block := stream.read(2**20):
+            found = zlib.crc32(block, found)
+    return found
 
 
 def unused_run_id() -> int:

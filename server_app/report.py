@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from federation import RunError
+from keys.files import json_in, read_file, reason
 from models.storage import replacing
 from problems.metrics import HEADLINE, across, pool
 from server_app.curves import draw
@@ -83,14 +84,22 @@ class Report:
         RunError
             When lines before it are missing.
         """
-        written = self.lines.read_bytes().splitlines(keepends=True) if self.lines.exists() else []
+        try:
+            written = read_file(self.lines).splitlines(keepends=True) if os.path.lexists(self.lines) else []
+        except OSError as error:
+            raise RunError(f"resume: {self.lines} cannot be read ({reason(error)}); start the run anew") from None
         before = written[: max(0, done - 1)]
         if len(before) < done - 1:
             raise RunError(f"resume: {self.lines} has {len(before)} rounds, and the run was stopped after {done}")
         if written:
             with replacing(self.lines) as file:
                 file.writelines(before)
-        self.records = [with_nan(json.loads(line)) for line in before]
+        try:
+            self.records = [with_nan(dict(json_in(line))) for line in before]
+            if [record.get("round") for record in self.records] != [*range(1, done)]:
+                raise ValueError("it has not a line for each round")
+        except (ValueError, TypeError) as error:
+            raise RunError(f"resume: {self.lines} is damaged ({error}); start the run anew") from None
         if record is not None:
             self.records.append(record)
             self._open = True

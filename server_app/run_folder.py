@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from config import ConfigError, RunConfig, read_overrides
 from config.resume import lasting
 from federation import RunError
+from keys import shown
+from keys.files import as_path, is_file, read_json, reason
 from models.storage import replacing
 from problems import PROBLEMS
 
@@ -68,10 +70,11 @@ class RunFolder:
             When it cannot be made.
         """
         try:
-            folder = cls(_new_folder(Path(config.runs_dir).expanduser(), config))
+            folder = cls(_new_folder(as_path(config.runs_dir), config))
             (folder.path / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
         except OSError as error:
-            raise RunError(f"runs-dir = {config.runs_dir!r}: no run folder can be made there ({error})") from None
+            text = f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({reason(error)})"
+            raise RunError(text) from None
         return folder
 
     @classmethod
@@ -85,10 +88,17 @@ class RunFolder:
         RunError
             When a run goes on there.
         """
-        path = Path(config.resume).expanduser().resolve()
-        if wrong := [*_hindrances(path, config)]:
-            raise ConfigError("run-config", [f"resume = {config.resume!r}: {text}" for text in wrong])
-        return cls(path, str(_status(path)["run"]))
+        try:
+            path = as_path(config.resume).resolve()
+            wrong = [*_hindrances(path, config)]
+        except (OSError, RuntimeError) as error:  # of a loop of links
+            wrong = [f"it cannot be read: {reason(error)}"]
+        if wrong:
+            raise ConfigError("run-config", [f"resume = {shown(config.resume)}: {text}" for text in wrong])
+        try:
+            return cls(path, str(_status(path)["run"]))
+        except OSError as error:
+            raise RunError(f"resume = {shown(config.resume)}: it cannot be opened ({reason(error)})") from None
 
     def note(self, status: str, **more: object) -> None:
         """Write how the run stands.
@@ -103,7 +113,7 @@ class RunFolder:
             with replacing(self.path / "status.json") as file:
                 file.write(json.dumps(said, indent=1).encode() + b"\n")
         except OSError as error:
-            raise RunError(f"{self.path / 'status.json'} cannot be written ({error})") from None
+            raise RunError(f"{self.path / 'status.json'} cannot be written ({reason(error)})") from None
 
     def close(self) -> None:
         """Let another process have it."""
@@ -114,7 +124,7 @@ class RunFolder:
 def _new_folder(root: Path, config: RunConfig) -> Path:
     what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
     name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
-    name = re.sub(r"[^\w.+-]+", "-", name)
+    name = re.sub(r"[^\w.+-]+|^\.+$", "-", name)  # nor "." and "..", which are other folders
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         folder = root / (name + suffix)
         try:
@@ -127,21 +137,22 @@ def _new_folder(root: Path, config: RunConfig) -> Path:
 
 def _status(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((path / "status.json").read_text(encoding="utf-8")))
+        said = read_json(path / "status.json")
     except (OSError, ValueError):
         return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
     """Yield why a run cannot go on in a folder."""
-    if not (path / "config.toml").is_file():
+    if not is_file(path / "config.toml"):
         yield "this is no run folder, in which there would be a config.toml"
         return
     status = _status(path)
     if status.get("status") == "complete":
         yield "this run is complete; to train its model further, start another with init-from"
         return
-    if "run" not in status:
+    if not re.fullmatch("[0-9a-f]{32}", str(status.get("run"))):
         yield "its status.json is missing or damaged, so that it cannot go on"
     now, then = lasting(config), lasting(RunConfig.parse(read_overrides([str(path / "config.toml")])))
     for key in [*then, *(now.keys() - then.keys())]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from datasets import Cohort, Facts
 from federation import Checkpoints, RunError, Snapshot
 from federation.fingerprint import fingerprint
 from keys import from_record, to_record
-from models.storage import facts_in, write_tensors
+from keys.files import reason
+from models.storage import Stored, write_tensors
 from server_app.console import volume
 from server_app.local import LocalGrid
 
@@ -32,6 +31,10 @@ if TYPE_CHECKING:
 
 SHARE = 0.02  # of a run's time that may go into writing
 FIRST = 0.02  # seconds that a writing takes, as long as none was measured
+FACTS = {"round": int, "names": list, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
+         "app": str, "local": bool}  # fmt: skip
+LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
+PARTS = ("state", "buffers", "output", "start")
 STATE, MEMORY = 5, 2  # vectors as long as x that a state and a site's memory have, about
 
 
@@ -79,31 +82,44 @@ class RunState(Checkpoints):
             When it cannot be used.
         """
         progress = self.report.progress
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             progress.say("goes on from its start: it was stopped before a round was stored")
             self.report.take_up(None, 0)
             return
         try:
-            data = self.path.read_bytes()
-            tensors, facts = load(data), facts_in(data)
-            done = int(str(facts["round"]))
-        except (OSError, SafetensorError, KeyError) as error:
-            raise RunError(f"resume: {self.path} cannot be read ({error!r}); start the run anew") from None
+            stored = Stored.read(self.path)
+            if not stored.whole:
+                raise ValueError("it does not hold what was written")
+            self._take(stored.tensors, stored.facts)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(f"resume: {self.path} cannot be used ({reason(error)}); start the run anew") from None
+
+    def _take(self, tensors: Arrays, facts: dict[str, Any]) -> None:
+        """Take what a whole file holds; one of another version of the app may hold something else."""
+        progress, done = self.report.progress, facts["round"]
+        if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
+            raise ValueError(f"{', '.join(wrong)}: no such thing is written")
+        cohort = from_record(Cohort, facts["cohort"])
+        if facts["facts"].keys() != {"sending-order"}:
+            raise ValueError("it does not say in which order sites were sent to")
+        if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
+            raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
+        if facts["names"] != sorted(tensors) or any(name.partition("/")[0] not in PARTS for name in tensors):
+            raise ValueError("its tensors are others than it says")
         if facts["local"] != bool(self.local):
             was = "the local engine, where" if facts["local"] else "Flower, and"
             raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
         if facts["app"] != fingerprint():
             progress.warn("the run began with another version of the app: the rest may differ from what that had done")
-        known: Any = facts
-        tensors |= {name: tensors[twin] for name, twin in known["twins"].items()}
+        tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
-        self.cohort, self._sites = from_record(Cohort, known["cohort"]), known["sites"]
+        self.cohort, self._sites = cohort, facts["sites"]
         state = {name: vector for name, vector in tensors.items() if not name.startswith("start/")}
-        self.last = Snapshot(done, state, known["facts"])
+        self.last = Snapshot(done, state, facts["facts"])
         self._written = done
         if self.local:
-            self.local.restore(self.key, self._memory(done))
-        self.report.take_up(known["line"], done)
+            self.local.restore(self.key, self._memory(done), facts["memory"])
+        self.report.take_up(facts["line"], done)
         progress.say(f"goes on after round {done} of {self.report.config.rounds}")
 
     def agree(self, sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays) -> None:
@@ -169,9 +185,9 @@ class RunState(Checkpoints):
         snapshot, record = self._reached
         try:
             self.report.write()
-            if self.local:
-                self.local.store(self.key, snapshot.round, self._memory(snapshot.round))
-            write_tensors(self.path, *self._content(snapshot, record))
+            memory = self.local.store(self.key, snapshot.round, self._memory(snapshot.round)) if self.local else None
+            tensors, facts = self._content(snapshot, record)
+            write_tensors(self.path, tensors, {**facts, "memory": memory})
         except OSError as error:
             self._memory(snapshot.round).unlink(missing_ok=True)
             text = f"round {snapshot.round} cannot be stored ({error}); stopped now, the run could go on "
@@ -212,6 +228,7 @@ class RunState(Checkpoints):
                 tensors[name] = vector if vector.untyped_storage().nbytes() == vector.nbytes else vector.clone()
         facts = {
             "round": snapshot.round,
+            "names": sorted(tensors),
             "facts": snapshot.facts,
             "twins": twins,
             "line": record,

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
+def squared_norm(vector: Tensor) -> float:
+    """Return ‖v‖², added up by NumPy: the order of PyTorch's sums depends on the number of threads."""
+    return float(vector.square().numpy().sum())
+
+
 Row = dict[int, tuple[float, "Arrays"]]
 """What a site mixes, its own vectors and its neighbours', each with its weight, by their places and in that order."""
 
@@ -124,8 +129,8 @@ class Decentralised(LocalSteps):
             total, squares = torch.zeros_like(origin), 0.0
             for vector in mixed:
                 total.add_(vector.sub_(origin))
-                squares += float(vector.square().sum())
-            error = max(0.0, squares / len(answered) - float((total / len(answered)).square().sum()))
+                squares += squared_norm(vector)
+            error = max(0.0, squares / len(answered) - squared_norm(total / len(answered)))
         return {"consensus-error": error, "spectral-gap": self._graph(turn.sites, after).gap}
 
     def prepare(self, sites: int) -> None:

@@ -51,7 +51,7 @@ class FedNest(FederatedStrategy):
 
     lr: float = hyper(0.1, "α: step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "β: step size of y", above=0.0)
-    inner_rounds: int = hyper(1, "T: SVRG rounds on y for each one on x", low=1)
+    inner_rounds: int = hyper(1, "T: SVRG rounds on y for each one on x", low=1, high=1000)
     anchor_batch: int = hyper(0, "samples of an anchor gradient; 0 = batch-size, a mini-batch as any other", low=0)
 
     @property

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from federation import StrategyError
 from keys import Stream
+from keys.files import TEXT, read_file, read_toml
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,13 +122,12 @@ def read_edges(file: str) -> list[tuple[int, int]]:
     StrategyError
         For a file that cannot be read, or holds anything else.
     """
-    path = Path(file).expanduser()
     form = 'a .toml file with edges = [[0, 1], [1, 2]], or a .csv file with lines such as "0,1"'
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".toml":
-            rows = list(tomllib.loads(text)["edges"])
+        if file.endswith(".toml"):
+            rows = list(read_toml(file)["edges"])
         else:
+            text = read_file(file, TEXT).decode("utf-8-sig")
             lines = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
             names = bool(lines) and not any(cell.lstrip("-").isdigit() for cell in lines[0])
             rows = [[int(cell) for cell in row] for row in lines[names:]]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from federation.stages import MOST_STEPS
 from keys import choice, hyper
 from problems.capabilities import Layers
 from strategies.local_steps import LocalSteps, existing
@@ -53,7 +54,7 @@ class HeadAndBody(LocalSteps):
     lr_body: float = hyper(0.1, "β: step size of the body", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
     head_unit: str = choice("steps", "what local-steps counts: steps on the head, or epochs", "steps", "epochs")
-    body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1)
+    body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1, high=MOST_STEPS)
     body_unit: str = choice("steps", "what body-steps counts: steps on the body, or epochs", "steps", "epochs")
 
     @classmethod

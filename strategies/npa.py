@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from federation import Card, Oracle
+from federation.stages import MOST_STEPS
 from keys import hyper
 from strategies.local_sgda import LocalSGDA
 
@@ -41,7 +42,7 @@ class NPA(LocalSGDA):
         sends="x and the dual variable y",
     )
 
-    local_steps: int = hyper(1, "q: 1, as NPA communicates after every step", low=1)
+    local_steps: int = hyper(1, "q: 1, as NPA communicates after every step", low=1, high=MOST_STEPS)
     batch: int = hyper(512, "samples of a step at each site; instead of the run's batch size", low=1)
 
     def contradictions(self) -> list[str]:

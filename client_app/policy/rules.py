@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -15,7 +13,8 @@ from config.run import AlgorithmName, ModelName, ProblemName, RunConfig, Share
 from config.tables import SHARED, tables
 from datasets.config import SITE
 from federation.fingerprint import fingerprint
-from keys import ConfigError, flatten, hint, unknown
+from keys import ConfigError, flatten, hint, shorter, shown, text_errors, unknown
+from keys.files import read_toml, reason
 from problems import PROBLEMS
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -110,17 +109,18 @@ class Policy(BaseModel):
         if not path:
             return cls.model_validate({})
         try:
-            table = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8")).get("policy", {})
+            table = read_toml(path).get("policy", {})
         except (OSError, ValueError) as error:
-            raise PolicyError("policy", [f"{path} cannot be read: {error}"]) from None
+            raise PolicyError("policy", [f"{shorter(path)} cannot be read: {reason(error)}"]) from None
         if not isinstance(table, dict):
-            raise PolicyError("policy", [f"{path}: policy = {table!r} must be a table, [policy]"])
+            raise PolicyError("policy", [f"{path}: policy = {shown(table)} must be a table, [policy]"])
         return cls._parse(table, path)
 
     @classmethod
     def _parse(cls, table: dict[str, Any], path: str) -> Policy:
         keys = {f.alias or name for name, f in cls.model_fields.items()}
         wrong = [unknown("key", key, keys) for key in table if key not in keys]
+        wrong += [text for key, value in table.items() for text in text_errors(key, value)]
         given = {key: value for key, value in table.items() if key in keys}
         if isinstance(given.get("ranges"), dict):
             given["ranges"] = flatten(given["ranges"])

@@ -21,6 +21,8 @@ from datasets.site.images import read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
+from keys import shorter
+from keys.files import as_path, reason
 
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
@@ -117,12 +119,12 @@ def stamp(folder: str, study: Study | None = None) -> tuple[int, int]:
 def _the_file(folder: str) -> Path:
     if not folder:
         raise DataError.plain("data_dir is empty; the data set 'site' needs the folder of the site's data")
-    place = Path(folder).expanduser()
     try:
+        place = as_path(folder)
         found = sorted(entry.name for entry in place.iterdir())
     except OSError as error:
         raise DataError(
-            f"data_dir {place} cannot be read: {error.strerror}; set data_dir to the folder that holds "
+            f"data_dir {shorter(folder)} cannot be read: {reason(error)}; set data_dir to the folder that holds "
             f"one of {', '.join(FILES)}",
             "the data folder does not exist or cannot be read",
         ) from error

@@ -9,9 +9,11 @@ import numpy as np
 
 from datasets.errors import DataError
 from datasets.image_cache import ImageCache
-from datasets.images import MISSING, OUTSIDE, Faults, read_images
+from datasets.images import MISSING, OUTSIDE, TWICE, Faults, read_images
 from datasets.site.table import as_text
 from datasets.source import Bytes
+from keys import shown
+from keys.files import is_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +33,21 @@ def read_listed(
         return np.zeros((0, 1, 1, 1), np.uint8)
     base, faults = file.parent.resolve(), Faults(file, file.name)
     files: dict[str, Path] = {}
+    first: dict[Path, int] = {}
     for row, listed in enumerate(as_text(frame["path"]), start=1):
-        name, path = f"row {row} ({listed!r})", (base / listed).resolve()
+        name = f"row {row} ({shown(listed)})"
+        try:
+            path = (base / listed).resolve()
+        except (OSError, ValueError, RuntimeError):  # too long, with a NUL, a loop of links
+            faults.add(MISSING, name)
+            continue
         if not path.is_relative_to(base):
             faults.add(OUTSIDE, name)
-        elif not path.is_file():
+        elif not is_file(path):
             faults.add(MISSING, name)
+        elif path in first:
+            faults.add(TWICE, name, f"as row {first[path]}")
         else:
             files[name] = path
+            first[path] = row
     return read_images(files, size, faults, problems, cache)

@@ -7,6 +7,7 @@ the table that hospitals without a study prepare themselves: numbers, and labels
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets.errors import DataError, examples
-from datasets.site.table import canonical
+from datasets.site.table import canonical, looks_like
 from keys import hint
+from keys.files import as_path, read_file, reason
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,9 +97,10 @@ class Study:
             When there is none, or more than one.
         """
         try:
-            found = sorted(path for path in Path(folder).expanduser().glob(self.file) if path.is_file())
+            found = sorted(path for path in as_path(folder).glob(self.file) if path.is_file())
         except (OSError, ValueError, NotImplementedError) as error:
-            raise DataError(f"data-dir {folder} cannot be read: {error}", "the data folder cannot be read") from None
+            text = f"data-dir {folder} cannot be read: {reason(error)}"
+            raise DataError(text, "the data folder cannot be read") from None
         if len(found) != 1:
             what = f"{len(found)} files are named so: {examples([path.name for path in found])}" if found else "none is"
             raise DataError(
@@ -135,11 +138,14 @@ class Study:
         import pandas as pd
 
         try:
-            with file.open(encoding="utf-8-sig", newline="") as stream:
+            data = read_file(file)
+            if kind := looks_like(data):
+                raise ValueError(f"it is {kind}")
+            with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as stream:
                 lines = csv.reader(stream, delimiter=self.delimiter, strict=True)
                 rows = [(lines.line_num, [value.strip() for value in line]) for line in lines if any(line)]
         except (OSError, ValueError, csv.Error) as error:
-            text = f"{file} cannot be read: {error}; it must be UTF-8 text separated by {self.delimiter!r}"
+            text = f"{file} cannot be read: {reason(error)}; it must be UTF-8 text separated by {self.delimiter!r}"
             raise DataError(text, "the table cannot be read") from error
         header = list(self.header)
         if rows and header in ([], rows[0][1]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
+from datasets.numbers import LARGEST
 from datasets.source import Ints
-from keys import hint
+from keys import hint, shown
+from keys.files import read_file, reason
+from keys.memory import free_memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 MISSING = ("", "?", "na", "nan")  # lower case
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
+UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")  # as pandas and Arrow call a column without a name
 _MOST_CLASSES = 1000  # more are a column of ids, not of classes
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
@@ -30,29 +36,83 @@ def read_table(file: Path) -> pd.DataFrame:
     """Read a table: a CSV file as text, a parquet file with its own types."""
     import pandas as pd
 
+    written_as_text = file.suffix == ".csv"
     try:
-        if file.suffix == ".csv":
-            _check_lines(file)
+        data = read_file(file)
+        if written_as_text:
+            _check_lines(file, data)
             # Text, because pandas would turn any column with one bad value into objects without a word.
-            frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+            frame = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False, encoding="utf-8-sig")
         else:
-            frame = pd.read_parquet(file)
+            frame = _parquet(file, data)
     except DataError:
         raise
-    except (OSError, ValueError, csv.Error, ImportError) as error:  # those of pandas and Arrow are among them
-        raise DataError(
-            f"{file} cannot be read: {error}; a .csv file must be UTF-8 text separated by commas",
-            f"{file.name} cannot be read",
-        ) from error
+    except Exception as error:  # of pandas, Arrow and the codecs in a damaged file
+        mend = "it must be UTF-8 text separated by commas" if written_as_text else "write it anew, as a Parquet file"
+        text = f"{file} cannot be read: {reason(error)}; {mend}"
+        raise DataError(text, f"{file.name} cannot be read") from error
     frame.columns = pd.Index([str(name).strip() for name in frame.columns])
     if len(frame) == 0:
         raise DataError(f"{file} has a header and no rows", f"{file.name} has no rows")
+    if problems := [*_wrong_names(file, list(frame.columns))]:
+        raise DataError.join(problems)
     return frame
 
 
-def _check_lines(file: Path) -> None:
+def looks_like(data: bytes) -> str:
+    """Say what a file is that was given the name of a table; empty if it may be one."""
+    start = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip()
+    kinds = {b"<": "HTML or XML", b"{": "JSON", b"[": "JSON", b"PK\3\4": "a zip file, such as an Excel workbook",
+             b"\xd0\xcf\x11\xe0": "an old Excel workbook", b"PAR1": "a Parquet file", b"\x1f\x8b": "packed with gzip",
+             b"%PDF": "a PDF file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}  # fmt: skip
+    return next((kind for mark, kind in kinds.items() if start.startswith(mark)), "")
+
+
+def _parquet(file: Path, data: bytes) -> pd.DataFrame:
+    """Read a Parquet file; what is neither numbers nor text in it is refused by column."""
+    from pyarrow import parquet
+
+    found = parquet.ParquetFile(io.BytesIO(data))
+    need, free = 8 * found.metadata.num_rows * found.metadata.num_columns, free_memory()
+    if need > free:
+        text = f"its values take {need / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory are free"
+        raise ValueError(text)
+    frame: pd.DataFrame = found.read().to_pandas()
+    problems = []
+    for place, name in enumerate(frame.columns):
+        try:
+            as_text(frame.iloc[:, place])
+        except ValueError:  # that of Unicode is one
+            text = f"{file}: column {str(name)!r} holds bytes that are no text; write numbers, or remove the column"
+            problems.append(DataError(text, f"{file.name}: a column holds bytes that are no text"))
+    if problems:
+        raise DataError.join(problems)
+    return frame
+
+
+def _wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
+    """Yield what is wrong with the names of the columns."""
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
+        listed = examples([shown(name) for name in twice])
+        text = f"{file}: {listed} names more than one column; rename them"
+        yield DataError(text, f"{file.name}: {len(twice)} names are those of more than one column")
+    if bare := [str(place) for place, name in enumerate(names, 1) if not name or UNNAMED.fullmatch(name)]:
+        yield DataError(
+            f"{file}: column {examples(bare)} has no name, as the row numbers that pandas writes: remove it "
+            "(to_csv(..., index=False)), or name it",
+            f"{file.name}: {len(bare)} columns have no name",
+        )
+    if odd := [shown(name) for name in names if not name.isprintable()]:
+        text = f"{file}: the names of columns {examples(odd)} cannot be printed; rename them"
+        yield DataError(text, f"{file.name}: {len(odd)} names of columns cannot be printed")
+
+
+def _check_lines(file: Path, data: bytes) -> None:
     """Refuse what pandas would mend in silence: lines of another length, and columns of the same name."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
+    if kind := looks_like(data):
+        text = f"{file} is {kind}; it must be UTF-8 text separated by commas"
+        raise DataError(text, f"{file.name} is {kind}, and no table in text")
+    with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream)
         header = next(lines, [])
         ragged = [f"line {lines.line_num} has {len(f)}" for f in lines if f and len(f) != len(header)]
@@ -75,14 +135,7 @@ def _check_lines(file: Path) -> None:
                 f"{file.name}: {len(ragged)} lines have another number of values than the header",
             )
         )
-    if twice := [name for name, count in Counter(name.strip() for name in header).items() if count > 1]:
-        listed = examples([repr(name) for name in twice])
-        problems.append(
-            DataError(
-                f"{file}: {listed} names more than one column; rename them",
-                f"{file.name}: {len(twice)} names are those of more than one column",
-            )
-        )
+    problems += _wrong_names(file, [name.strip() for name in header])
     if problems:
         raise DataError.join(problems)
 
@@ -199,7 +252,7 @@ def read_numbers(
     for index, name in enumerate(features):
         column = frame[name]
         if pd.api.types.is_numeric_dtype(column):
-            numbers = column.to_numpy(np.float64, na_value=np.nan)
+            numbers = column.to_numpy(np.float64, na_value=np.nan, copy=True)
         else:
             column = as_text(column)
             missing = column.str.lower().isin(MISSING).to_numpy(np.bool_)
@@ -213,15 +266,18 @@ def read_numbers(
                         f"{file.name}: a column has {len(bad)} values that are not numbers",
                     )
                 )
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, and named below
-            inputs[:, index] = numbers
-        if len(infinite := np.flatnonzero(np.isinf(inputs[:, index]))):
+        if len(large := np.flatnonzero(np.abs(numbers) > LARGEST)):
             problems.append(
                 DataError(
-                    f"{file}: column {name!r} must be finite and within +-3e38, but has "
-                    f"{_at(infinite, column)}; leave the value empty if it is missing",
-                    f"{file.name}: a column has {len(infinite)} infinite values",
+                    f"{file}: column {name!r} must be within +-{LARGEST:g}, but has {_at(large, column)}; leave the "
+                    "value empty if it is missing",
+                    f"{file.name}: a column has {len(large)} values that are infinite or beyond {LARGEST:g}",
                 )
             )
+            numbers[large] = np.nan
+        inputs[:, index] = numbers
         doubts.column(name, numbers)
+    if features and not problems and np.isnan(inputs).all():
+        text = "no feature column holds any value"
+        problems.append(DataError(f"{file}: {text}; fill them in", f"{file.name}: {text}"))
     return inputs

@@ -12,8 +12,10 @@ import numpy as np
 from datasets.errors import DataError, examples
 from datasets.files import Places, cached, downloaded, from_torchvision
 from datasets.source import Bytes, Ints, Source
+from keys.files import reason
 
 TAR = "cifar10_images.tar"
+PADDING = 2**20  # bytes at the end of a tar, at most
 _ARRAYS = ("images", "classes", "test_images", "test_classes")
 
 
@@ -38,6 +40,15 @@ def read(name: str, class_name: str, count: int, places: Places) -> Source:
     return _joined(*downloaded(name, class_name, places, sought), count)
 
 
+def _require_end(archive: tarfile.TarFile) -> None:
+    """Check that an archive that was read to its end has one, and nothing behind it: a part of it may be lost."""
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    rest = archive.fileobj.read(PADDING + 1)
+    if len(rest) < 2 * tarfile.BLOCKSIZE or len(rest) > PADDING or any(rest):
+        raise ValueError("it was cut short, or is damaged")
+
+
 def _joined(train: Any, test: Any, count: int) -> Source:
     images, test_images = (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)) for part in (train, test))
     return Source.official(images, np.array(train.targets), test_images, np.array(test.targets), count)
@@ -53,16 +64,19 @@ def _decode(tar: Path) -> tuple[Bytes, Ints, Bytes, Ints]:
             members = [m for m in archive if m.isfile() and m.name.endswith((".jpg", ".jpeg", ".png"))]
             parts = [Path(m.name).parts[-3:-1] for m in members]
             names = sorted({part[-1] for part in parts if part})
+            _require_end(archive)
             images = np.empty((len(members), 3, 32, 32), np.uint8)
             for index, member in enumerate(members):
                 member_name = member.name
                 # Never None: `members` are regular files.
-                with Image.open(archive.extractfile(member)) as image:  # type: ignore[arg-type]
+                with Image.open(archive.extractfile(member), formats=("JPEG", "PNG")) as image:  # type: ignore[arg-type]
+                    if image.size != (32, 32):
+                        raise ValueError(f"it is {image.width}x{image.height}")
                     images[index] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+    except Exception as error:  # whatever a damaged archive or image leads to
         where = f"{tar} ({member_name})" if member_name else str(tar)
         raise DataError(
-            f"{where} cannot be read: {error}; expected 32x32 JPEG images at train/<class>/<name>.jpg and "
+            f"{where} cannot be read: {reason(error)}; expected 32x32 JPEG images at train/<class>/<name>.jpg and "
             "test/<class>/<name>.jpg",
             f"{tar.name} cannot be read",
         ) from error

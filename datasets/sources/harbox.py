@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.files import Places, cached
+from datasets.numbers import LARGEST
 from datasets.source import Ints, Source
+from keys.files import read_file, reason
 
 ACTIVITIES = ("call", "hop", "typing", "walk", "wave")  # classes 0 to 4
 FEATURES = tuple(
@@ -88,9 +90,9 @@ def _table(file: Path, problems: list[DataError]) -> tuple[NDArray[np.float32], 
     classes: list[int] = []
     bad: list[str] = []
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_file(file).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        problems.append(DataError(f"{file} cannot be read: {error}", f"harbox: {file.name} cannot be read"))
+        problems.append(DataError(f"{file} cannot be read: {reason(error)}", f"harbox: {file.name} cannot be read"))
         return np.empty((0, len(FEATURES)), np.float32), np.empty(0, np.int64)
     for number, line in enumerate(lines, start=1):
         *values, activity = (field.strip() for field in line.split(","))
@@ -122,7 +124,7 @@ def _window(values: Sequence[str]) -> NDArray[np.float32]:
         numbers = np.array(values, np.float64)  # in one go: a user's hour has millions of them
     except ValueError:
         numbers = np.array([_number(value) for value in values])
-    numbers[np.abs(numbers) > np.finfo(np.float32).max] = np.inf
+    numbers[np.abs(numbers) > LARGEST] = np.inf
     if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
         raise ValueError(f"{values[wrong[0]]!r} as number {wrong[0] + 1}")
     return numbers.astype(np.float32)

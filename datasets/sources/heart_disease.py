@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.files import Places
+from datasets.numbers import finite
 from datasets.source import Source
+from keys.files import read_file, reason
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+TARGETS = range(5)
 FEATURES = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
     *("thalach", "exang", "oldpeak", "slope", "ca", "thal"),
@@ -46,22 +49,25 @@ def read(places: Places) -> Source:
 def _table(file: Path) -> NDArray[np.float64]:
     """Read one hospital: 13 features and the target per line, `?` for a missing feature."""
     rows, bad = [], []
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        lines = read_file(file).decode(errors="replace").splitlines()
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {reason(error)}", f"{file.name} cannot be read") from error
     for number, line in enumerate(lines, start=1):
         fields = [field.strip() for field in line.split(",")]
         if not line.strip() or (number == 1 and fields[-1] == "target"):
             continue
         try:
-            row = [np.nan if field == "?" else float(field) for field in fields]
+            row = [np.nan if field == "?" else finite(field) for field in fields]
         except ValueError:
             row = []
-        if len(row) != len(FEATURES) + 1 or not np.isfinite(row[-1]):
+        if len(row) != len(FEATURES) + 1 or row[-1] not in TARGETS:
             bad.append(f"line {number} ({line[:60]!r})")
         rows.append(row)
     if bad or not rows:
         raise DataError(
             f"{file}: " + (f"{examples(bad)}: " if bad else "no rows: ") + "a line must hold 13 numbers "
-            "(or ?) and the target, separated by commas; download the file again",
+            "(or ?) and the target, 0 to 4, separated by commas; download the file again",
             f"heart-disease: {file.name} has {len(bad)} bad lines of {len(rows)}",
         )
     return np.array(rows)

@@ -12,6 +12,8 @@ from datasets.errors import DataError, examples
 from datasets.files import Places, cached
 from datasets.images import Faults, read_images
 from datasets.source import Bytes, Source
+from keys import shown
+from keys.files import is_file, read_file, reason
 
 SUFFIXES = (".png", ".jpg", ".jpeg")  # in any case
 ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet's: lines of an image in val/images/, a tab, its class and more
@@ -47,7 +49,8 @@ def read(places: Places, size: int) -> Source:
         train = _by_class(folder / "train")
         tests = {name: _test(place, problems) for name in ("val", "test") if (place := folder / name).is_dir()}
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder} cannot be read: {error}", "image-folder: the folder cannot be read") from error
+        text = f"{folder} cannot be read: {reason(error)}"
+        raise DataError(text, "image-folder: the folder cannot be read") from error
     problems += [DataError(f"{folder}: {text}", f"image-folder: {public}") for text, public in _wrong(train, tests)]
     test = next((part for part in tests.values() if part.keys() & train.keys()), {})
     parts = [(name, file) for part in (train, test) for name in sorted(part) for file in part[name]]
@@ -85,11 +88,11 @@ def _test(folder: Path, problems: list[DataError]) -> _ByClass:
         return _by_class(folder)
     listed: dict[Path, str] = {}
     bad: list[str] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_file(file).decode().splitlines(), start=1):
         name, _, rest = line.partition("\t")
         image = folder / "images" / name
-        if not rest or image in listed or not image.is_file():
-            bad.append(f"line {number} ({name!r})")
+        if not rest or image in listed or not is_file(image):
+            bad.append(f"line {number} ({shown(name)})")
         listed[image] = rest.partition("\t")[0]
     if bad:
         problems.append(

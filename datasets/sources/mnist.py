@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import math
 import zlib
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,11 @@ from torch.nn.functional import avg_pool2d
 from datasets.errors import DataError
 from datasets.files import Places, downloaded
 from datasets.source import Bytes, Ints, Source
+from keys.files import read_file, reason
+
+CLASSES = 10
+SIDE = 28
+MOST = 2**30  # bytes of a file, unpacked
 
 
 def read(name: str, class_name: str, places: Places) -> Source:
@@ -25,7 +32,7 @@ def read(name: str, class_name: str, places: Places) -> Source:
         parts = downloaded(name, class_name, places, sought)
         found = [(part.data.numpy(), part.targets.numpy()) for part in parts]
     (images, classes), (test_images, test_classes) = found
-    return Source.official(images[:, None], classes, test_images[:, None], test_classes, 10)
+    return Source.official(images[:, None], classes, test_images[:, None], test_classes, CLASSES)
 
 
 def pairs(places: Places) -> Source:
@@ -62,10 +69,16 @@ def _pair(folder: Path, part: str) -> tuple[Bytes, Ints] | None:
             return None
         arrays.append(_idx(file))
     images, classes = arrays
-    if images.ndim != 3 or classes.ndim != 1 or len(images) != len(classes):
+    if classes.size and classes.max() >= CLASSES:
+        raise DataError(
+            f"{folder}: the {part} labels go up to {classes.max()}, and there are classes 0 to {CLASSES - 1}; download "
+            "them again",
+            f"the {part} labels are none of {CLASSES} classes",
+        )
+    if images.shape[1:] != (SIDE, SIDE) or classes.ndim != 1 or len(images) != len(classes):
         raise DataError(
             f"{folder}: the {part} files hold images of shape {images.shape} and labels of shape "
-            f"{classes.shape}; download them again",
+            f"{classes.shape}, not (n, {SIDE}, {SIDE}) and (n,); download them again",
             f"the {part} images and labels do not belong together",
         )
     return images, classes.astype(np.int64)
@@ -74,11 +87,18 @@ def _pair(folder: Path, part: str) -> tuple[Bytes, Ints] | None:
 def _idx(file: Path) -> Bytes:
     """Parse the idx format of bytes: 0, 0, 8, the number of axes, each length as 4 bytes, the values."""
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        zeros, kind, axes = content[:2], content[2], content[3]
-        shape = np.frombuffer(content, ">i4", count=axes, offset=4)
-        if zeros != b"\0\0" or kind != 8:
-            raise ValueError("it does not start as an idx file of bytes")
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
-        raise DataError(f"{file} cannot be read: {error}; download it again", f"{file.name} cannot be read") from error
+        data = read_file(file)
+        with gzip.open(io.BytesIO(data)) if file.suffix == ".gz" else io.BytesIO(data) as stream:
+            zeros, kind, axes = stream.read(2), *(stream.read(2) + b"\0\0")[:2]
+            if zeros != b"\0\0" or kind != 8 or axes not in (1, 3):
+                raise ValueError("it does not start as an idx file of images or labels")
+            shape = np.frombuffer(stream.read(4 * axes), ">u4").tolist()
+            if (size := math.prod(shape)) > MOST:
+                raise ValueError(f"it says that it holds {size:,} bytes, and {MOST:,} can be taken")
+            content = stream.read(size + 1)
+        if len(content) != size or not size:
+            raise ValueError(f"it does not hold the {size:,} bytes that it says")
+        return np.frombuffer(content, np.uint8).reshape(shape)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        text = f"{file} cannot be read: {reason(error)}; download it again"
+        raise DataError(text, f"{file.name} cannot be read") from error

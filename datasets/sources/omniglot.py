@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,10 @@ import torch
 from datasets.errors import DataError
 from datasets.files import Places, cached, downloaded
 from datasets.source import Bytes, Ints, Mask, Source
+from keys.files import reason
 
 SIDE = 28
+LARGEST = 1000  # pixels of a side; theirs have 105
 PARTS = (
     ("images_background.zip", "images_evaluation.zip"),  # all 1,623 characters
     ("images_background_small1.zip", "images_background_small2.zip"),  # 136 and 156, of which 50 are in both
@@ -86,16 +87,20 @@ def decode(files: Sequence[Path]) -> tuple[Bytes, Ints]:
                 names = [n for n in archive.namelist() if n.endswith(".png") and n.count("/") == 3]
                 if not names:
                     raise ValueError("it holds no drawings at <set>/<alphabet>/<character>/<drawing>.png")
+                if len(set(names)) < len(names):
+                    raise ValueError("it holds a drawing twice")
                 for member in names:
                     key = tuple(member.split("/")[1:])
                     if key not in drawings:
-                        with archive.open(member) as stream, Image.open(stream) as image:
+                        with archive.open(member) as stream, Image.open(stream, formats=("PNG",)) as image:
+                            if max(image.size) > LARGEST:
+                                raise ValueError(f"it is {image.width}x{image.height}, more than a drawing")
                             small = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
                         drawings[key] = 255 - np.asarray(small)  # ink is black
-    except (OSError, EOFError, ValueError, SyntaxError, zlib.error, zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever a damaged archive or image leads to
         where = f"{file} ({member})" if member else str(file)
         raise DataError(
-            f"{where} cannot be read: {error}; download it again from https://github.com/brendenlake/omniglot",
+            f"{where} cannot be read: {reason(error)}; download it again from https://github.com/brendenlake/omniglot",
             f"{file.name} cannot be read",
         ) from error
     keys = sorted(drawings)

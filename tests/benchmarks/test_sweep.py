@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.sweep import Sweep, parsed
+from benchmarks.sweep import OUTCOME, Sweep, parsed
 from config import ConfigError
 from tests.benchmarks.conftest import TOML
-from tests.benchmarks.pretended import every_run, pretend
+from tests.benchmarks.pretended import COST, every_run, pretend
 
 
 def test_the_table_of_another_algorithm_is_no_part_of_a_run(sweep: Sweep) -> None:
@@ -65,6 +66,41 @@ def test_a_default_that_changed_makes_it_another_run(sweep: Sweep) -> None:
     assert sweep.outcome(job) is not None
     config.write_text(text.replace("batch-size = 16", "batch-size = 17"))
     assert sweep.outcome(job) is None
+
+
+DAMAGED: dict[str, tuple[str, str]] = {
+    "half a line": ("metrics.jsonl", '{"round": 1, "cen'),
+    "a list": ("metrics.jsonl", "[1]\n"),
+    "a text for a number": ("metrics.jsonl", json.dumps({"round": 1, **COST, "central": {"auroc": "x"}})),
+    "a line without costs": ("metrics.jsonl", '{"round": 1}'),
+    "the line of another round": ("metrics.jsonl", json.dumps({"round": 2, **COST})),
+    "nothing": (OUTCOME, ""),
+    "another version": (OUTCOME, '{"diverged": "", "seconds": 1.0, "version": "1", "new": 3}'),
+    "no time": (OUTCOME, '{"diverged": "", "seconds": NaN, "version": "1"}'),
+    "no end": (OUTCOME, "[" * 10**5),
+    "no keys": ("config.toml", ""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_is_kept_and_damaged_stops_the_study_with_a_line(sweep: Sweep, damage: str) -> None:
+    job = every_run(sweep)[0]
+    assert sweep.outcome(job) is None
+    pretend(sweep, job, held_out=0.6)
+    assert sweep.outcome(job)
+    name, content = DAMAGED[damage]
+    (sweep.folder / job.name / name).write_text(content)
+    with pytest.raises(ConfigError, match=f"{job.name} is damaged, or of another version .*: remove it") as told:
+        sweep.outcome(job)
+    assert len(told.value.problems) == 1
+
+
+def test_a_file_in_the_place_of_a_kept_run_is_damage(sweep: Sweep) -> None:
+    job = every_run(sweep)[0]
+    sweep.folder.mkdir()
+    (sweep.folder / job.name).touch()
+    with pytest.raises(ConfigError, match="Not a directory"):
+        sweep.outcome(job)
 
 
 def test_workers_that_each_have_a_part_of_the_test_set_do_not_choose_by_it(sweep: Sweep, tmp_path: Path) -> None:

@@ -51,5 +51,5 @@ def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytes
     said = found(tmp_path, [0, 1] * 30, label="label")["needed"]
     assert said.level == "ok"
     assert "about 0.6 GB for a run" in said.text
-    monkeypatch.setattr("datasets.images.free_memory", lambda: 5e8)
+    monkeypatch.setattr("keys.memory.free_memory", lambda: 5e8)
     assert found(tmp_path, [0, 1] * 30, label="label")["needed"].level == "warning"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from client_app.memory import Memory, Place, Provenance, StateError, path_of, places, state_folder
@@ -212,6 +213,22 @@ def test_a_file_that_does_not_say_whose_it_is_is_refused(tmp_path: Path) -> None
         with pytest.raises(StateError, match="does not say whose state it holds"):
             memory.load(CPU, LAST)
         assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"x": torch.zeros(50_000)}, {"x": torch.ones(1)}, {"more": torch.ones(3)}])
+def test_a_memory_that_is_not_what_was_written_is_refused_and_left(
+    tmp_path: Path, change: dict[str, torch.Tensor]
+) -> None:
+    memory = Memory(str(tmp_path), "7", "north", MINE)
+    memory.save(FIRST, (1, 0), 1)
+    file = path_of(memory.folder, (1, 0))
+    with safe_open(file, "pt") as opened:
+        facts = opened.metadata()
+    save_file(FIRST | change, file, facts)
+    before = file.read_bytes()
+    with pytest.raises(StateError, match=r"is damaged: it does not hold what was written\. The file is untouched"):
+        memory.load(CPU, LAST)
+    assert file.read_bytes() == before
 
 
 def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:

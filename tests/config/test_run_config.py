@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from config import ConfigError, RunConfig, flatten
 from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS
-from keys import Value
+from keys import Value, shown
 from models import MODELS
 from problems import PROBLEMS
 from strategies import ALGORITHMS, can_solve
@@ -242,7 +242,7 @@ def test_every_option_is_refused_out_of_its_range_and_named_in_full(table: str) 
         full = f"{table}.{key}" if table else key
         for value in out_of_range(f):
             [problem] = problems_of({full: value})
-            assert problem.startswith(f"{full} = {value!r}: ")
+            assert problem.startswith(f"{full} = {shown(value)}: ")
         for end in ("low", "high"):
             if math.isfinite(bound := f.metadata.get(end, math.inf)):
                 RunConfig.parse({full: type(f.default)(bound)})

@@ -110,8 +110,8 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
         ),
         (
             "a,label\n1,0\ninf,1\n1e39,1\n",
-            ["column 'a' must be finite", "row 2 ('inf'), row 3 ('1e39')"],
-            "data.csv: a column has 2 infinite values",
+            ["column 'a' must be within +-1e+18", "row 2 ('inf'), row 3 ('1e39')"],
+            "data.csv: a column has 2 values that are infinite or beyond 1e+18",
         ),
         (
             "a,label\n1,sick\n2,well\n3,sick\n",

@@ -64,7 +64,7 @@ def test_a_good_run_ends_with_0_and_says_where_the_results_are(command: Command,
         ("fraction=2.0", "fraction = 2.0: must be"),
         ('algorithm="fedavg"', "cannot solve problem = 'auc'"),
         ("rounds 3", "'rounds 3' is no key=value pair"),
-        ("nowhere.toml", "No such file or directory: 'nowhere.toml'"),
+        ("nowhere.toml", "nowhere.toml: No such file or directory"),
     ],
 )
 def test_a_bad_configuration_ends_with_2_and_makes_no_folder(
@@ -88,7 +88,7 @@ def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
         ('dataset="heart-disease" data-root="DATA/nowhere"', "not found under data-root"),
         ('dataset="site"', "data-dir is missing"),
         ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
-        ('positive-classes="7"', "negative-classes name [7]"),
+        ('positive-classes="7"', "negative-classes name 7"),
         ('problem="saddle" saddle.file="DATA/nowhere.npz"', "nowhere.npz"),
         ('runs-dir="DATA/a-file"', "a-file"),
     ],
@@ -111,6 +111,31 @@ def test_data_that_is_damaged_says_which_file_and_what_to_do(
     assert code == 1
     assert "cleveland.data has 1 bad lines of 1" in err
     assert "download the file again" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../evil", "a/b", " "])
+def test_a_run_lands_inside_of_runs_dir_whatever_its_name(tmp_path: Path, name: str) -> None:
+    result = simulate(saddle_job(tmp_path, run_name=name))
+    assert result.folder.parent == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("key", ["runs-dir", "state-dir"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("FILE", "no folder|Not a directory"),
+        ("~nobody-of-this-name/x", "nobody's home"),
+        ("LOOP/x", "symbolic links|no folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_said_before_training_in_the_same_words(
+    tmp_path: Path, key: str, path: str, said: str
+) -> None:
+    (tmp_path / "FILE").touch()
+    (tmp_path / "LOOP").symlink_to("LOOP")
+    named = path if path.startswith("~") else str(tmp_path / path)
+    with pytest.raises(RunError, match=rf"^{key} = '.*({said})"):
+        simulate({**saddle_job(tmp_path), key: named})
 
 
 def test_simulate_raises_what_the_command_prints(tmp_path: Path) -> None:

@@ -274,6 +274,31 @@ def test_a_damaged_state_is_no_crash(tmp_path: Path, stopped: Any, damage: str) 
         simulate({"resume": str(folder)})
 
 
+def _flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 1
+    file.write_bytes(data)
+
+
+def _a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("spoil", [_flipped, _a_pipe])
+@pytest.mark.parametrize("name", ["state.safetensors", "memory-*.tar"])
+def test_a_state_that_is_not_what_was_written_is_refused_and_left(
+    tmp_path: Path, stopped: Any, name: str, spoil: Callable[[Path], None]
+) -> None:
+    folder = stopped(job(tmp_path), ("trained", 3))
+    [file] = folder.glob(name)
+    spoil(file)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != "status.json"}
+    with pytest.raises(RunError, match=f"resume: .*{file.name} cannot be used .*; start the run anew"):
+        simulate({"resume": str(folder)})
+    assert before == {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != "status.json"}
+
+
 def test_the_config_of_the_folder_is_beneath_what_is_given(tmp_path: Path) -> None:
     folder = simulate(saddle_job(tmp_path)).folder
     keys = with_resumed({"resume": str(folder), "workers": 3})

@@ -1,0 +1,200 @@
+"""Messages of a buggy or hostile other side: what a site is sent, and what a coordinator is answered.
+
+Each input is a run in which one message to one site, or one of its answers, is changed in one way.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from flwr.app import Message, RecordDict
+
+import server_app.report
+from benchmarks.malformed import Case, Kind
+from benchmarks.malformed.changes import Change, arrays, copied, records, values
+from config import RunConfig
+from federation import RunError
+from keys import Value
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from server_app.local import LocalGrid, unused_run_id
+
+SITES, ROUNDS = 3, 3
+VICTIM = 1  # the node that it happens to
+JOBS: dict[str, dict[str, Value]] = {  # algorithms that send all there is to send
+    "codasca": {"stage-iterations": 4},
+    "codasca, some sites": {"algorithm": "codasca", "fraction": 0.9},
+    "coda": {"stage-iterations": 4},
+    "fedgda-gt": {},
+    "fednest": {},
+    "dispfl": {"dispfl.mixing": "client", "model": "mlp"},
+    "fedavg": {"problem": "bce"},
+    "fcsg-m": {"problem": "auprc"},
+    "fedrod": {"problem": "cross-entropy", "model": "mlp"},
+}
+
+Changes = Callable[[RecordDict], Iterator[Change]]
+
+
+def job(folder: Path, name: str) -> RunConfig:
+    """Return a short run of a row of `JOBS`, over real patients."""
+    keys: dict[str, Any] = {"algorithm": name, "problem": "auc", "model": "linear", "hidden": 3, "sites": SITES}
+    keys |= {"rounds": ROUNDS, "local-steps": 2, "workers": 1, "device": "cpu", "runs-dir": str(folder / "runs")}
+    return RunConfig.parse(keys | {"checkpoint-every": 0, "round-timeout": 5.0, "min-replies": 1} | JOBS[name])
+
+
+class Meddler(LocalGrid):
+    """The local engine, between whose coordinator and one of whose sites somebody sits.
+
+    Attributes
+    ----------
+    sent, answered : list of RecordDict
+        What the site was sent, and answered.
+    on_its_way, on_its_way_back : dict of int to callable
+        What is done to which of them, in place.
+    said : list of str
+        Warnings of the run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config, unused_run_id())
+        self.sent: list[RecordDict] = []
+        self.answered: list[RecordDict] = []
+        self.on_its_way: dict[int, Callable[[RecordDict], None]] = {}
+        self.on_its_way_back: dict[int, Callable[[RecordDict], None]] = {}
+        self.said: list[str] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; one may be changed."""
+        messages = list(messages)
+        for place, message in enumerate(messages):
+            if message.metadata.dst_node_id == VICTIM:
+                self.sent.append(message.content)
+                if change := self.on_its_way.get(len(self.sent) - 1):
+                    content = copied(message.content)
+                    change(content)
+                    messages[place] = Message(content, VICTIM, message.metadata.message_type)
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return answers; one may be changed."""
+        before = files(self.state)
+        answers = list(super().pull_messages(message_ids))
+        for answer in answers:
+            if answer.metadata.src_node_id == VICTIM and answer.has_content():
+                self.answered.append(answer.content)
+                if len(self.sent) - 1 in self.on_its_way:
+                    raise Told(None if files(self.state) != before else refusal(answer))
+                if change := self.on_its_way_back.get(len(self.answered) - 1):
+                    change(answer.content)
+            elif answer.metadata.src_node_id == VICTIM and len(self.sent) - 1 in self.on_its_way:
+                raise Broke(answer.error.reason)
+        return answers
+
+    def play(self) -> None:
+        """Play the run."""
+        progress = Progress(quiet=True)
+        progress.warn = self.said.append  # type: ignore[method-assign]
+        server_app.report.draw = lambda *_, **__: None  # type: ignore[assignment]  # a picture takes half a second
+        coordinate(self.config, self, progress)
+
+
+class Told(BaseException):
+    """What the site answered is known, and the rest of the run does not matter."""
+
+
+class Broke(BaseException):
+    """The site's app broke."""
+
+
+def refusal(answer: Message) -> str | None:
+    """Return why a site did not do its work; None if it did."""
+    error = answer.content.config_records.get("error")
+    return str(error["message"]) if error else None
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return what lies in a folder."""
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@contextmanager
+def meddler(name: str) -> Iterator[Meddler]:
+    """Open a run of a row of `JOBS`."""
+    folder = Path(tempfile.mkdtemp(prefix="malformed-"))
+    try:
+        with Meddler(job(folder, name)) as grid:
+            yield grid
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def to_a_site(changes: Changes) -> Kind:
+    """Return a kind: something that a site is sent is changed. It refuses in one line, and writes nothing."""
+
+    def attempt(name: str, place: int, text: str) -> str | None:
+        with meddler(name) as grid:
+            grid.on_its_way[place] = lambda content: dict(changes(content))[text](content)
+            try:
+                grid.play()
+            except Told as told:
+                return told.args[0]
+            except Broke as broke:
+                raise RuntimeError(*broke.args) from None
+        raise RuntimeError("the message was never sent")
+
+    return _kind(changes, attempt, lambda grid: grid.sent)
+
+
+def from_a_site(changes: Changes) -> Kind:
+    """Return a kind: an answer is changed. The coordinator says whose it is in one line, and goes on without it."""
+
+    def attempt(name: str, place: int, text: str) -> str | None:
+        with meddler(name) as grid:
+            grid.on_its_way_back[place] = lambda content: dict(changes(content))[text](content)
+            try:
+                grid.play()
+            except RunError as error:
+                if "facts" not in grid.answered[place] and grid.sent[place].keys() != {"config"}:
+                    raise RuntimeError(f"the run ended: {error}") from None
+                return str(error)  # without its facts no site takes part
+        return "\n".join(text for text in grid.said if "site-0" in text) or None
+
+    return _kind(changes, attempt, lambda grid: grid.answered)
+
+
+def _kind(
+    changes: Changes,
+    attempt: Callable[[str, int, str], str | None],
+    contents: Callable[[Meddler], list[RecordDict]],
+) -> Kind:
+    def cases(random: Random) -> Iterator[Case]:
+        found: list[tuple[str, int, str]] = []
+        for name in JOBS:
+            with meddler(name) as grid:
+                grid.play()
+                for place, content in enumerate(contents(grid)):
+                    found += [(name, place, text) for text, _ in changes(content)]
+        random.shuffle(found)
+        for name, place, text in found:
+            yield f"{name}, message {place}: {text}", lambda a=(name, place, text): attempt(*a)  # type: ignore[misc]
+
+    return cases
+
+
+KINDS: dict[str, Kind] = {
+    "to a site: arrays": to_a_site(arrays),
+    "to a site: records": to_a_site(records),
+    "to a site: what holds for the round": to_a_site(lambda content: values(content, "config")),
+    "from a site: facts": from_a_site(lambda content: values(content, "facts")),
+    "from a site: arrays": from_a_site(arrays),
+    "from a site: records": from_a_site(records),
+    "from a site: metrics and cost": from_a_site(lambda content: values(content, "metrics", "cost")),
+}
+"""What can be wrong with a message."""

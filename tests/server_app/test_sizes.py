@@ -1,0 +1,81 @@
+"""What a run takes of memory: said before it is tried, and never of a run that would do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import RunConfig, read_overrides
+from federation import RunError
+from models import ModelError, build
+from models.networks import parameters
+from problems import PROBLEMS, ProblemError
+from server_app import simulate
+from server_app.sizes import memory_of, require_memory
+from tests.server_app.sites import saddle_job
+
+REPO = Path(__file__).resolve().parents[2]
+MACHINE = 24e9  # bytes, of the least on which each experiment is to run
+SHAPES = {"mnist": (1, 28, 28), "mnist-pairs": (1, 14, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
+SHAPES |= {"cifar100": (3, 32, 32), "omniglot": (1, 28, 28), "heart-disease": (13,), "harbox": (900,)}
+
+
+@pytest.mark.parametrize("file", sorted(REPO.glob("experiments/*/*.toml")), ids=lambda file: file.stem)
+def test_no_experiment_is_refused(file: Path) -> None:
+    if file.stem == "study":
+        pytest.skip("no run-config")
+    config = RunConfig.parse(read_overrides([str(file)]))
+    if not PROBLEMS[config.problem].needs_data:
+        d = max(config.options.get("dimension", 20), 1)
+    else:
+        shape = SHAPES.get(config.dataset, (3, config.image_size or 64, config.image_size or 64))
+        d = parameters(config.model, shape, 100, config.hidden)
+    assert memory_of(config, int(d), 16, remembers_here=True) < MACHINE
+
+
+def test_what_is_asked_for_grows_with_all_that_counts() -> None:
+    small = RunConfig.parse({"sites": 4})
+    need = memory_of(small, 1000, 2, remembers_here=True)
+    assert need >= 4 * 1000 * (4 + 2)  # each site's control variates, each worker's network
+    assert memory_of(small, 2000, 2, remembers_here=True) == 2 * need
+    assert memory_of(small, 1000, 3, remembers_here=True) > need > memory_of(small, 1000, 2, remembers_here=False)
+    assert memory_of(RunConfig.parse({"sites": 5}), 1000, 2, remembers_here=True) > need
+
+
+def test_more_than_there_is_is_one_line_with_both_numbers() -> None:
+    with pytest.raises(RunError, match=r"takes [\d,.]+ GB of memory, and [\d,.]+ GB are free: lower") as refused:
+        require_memory(RunConfig.parse({}), 10**13, 2, remembers_here=True)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_network_is_counted_before_it_is_built() -> None:
+    for name in ("mlp", "conv4", "lenet5"):
+        built = build(name, (1, 28, 28), 3, hidden=8)
+        assert parameters(name, (1, 28, 28), 3, 8) == sum(math.prod(p.shape) for p in built.parameters())
+    with pytest.raises(ModelError, match=r"hidden = 1000000 and 1 outputs takes 8,\d{3}.\d GB"):
+        build("mlp", (30,), hidden=10**6)
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"saddle.dimension": 10**9}, "saddle.dimension = 1000000000 for sites = 1000"),
+        ({"problem": "invariant-logistic", "algorithm": "fcsg", "invariant-logistic.dimension": 10**9}, "dimension"),
+    ],
+)
+def test_a_problem_in_closed_form_says_it_too(tmp_path: Path, keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(ProblemError, match=f"{named}.* GB are free"):
+        simulate({**saddle_job(tmp_path), "sites": 1000, **keys})
+
+
+@pytest.mark.parametrize("growth", [2.0, 1e6])
+def test_a_stage_whose_rounds_would_not_end_is_refused_with_its_round(growth: float) -> None:
+    from config import ConfigError
+
+    allowed = {"stage-steps-growth": growth, "stage-iterations": 10**8, "rounds": 100}
+    assert RunConfig.parse(allowed)
+    with pytest.raises(ConfigError, match=r"stage-steps-growth = .*: from round \d+ on a site would take"):
+        RunConfig.parse(allowed | {"stage-iterations": 1})
