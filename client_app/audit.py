@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FILE, SEAL = "audit.jsonl", "audit.seal"
 TAIL = 4096  # bytes that are read from the end for the last line; more where it is longer
+NAME, MOST = 100, 10_000  # characters of a name and names in a line: who sends a message may not fill the log
 START = "0" * 64  # what the first line holds in place of a hash
 
 
@@ -147,18 +148,24 @@ def contents(content: RecordDict) -> dict[str, Any]:
     """Return what a message holds without its values: of arrays name, shape, norm and bytes; of numbers the names."""
     import numpy as np
 
-    arrays = []
+    from federation.schema import sound
+
+    arrays: list[dict[str, Any]] = []
     for vectors in content.array_records.values():
         for name, array in vectors.items():
+            if not sound(array):  # the message is refused, and nobody reads it
+                arrays.append({"name": name[:NAME], "shape": None, "norm": None, "bytes": len(array.data)})
+                continue
             values = array.numpy()
             norm = float(np.linalg.norm(values.ravel()))
             told = norm if math.isfinite(norm) else None  # which JSON has no word for
-            arrays.append({"name": name, "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
+            arrays.append({"name": name[:NAME], "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
     numbers: list[str] = []
     records: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
     for record in records:
-        numbers += [f"{name}[{len(value)}]" if isinstance(value, list) else name for name, value in record.items()]
-    return {"arrays": arrays, "numbers": numbers}
+        for name, value in record.items():
+            numbers.append(name[:NAME] + (f"[{len(value)}]" if isinstance(value, list) else ""))
+    return {"arrays": arrays[:MOST], "numbers": numbers[:MOST]}
 
 
 def _short(value: object) -> int | str:

@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
+
 from federation.average import average
 from federation.errors import StrategyError
 from federation.stages import Stages, Turn
-from keys import check_fields, choice, hyper, key_of, options_of
+from keys import check_fields, choice, hyper, key_of, options_of, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -140,6 +142,18 @@ class Algorithm(ABC):
         """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
         return state | average(replies)
 
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Return why vectors that came cannot be used, of a model with d parameters; empty: they can.
+
+        Asked on both sides, before anything else sees them, about what names, shapes, types and finite values do not
+        tell; here that whole numbers, which are rounds and counts of steps, are none that there cannot be.
+        """
+        steps = turn.iteration + turn.local_steps
+        for name, vector in arrays.items():
+            if vector.dtype == torch.int64 and not bool(((vector >= 0) & (vector <= steps)).all()):
+                return f"array {name!r} holds {shown(vector.flatten()[:3].tolist())}: must be from 0 to {steps}"
+        return ""
+
     @property
     def own_heads(self) -> bool:
         """Whether `Oracle.fresh` gives each site a random head of its own, or, as by default, the same to all."""
@@ -216,6 +230,12 @@ class Algorithm(ABC):
         """Write them to the log."""
         values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in options_of(type(self)).values())
         log.info("%s: %s", self.name, values)
+
+    def played(self, server_round: int, rounds: int, sites: int) -> Iterator[str]:
+        """Yield the phases that take place in a round."""
+        for phase in self.phases:
+            if not isinstance(self, SkipsPhases) or self.plays(self.turn(server_round, rounds, phase, sites)):
+                yield phase
 
     def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
         """Return where a run of this many rounds and sites stands; both sides know all of this."""

@@ -5,12 +5,18 @@ from keys.fields import allowed, arguments, check_fields, choice, field_errors, 
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, to_record
 from keys.registry import by_name
+from keys.schema import Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable, shown
 from keys.streams import Stream
 from keys.suggest import closest, hint, unknown
 
 __all__ = [
     "ConfigError",
+    "Flag",
+    "Number",
+    "Schema",
+    "Several",
     "Stream",
+    "Text",
     "Value",
     "allowed",
     "arguments",
@@ -24,9 +30,13 @@ __all__ = [
     "from_record",
     "hint",
     "hyper",
+    "in_a_line",
     "key_of",
+    "mistakes",
     "options_of",
+    "printable",
     "read_overrides",
+    "shown",
     "to_record",
     "to_toml",
     "unknown",

@@ -201,6 +201,10 @@ class Maml(NetworkProblem, InnerFunction):
             total += self.stack.total(self.pulled_back(self.stack.parameters(outer, len(support[1])), path))
         return total.div_(tasks)
 
+    def example(self) -> Metrics:
+        """Return what an evaluation holds; two samples make no task."""
+        return {"loss": 0.0, "accuracy": 0.0, "n": 0}
+
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Return query loss and accuracy after adaptation, over tasks of these samples; nothing where they make none.
 

@@ -113,7 +113,7 @@ def _play(
         f"Lower {strategy.step_sizes}",
         progress.say,
     )
-    sites = placed(config, ask(exchange))
+    sites = placed(config, ask(config, exchange))
     if state.last:
         state.require_same(sites)
         cohort = state.cohort
@@ -144,6 +144,7 @@ def _play(
         observer=report,
         head=problem.head if isinstance(problem, NetworkProblem) else None,
         checkpoints=state,
+        problem=problem,
     )
     arrays = unpack(result.arrays)
     model.note(arrays)

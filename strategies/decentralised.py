@@ -185,6 +185,13 @@ class Decentralised(LocalSteps):
 
     # ------------------------------------------------------------------ for a client's half
 
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Require that weights are shares."""
+        weights = arrays.get("weights")
+        if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
+            return f"array 'weights' adds up to {float(weights.sum()):g}: must be >= 0 and add up to 1"
+        return super().unfit(arrays, turn, d)
+
     def received(self, sent: Arrays, memory: Arrays) -> Arrays:
         """Return the mix that a site begins its round with, made here if the server leaves that to the sites."""
         if "weights" not in sent:

@@ -122,7 +122,8 @@ def _others(value: object) -> Iterator[Any]:
         yield from (value[:-1], [*value, value[0]], value * 1000)
         if not isinstance(value[0], str):
             yield from ([number, *value[1:]] for number in (-5, -1e300, math.nan, math.inf, 1e300))
-            yield [type(value[0])(0) for _ in value]
+        if isinstance(value[0], int):
+            yield [0 for _ in value]
 
 
 def _same(other: object, value: object) -> bool:

@@ -36,8 +36,20 @@ waiting = threading.Event()
 """Set while a message waits for the operator: a process that is told to end need not wait along."""
 
 
+def require_allowed(site: OpenSite) -> None:
+    """Check the run itself.
+
+    Raises
+    ------
+    RefusedError
+        When the policy does not allow it.
+    """
+    if wrong := site.policy.objections(site.run):
+        raise RefusedError("; ".join(wrong))
+
+
 def admitted(site: OpenSite, message: Message) -> OpenSite:
-    """Return the site if it answers the message; at a run's first one its operator may have to say so.
+    """Return the site if it answers a message of a run that is allowed; at the first its operator may have to say so.
 
     Raises
     ------
@@ -46,12 +58,7 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     DataError
         When the policy is strict and something in the table may be a mistake.
     """
-    policy = site.policy
-    if wrong := policy.objections(site.run):
-        raise RefusedError("; ".join(wrong))
-    config = message.content.config_records["config"]
-    if (number := int(str(config.get("round", 0)))) > site.run.rounds:
-        raise RefusedError(f"round {number}: the run has rounds = {site.run.rounds}")
+    policy, config = site.policy, message.content.config_records["config"]
     if not (site.guarded or policy.asks or policy.runs_per_day):
         return site
     records, data = site.records, site.data() if site.guarded else None
