@@ -66,7 +66,7 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         **({} if last else {"evaluate": Flag()}),
     }
     cohort = cohort_schema(shape, multiclass=multiclass)
-    if wrong := mistakes(record, schema | cohort, optional=cohort if data is None else ()):
+    if wrong := mistakes(record, {**schema, **cohort}, optional=cohort if data is None else ()):
         return wrong
     return [] if data is None else wrong_cohort(record, shape, classes, multiclass=multiclass)
 
@@ -86,5 +86,5 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
         return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
     strategy = site.run.strategy()
     turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
-    text = strategy.unfit(arrays, turn, len(rehearsal.start["x"]))
+    text = strategy.unfit(arrays, turn, rehearsal.d)
     return [text] if text else []

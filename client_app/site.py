@@ -49,13 +49,12 @@ def dimension(name: str, setting: Setting, options: Options) -> int:
 
 
 @lru_cache(maxsize=64)
-def rehearsed(algorithm: FederatedStrategy, rounds: int, name: str, setting: Setting, options: Options) -> Rehearsal:
+def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem) -> Rehearsal:
     """Return what knows which vectors an algorithm sends; once per process."""
-    problem = cached_problem(name, setting, options)
     start = problem.initial()
     if (buffers := problem.buffers()).numel():
         start["buffers"] = buffers
-    return Rehearsal(algorithm, start, rounds, setting.sites, problem)
+    return Rehearsal(algorithm, start, rounds, sites, problem)
 
 
 @lru_cache(maxsize=1024)
@@ -248,7 +247,7 @@ class OpenSite:
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends."""
-        return rehearsed(self.run.strategy(), self.run.rounds, *self._problem_key(request))
+        return rehearsed(self.run.strategy(), self.run.rounds, self.run.sites, self.problem(request))
 
     def evaluates(self) -> bool:
         """Whether what is held out here is enough to send an evaluation."""

@@ -10,18 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
+from flwr.app import ArrayRecord
 
 from federation.errors import BadAnswerError, BadValuesError
-from federation.schema import misfits
-from federation.wire import LARGEST, beyond, not_finite, unpack
+from federation.schema import misfits, sound
+from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
 from keys import Number, in_a_line, mistakes, shown
+from keys.schema import NAMED
 from problems.metrics import METRICS, contradictions, schema_like
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flwr.app import Message, RecordDict
+    from flwr.app import Array, Message, RecordDict
 
     from federation.rehearsal import Rehearsal
     from federation.sites import Site
@@ -74,8 +75,7 @@ class Answers:
 
     def to_training(self, turn: Turn, model: Arrays, *, evaluate: bool) -> Check:
         """Return the check of the answers in a phase, from a server with this model."""
-        norms = [float(torch.linalg.vector_norm(v, math.inf)) for v in model.values() if v.numel()]
-        largest = min(LARGEST, MUCH * max(1.0, *norms))
+        largest = min(LARGEST, MUCH * max(1.0, *(magnitude(v) for v in model.values() if v.numel())))
 
         def check(site: Site, question: Message, answer: Message) -> None:
             content = answer.content
@@ -83,18 +83,19 @@ class Answers:
             require_records(content, **kinds)
             record = content.array_records["arrays"]
             sent = unpack(question.content.array_records["arrays"])
+            if record and all(map(_says_nan, record.values())):
+                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(record)[:NAMED]))}")
             wrong = mistakes(content.metric_records["cost"], COST)
             if text := misfits(record, self.rehearsal.answered(turn, sent)):
                 wrong.append(text)
             if wrong:
                 raise BadAnswerError(in_a_line(wrong))
             arrays = unpack(record)
-            if bad := not_finite(arrays):
-                raise BadValuesError(f"sent NaN or infinity in {', '.join(map(repr, bad))}")
-            if text := self.rehearsal.algorithm.unfit(arrays, turn, len(self.rehearsal.start["x"])):
-                raise BadAnswerError(text)
             if bad := beyond(arrays, largest):
-                raise BadValuesError(f"sent entries beyond {largest:.3g} in {', '.join(map(repr, bad))}")
+                what = "NaN or infinity" if not_finite(arrays) else f"entries beyond {largest:.3g}"
+                raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
+            if text := self.rehearsal.algorithm.unfit(arrays, turn, self.rehearsal.d):
+                raise BadAnswerError(text)
             self._evaluated(site, dict(content.metric_records["metrics"]), asked=evaluate)
 
         return check
@@ -131,3 +132,8 @@ class Answers:
                 bound = f"loss-bound = {self.loss_bound:g}"
                 raise BadValuesError(f"says that the {name} of the model is {value:g} ({bound})")
         self._counted[site] = counts
+
+
+def _says_nan(array: Array) -> bool:
+    """Whether an array is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
+    return sound(array) and array.shape == (1,) and bool(unpack(ArrayRecord({"": array}))[""].isnan())

@@ -1,11 +1,14 @@
 """Which vectors an algorithm sends: its own two halves are played without data, and what comes out is the table.
 
-No algorithm declares what it sends in which round. It is played on vectors that have a length and no values (PyTorch's
-"meta" device; where an algorithm looks at values, on zeros), against an oracle without data. A site plays the server
-too, since it knows nothing of its state. The coordinator plays a site that gets what the real ones were sent.
+No algorithm declares what it sends in which round. It is played on vectors of zeros, against an oracle without data. A
+site plays the server too, since it knows nothing of its state. The coordinator plays a site that gets what the real
+ones were sent.
 
 So what a message may hold follows from the algorithm, its hyper-parameters, the model's size and the place in the run.
 Beyond that it depends on what got lost on the way; all that can happen is played, and a message has to fit one of it.
+
+Zeros as long as a large network would take time. So a large one is played as two short ones, which lack so many entries
+of its body, or head: a length that differs between the two is that of the large one, in proportion.
 """
 
 from __future__ import annotations
@@ -33,14 +36,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUFFERS = "buffers"
-LONG = 2**14  # numbers; zeros of shorter vectors cost no more than the call
+LONG = 2**14  # entries of x; of more it is played as two short models,
+SHORT, STEP = 512, 64  # whose shortened part has about so many; they differ by so many
 KEPT = 64  # states that are kept for the next round
 
 History = tuple[tuple[int, ...], bool]
 """Whose answers the server has had, and whether sites keep what they remember."""
 
 
-@dataclass
 class Rehearsal:
     """An algorithm, played without data.
 
@@ -58,58 +61,139 @@ class Rehearsal:
         Where the head begins in x, if no problem says so.
     """
 
-    algorithm: Algorithm
-    start: Arrays
-    rounds: int
-    sites: int
-    problem: Problem | None = None
-    head: int | None = None
-
-    def __post_init__(self) -> None:
-        """Keep lengths and types of the start only."""
-        self.head = getattr(self.problem, "head", self.head)
-        self._device = "cpu" if len(self.start["x"]) <= LONG else "meta"
-        self.start = {name: vector.detach().to("meta") for name, vector in self.start.items()}
-        self._states: dict[tuple[History, int], tuple[Arrays, Arrays]] = {}
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        start: Arrays,
+        rounds: int,
+        sites: int,
+        problem: Problem | None = None,
+        head: int | None = None,
+    ) -> None:
+        self.algorithm, self.rounds, self.sites, self.d = algorithm, rounds, sites, len(start["x"])
+        head = getattr(problem, "head", head)
+        parts = (head or 0, self.d - (head or 0))
+        lengths = {name: vector.detach().to("meta") for name, vector in start.items()}  # nothing of it is kept
+        play = Player(algorithm, lengths, rounds, sites, problem, head, frozenset({self.d, max(parts)}), 0)
+        removed = (max(parts) - SHORT) // STEP * STEP
+        short = [replace(play, removed=removed), replace(play, removed=removed - STEP)]
+        self._whole = play
+        self._players = short if self.d > LONG else [play]
         self._answers: dict[tuple[tuple[str, Vector], ...], list[Table]] = {}  # of one phase
         self._place = (0, "")
-        self._memory: Arrays = {}  # of the coordinator's site: before this phase,
-        self._after: Arrays = {}  # and behind it
 
-    # ------------------------------------------------------------------ what a site may be sent
+    def phases(self, server_round: int) -> Iterator[str]:
+        """Yield the phases that take place in a round."""
+        return self.algorithm.played(server_round, self.rounds, self.sites)
 
     def sent(self, server_round: int, phase: str, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent in a phase; ``named`` are the arrays of the message."""
-        yield from self._played(site, named, lambda history: self._broadcast(server_round, phase, site, history))
+        return self._played(site, named, lambda player, history: player.sent(server_round, phase, site, history))
 
     def last(self, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent for the last evaluation."""
-        yield from self._played(site, named, lambda history: self._final(site, history))
+        return self._played(site, named, lambda player, history: player.last(site, history))
 
-    def _played(self, site: int, named: Iterable[str], play: Callable[[History], Arrays]) -> Iterator[Table]:
+    def answered(self, turn: Turn, sent: Arrays) -> list[Table]:
+        """Return the tables of what a site may answer to vectors that it was sent in a phase."""
+        if (turn.round, turn.phase) != self._place:
+            self._place, self._answers = (turn.round, turn.phase), {}
+            for player in self._players:
+                player.memory = player.after
+        key = tuple(table(sent).items())
+        if key not in self._answers:
+            both = [
+                self._rehearsed(lambda player: player.answered(turn, sent, True)),
+                self._rehearsed(lambda player: player.answered(turn, sent, False)),
+            ]
+            if BUFFERS in sent:  # statistics come back where they are averaged, and something has changed them
+                both += [one | table({BUFFERS: sent[BUFFERS]}) for one in both]
+            self._answers[key] = both
+        return self._answers[key]
+
+    def _played(
+        self, site: int, named: Iterable[str], play: Callable[[Player, History], Arrays]
+    ) -> Iterator[Table]:
         """Yield what comes of each history: at first that nothing got lost."""
         # A vector of one site, and no average, bears that site's number: "x-3".
         numbers = {name.rpartition("-")[2] for name in named if "-" in name}
         heard = {int(text) for text in numbers if text.isdecimal() and len(text) < 9} & set(range(self.sites)) - {site}
         others = tuple(sorted(heard))
         usual = tuple(sorted({*others, site}))
-        yield self._rehearsed(lambda: table(play((usual, True))))
+        yield self._rehearsed(lambda player: play(player, (usual, True)))
         for history in ((usual, False), (others or ((site + 1) % self.sites,), True)):
             try:
-                yield self._rehearsed(lambda history=history: table(play(history)))  # type: ignore[misc]
+                yield self._rehearsed(lambda player, history=history: play(player, history))  # type: ignore[misc]
             except StrategyError:  # this algorithm cannot get there
                 continue
 
-    def _broadcast(self, r: int, phase: str, site: int, history: History) -> Arrays:
+    def _rehearsed(self, play: Callable[[Player], Arrays]) -> Table:
+        try:
+            return self._large([table(play(player)) for player in self._players])
+        except Exception as error:
+            if self._players != [self._whole]:  # it looks at more than lengths
+                self._players = [self._whole]
+                return self._rehearsed(play)
+            if isinstance(error, StrategyError):
+                raise
+            text = f"algorithm = {self.algorithm.name!r} cannot be played without data, so nobody can say what it sends"
+            raise StrategyError(f"{text} ({type(error).__name__}: {error})") from error
+
+    def _large(self, tables: list[Table]) -> Table:
+        """Return the table of the model itself, given that of one or two that are shorter."""
+        if len(tables) == 1:
+            return tables[0]
+        shorter, longer = tables
+        found: Table = {}
+        for name, vector in shorter.items():
+            pairs = zip(vector.shape, longer[name].shape, strict=True)
+            shape = tuple(short + (long - short) * self._players[0].removed // STEP for short, long in pairs)
+            found[name] = Vector(shape, vector.dtype)
+        return found
+
+
+@dataclass(eq=False)
+class Player:
+    """Plays both halves of an algorithm, on a model that lacks ``removed`` entries of every vector that is ``long``."""
+
+    algorithm: Algorithm
+    start: Arrays
+    rounds: int
+    sites: int
+    problem: Problem | None
+    head: int | None
+    long: frozenset[int]
+    removed: int
+
+    def __post_init__(self) -> None:
+        """Begin without anything."""
+        self.memory: Arrays = {}  # of the coordinator's site: before this phase,
+        self.after: Arrays = {}  # and behind it
+        self._states: dict[tuple[History, int], tuple[Arrays, Arrays]] = {}
+        self._oracle = cast("Any", Blank(self))
+
+    def blank(self, vector: Tensor) -> Tensor:
+        """Return a vector to play with: zeros, shortened where it is long; what is no float keeps its values."""
+        if vector.ndim == 1 and len(vector) in self.long and self.removed:
+            return torch.zeros(len(vector) - self.removed, dtype=vector.dtype)
+        if self.removed and vector.numel() > LONG:
+            raise StrategyError(f"a vector of {vector.numel()} entries is none that is known")
+        return torch.zeros_like(vector, device="cpu") if vector.is_meta else vector.cpu()
+
+    # ------------------------------------------------------------------ the server and one site
+
+    def sent(self, r: int, phase: str, site: int, history: History) -> Arrays:
+        """Return what a site is sent in a phase."""
         state, memory = self._before(r, history)
-        for played in self.phases(r):
+        for played in self.algorithm.played(r, self.rounds, self.sites):
             turn = self._turn(r, played)
             if played == phase:
                 return self.algorithm.broadcast(state, turn, _site(site)) | self._buffers()
             state, memory = self._exchange(state, memory, turn, history)
         raise StrategyError(f"phase = {phase!r} does not take place in round {r}")
 
-    def _final(self, site: int, history: History) -> Arrays:
+    def last(self, site: int, history: History) -> Arrays:
+        """Return what a site is sent for the last evaluation."""
         state, _ = self._before(self.rounds + 1, history)
         model = {name: state[name] for name in ("x", "y") if name in state} | self._buffers()
         return self.algorithm.final(state, model, self._turn(self.rounds, self.algorithm.phases[-1]), _site(site))
@@ -122,16 +206,19 @@ class Rehearsal:
         """
         if (history, r - 1) in self._states:
             return self._states[history, r - 1]
-        start = {name: self._blank(vector) for name, vector in self.start.items() if name != BUFFERS}
-        body = {"body": start["x"][: self.head]} if self.algorithm.splits_model else {}
-        state, memory, first = self.algorithm.initial_state(start | body), cast("Arrays", {}), 1
+        first = 1
         if (history, r - 2) in self._states:
             (state, memory), first = self._states[history, r - 2], r - 1
-        begins = min(r, self.rounds) - self._turn(min(r, self.rounds), self.algorithm.phases[0]).round_in_stage + 1
+        else:
+            start = {name: self.blank(vector) for name, vector in self.start.items() if name != BUFFERS}
+            body = {"body": start["x"][: self._oracle.head]} if self.algorithm.splits_model else {}
+            state, memory = self.algorithm.initial_state(start | body), {}
+        last = min(r, self.rounds)
+        begins = last - self._turn(last, self.algorithm.phases[0]).round_in_stage + 1
         for played in sorted({1, 2, begins - 1, begins, r - 1}):
-            for phase in self.phases(played) if first <= played < r else ():
+            for phase in self.algorithm.played(played, self.rounds, self.sites) if first <= played < r else ():
                 state, memory = self._exchange(state, memory, self._turn(played, phase), history)
-        if self._device == "meta" or len(self.start["x"]) <= LONG:
+        if self.removed or len(self.start["x"]) <= LONG:
             self._states[history, r - 1] = state, memory
             while len(self._states) > KEPT:
                 del self._states[next(iter(self._states))]
@@ -144,61 +231,25 @@ class Rehearsal:
         replies = (Reply(_site(k), {name: vector.clone() for name, vector in reply.items()}) for k in answering)
         return self.algorithm.aggregate(state, replies, turn), after
 
-    # ------------------------------------------------------------------ what a coordinator may be answered
+    # ------------------------------------------------------------------ one site
 
-    def answered(self, turn: Turn, sent: Arrays) -> list[Table]:
-        """Return the tables of what a site may answer to vectors that it was sent in a phase."""
-        if (turn.round, turn.phase) != self._place:
-            self._place, self._memory, self._answers = (turn.round, turn.phase), self._after, {}
-        key = tuple(table(sent).items())
-        if key not in self._answers:
-            self._answers[key] = self._rehearsed(lambda: self._answer(turn, sent))
-        return self._answers[key]
+    def answered(self, turn: Turn, sent: Arrays, keeps: bool) -> Arrays:
+        """Return what a site answers that keeps what it remembers, or has lost it."""
+        came = {name: self.blank(vector) for name, vector in sent.items() if name != BUFFERS}
+        reply, after = self._update(came, self.memory if keeps else {}, turn)
+        if keeps:
+            self.after = after
+        return reply
 
-    def _answer(self, turn: Turn, sent: Arrays) -> list[Table]:
-        came = {name: self._blank(vector) for name, vector in sent.items() if name != BUFFERS}
-        kept, self._after = self._update(came, self._memory, turn)
-        anew, _ = self._update(came, {}, turn)
-        found = [table(kept), table(anew)]
-        if BUFFERS in sent:  # statistics come back where they are averaged, and something has changed them
-            found += [one | table({BUFFERS: sent[BUFFERS]}) for one in found]
-        return found
-
-    # ------------------------------------------------------------------ both
-
-    def phases(self, server_round: int) -> Iterator[str]:
-        """Yield the phases that take place in a round."""
-        return self.algorithm.played(server_round, self.rounds, self.sites)
+    def _update(self, sent: Arrays, memory: Arrays, turn: Turn) -> tuple[Arrays, Arrays]:
+        """Play a site's part, with one local step: how many there are changes no name and no length."""
+        return self.algorithm.local_update(sent, memory, self._oracle, replace(turn, local_steps=1))
 
     def _turn(self, r: int, phase: str) -> Turn:
         return replace(self.algorithm.turn(r, self.rounds, phase, self.sites), total_weight=float(self.sites))
 
-    def _update(self, sent: Arrays, memory: Arrays, turn: Turn) -> tuple[Arrays, Arrays]:
-        """Play a site's part, with one local step: how many there are changes no name and no length."""
-        oracle = cast("Any", Blank(self.problem, self.head, self.start, self._blank))
-        return self.algorithm.local_update(sent, memory, oracle, replace(turn, local_steps=1))
-
     def _buffers(self) -> Arrays:
         return {name: vector for name, vector in self.start.items() if name == BUFFERS}
-
-    def _blank(self, vector: Tensor) -> Tensor:
-        """Return a vector as it is played with: a long one has no values."""
-        if self._device == "meta" and vector.is_floating_point() and vector.numel() > LONG:
-            return vector.to("meta")
-        return torch.zeros_like(vector, device="cpu") if vector.is_meta else vector.cpu()
-
-    def _rehearsed(self, play: Callable[[], T]) -> T:
-        try:
-            return play()
-        except Exception as error:
-            if self._device == "meta":  # it looked at a value
-                self._device, self._memory, self._after = "cpu", {}, {}
-                self._states.clear()
-                return self._rehearsed(play)
-            if isinstance(error, StrategyError):
-                raise
-            text = f"algorithm = {self.algorithm.name!r} cannot be played without data, so nobody can say what it sends"
-            raise StrategyError(f"{text} ({type(error).__name__}: {error})") from error
 
 
 def _site(index: int) -> Site:
@@ -208,13 +259,19 @@ def _site(index: int) -> Site:
 class Blank:
     """An oracle without data, see `federation.Oracle`: everything has its length, and is zero or nothing at all."""
 
-    def __init__(
-        self, problem: Problem | None, head: int | None, start: Arrays, blank: Callable[[Tensor], Tensor]
-    ) -> None:
-        self.problem, self.start, self.blank = problem, start, blank
-        self.head = head or 0
-        self.layers = getattr(problem, "layers", ((slice(0, len(start["x"])), tuple(start["x"].shape)),))
+    def __init__(self, player: Player) -> None:
+        self.player, self.problem = player, player.problem
+        head, d = player.head or 0, len(player.start["x"])
+        self.head = head - player.removed * (head >= d - head)
         self.generator = torch.Generator().manual_seed(0)
+
+    @property
+    def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+        """Where each parameter lies in x: not known of a model that lacks some."""
+        if self.player.removed:
+            raise StrategyError("a shortened model has no layers")
+        x = self.player.start["x"]
+        return getattr(self.problem, "layers", ((slice(0, len(x)), tuple(x.shape)),))
 
     def draw(self, size: int | None = None) -> tuple[()]:
         """Return a batch that nobody looks into."""
@@ -246,13 +303,13 @@ class Blank:
 
     def dual_terms(self, x: Tensor, batch: object = None) -> tuple[Tensor, Tensor]:
         """Return terms that can be divided by."""
-        terms, p = getattr(self.problem, "terms", 1), self.start["y"].shape[0]
+        terms, p = getattr(self.problem, "terms", 1), len(self.player.blank(self.player.start["y"]))
         return torch.zeros(terms, p, dtype=x.dtype), torch.ones(terms, dtype=x.dtype)
 
     def fresh(self) -> Arrays:
         """Return a head and y."""
-        own = {"head": self.blank(self.start["x"])[self.head :]}
-        return own | {name: self.blank(vector) for name, vector in self.start.items() if name == "y"}
+        start = {name: self.player.blank(self.player.start[name]) for name in ("x", "y") if name in self.player.start}
+        return {"head": start.pop("x")[self.head :]} | start
 
     def aside(self) -> AbstractContextManager[None]:
         """Do nothing: there are no statistics."""

@@ -13,6 +13,8 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from problems import Arrays
 
 LARGEST = 1e18  # the square of what is larger overflows, and so will whatever is made of it
@@ -54,7 +56,13 @@ def unpack(record: ArrayRecord, device: torch.device | str = "cpu") -> Arrays:
 def beyond(arrays: Arrays, largest: float = LARGEST) -> list[str]:
     """Return the names of the vectors of floats with an entry that is NaN, or larger than this; one pass over each."""
     floats = {name: v for name, v in arrays.items() if v.is_floating_point() and v.numel()}
-    return [name for name, v in floats.items() if not float(torch.linalg.vector_norm(v, math.inf)) <= largest]
+    return [name for name, v in floats.items() if not magnitude(v) <= largest]
+
+
+def magnitude(vector: Tensor) -> float:
+    """Return the largest absolute value, NaN if there is one."""
+    low, high = torch.aminmax(vector)
+    return max(-low.item(), high.item()) if low == low else math.nan
 
 
 def not_finite(arrays: Arrays) -> list[str]:
