@@ -8,6 +8,7 @@ from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import cohort_schema, wrong_cohort
 from federation import BadAnswerError, unpack
+from federation.algorithm import phases_of
 from federation.answers import require_records
 from federation.schema import misfits
 from federation.wire import LARGEST, beyond
@@ -56,10 +57,11 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
     strategy, number = run.strategy(), int(str(record.get("round", run.rounds)))
+    taking_place = phases_of(strategy, number, run.rounds, run.sites)
     schema = {
         **APP,
         **place,
-        "phase": Text(options=strategy.phases[-1:] if last else tuple(strategy.played(number, run.rounds, run.sites))),
+        "phase": Text(options=strategy.phases[-1:] if last else tuple(taking_place)),
         "name": Text(name=True),
         "run": Text(64, plain=True),
         "settled": Number(0, number, whole=True),

@@ -121,8 +121,8 @@ class RunConfig(BaseModel):
                                    "or away")
     on_bad_update: Literal["skip", "stop"] = Field("skip", description="on NaN or infinity in a site's answer; from "
                                                    "most sites it always stops")  # fmt: skip
-    loss_bound: Above0 = Field(1e6, description="a loss above it, at a site or the coordinator (saddle: a distance), "
-                               "is divergence and stops the run")  # fmt: skip
+    loss_bound: Above0 = Field(1e6, description="a loss beyond it (saddle: a distance) is divergence: at the "
+                               "coordinator or most sites it stops the run, a single site is left out")  # fmt: skip
 
     # How it is computed.
     engine: Literal["flower", "local"] = Field("flower", description="flower: simulation or deployment, as flwr run "

@@ -231,12 +231,6 @@ class Algorithm(ABC):
         values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in options_of(type(self)).values())
         log.info("%s: %s", self.name, values)
 
-    def played(self, server_round: int, rounds: int, sites: int) -> Iterator[str]:
-        """Yield the phases that take place in a round."""
-        for phase in self.phases:
-            if not isinstance(self, SkipsPhases) or self.plays(self.turn(server_round, rounds, phase, sites)):
-                yield phase
-
     def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
         """Return where a run of this many rounds and sites stands; both sides know all of this."""
         stages = Stages(
@@ -251,6 +245,14 @@ class SkipsPhases(ABC):
     @abstractmethod
     def plays(self, turn: Turn) -> bool:
         """Return whether this phase takes place in this round; one at least does."""
+
+
+def phases_of(algorithm: Algorithm, server_round: int, rounds: int, sites: int) -> Iterator[str]:
+    """Yield the phases that take place in a round."""
+    for phase in algorithm.phases:
+        turn = algorithm.turn(server_round, rounds, phase, sites)
+        if not isinstance(algorithm, SkipsPhases) or algorithm.plays(turn):
+            yield phase
 
 
 class FirstCome:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
+from federation.algorithm import phases_of
 from federation.errors import StrategyError
 from federation.schema import Table, Vector, table
 from federation.sites import Reply, Site
@@ -84,7 +85,7 @@ class Rehearsal:
 
     def phases(self, server_round: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
-        return self.algorithm.played(server_round, self.rounds, self.sites)
+        return phases_of(self.algorithm, server_round, self.rounds, self.sites)
 
     def sent(self, server_round: int, phase: str, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent in a phase; ``named`` are the arrays of the message."""
@@ -185,7 +186,7 @@ class Player:
     def sent(self, r: int, phase: str, site: int, history: History) -> Arrays:
         """Return what a site is sent in a phase."""
         state, memory = self._before(r, history)
-        for played in self.algorithm.played(r, self.rounds, self.sites):
+        for played in phases_of(self.algorithm, r, self.rounds, self.sites):
             turn = self._turn(r, played)
             if played == phase:
                 return self.algorithm.broadcast(state, turn, _site(site)) | self._buffers()
@@ -216,7 +217,7 @@ class Player:
         last = min(r, self.rounds)
         begins = last - self._turn(last, self.algorithm.phases[0]).round_in_stage + 1
         for played in sorted({1, 2, begins - 1, begins, r - 1}):
-            for phase in self.algorithm.played(played, self.rounds, self.sites) if first <= played < r else ():
+            for phase in phases_of(self.algorithm, played, self.rounds, self.sites) if first <= played < r else ():
                 state, memory = self._exchange(state, memory, self._turn(played, phase), history)
         if self.removed or len(self.start["x"]) <= LONG:
             self._states[history, r - 1] = state, memory

@@ -14,7 +14,7 @@ import torch
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
-from federation.algorithm import FirstCome
+from federation.algorithm import FirstCome, phases_of
 from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
@@ -180,7 +180,7 @@ class Rounds:
         samples = 0.0
         evaluated: list[tuple[Site, Metrics]] = []
         try:
-            for place, phase in enumerate(self.algorithm.played(r, self.count, len(self.exchange.sites))):
+            for place, phase in enumerate(phases_of(self.algorithm, r, self.count, len(self.exchange.sites))):
                 samples += self._phase(self.turn(r, phase), place == 0, work, evaluated)
             arrays = pack(self.model())
         finally:

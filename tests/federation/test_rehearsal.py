@@ -20,7 +20,8 @@ SITES, ROUNDS = 3, 5
 
 def rehearsal_of(name: str, hidden: int, **keys: Any) -> Rehearsal:
     """Return the rehearsal of an algorithm on a network, with two stages."""
-    problem = next(p for p in ("auc", "bce", "auprc", "maml") if can_solve(ALGORITHMS[name], PROBLEMS[p]))
+    few = ("auc", "bce", "auprc", "maml", "cross-entropy")
+    problem = next(p for p in few if can_solve(ALGORITHMS[name], PROBLEMS[p]))
     steps = 1 if name == "npa" else 2
     job: dict[str, Any] = {"algorithm": name, "problem": problem, "model": "mlp", "hidden": hidden, "sites": SITES}
     job |= {"rounds": ROUNDS, "local-steps": steps, "stage-iterations": 3 * steps}
@@ -86,7 +87,7 @@ def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
             return {"x": oracle.patients}, {}  # type: ignore[attr-defined]
 
     played = Rehearsal(Peeking(), {"x": torch.zeros(3)}, 2, 2)
-    with pytest.raises(StrategyError, match="'peeking' cannot be played without data.*AttributeError.*patients"):
+    with pytest.raises(StrategyError, match=r"'peeking' cannot be played without data.*AttributeError.*patients"):
         played.answered(played.algorithm.turn(1, 2, "train", 2), {"x": torch.zeros(3)})
 
 
