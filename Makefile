@@ -16,7 +16,7 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c cons
 
 export RUN_CONFIG # through the environment: it may hold quotes of either kind
 
-.PHONY: help run test containers lint docs clean
+.PHONY: help run test deployments containers lint docs clean
 
 help: ## Say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,6 +26,9 @@ run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-p
 
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
+
+deployments: $(VENV)/.dev ## Try real sites and servers: kill them, stop them, lock them out
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m deployments tests/deployment $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above
 	@TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m containers tests/deployment $(PYTEST)

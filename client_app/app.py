@@ -18,8 +18,7 @@ from client_app.errors import RefusedError, SiteError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from client_app.site import OpenSite, Request
-    from problems import Arrays, Problem
+    from client_app.site import OpenSite
 
 log = logging.getLogger("edelweiss")
 
@@ -109,16 +108,6 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
     return RecordDict({"facts": ConfigRecord(to_record(facts))})
 
 
-def _evaluation(site: OpenSite, problem: Problem, model: Arrays, request: Request) -> MetricRecord:
-    """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules."""
-    if not site.evaluates():
-        return MetricRecord({})
-    held_out = site.samples(request)[1]
-    if held_out is not None and not len(held_out):
-        return MetricRecord({})
-    return MetricRecord({**problem.metrics(model["x"], model.get("y"), held_out)})
-
-
 @app.train()
 @_answering
 def train(message: Message, site: OpenSite) -> RecordDict:
@@ -146,7 +135,7 @@ def train(message: Message, site: OpenSite) -> RecordDict:
         problem.load_buffers(statistics)
     metrics = MetricRecord({})
     if request.evaluate:
-        metrics = _evaluation(site, problem, strategy.personal(sent, memory, fresh), request)
+        metrics = MetricRecord({**site.evaluation(request, strategy.personal(sent, memory, fresh))})
 
     random = stream(site.run.seed, request.site, *place)
     oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)
@@ -195,7 +184,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
-    metrics = _evaluation(site, problem, model, request)
+    metrics = MetricRecord({**site.evaluation(request, model)})
     mine = dict(model) if strategy.personalised else {}
     if statistics is not None and (strategy.personalised or kept_here is not None):
         mine["buffers"] = statistics

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE, SEAL = "audit.jsonl", "audit.seal"
 TAIL = 4096  # bytes that are read from the end for the last line; more where it is longer
-NAME, MOST = 100, 10_000  # characters of a name and names in a line: who sends a message may not fill the log
+LONGEST, MOST = 40, 100  # characters of a name, and names of arrays or numbers, that are written of a message
 START = "0" * 64  # what the first line holds in place of a hash
 
 
@@ -82,8 +82,8 @@ class Audit:
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "way": way,
             "run": self.run,
-            "kind": message.metadata.message_type,
-            "round": _short(config.get("round", 0)),
+            "kind": _short(message.metadata.message_type),
+            "round": number if isinstance(number := config.get("round", 0), int) else _short(number),
             "phase": _short(config.get("phase", "")),
         }
 
@@ -154,23 +154,25 @@ def contents(content: RecordDict) -> dict[str, Any]:
     for vectors in content.array_records.values():
         for name, array in vectors.items():
             if not sound(array):  # the message is refused, and nobody reads it
-                arrays.append({"name": name[:NAME], "shape": None, "norm": None, "bytes": len(array.data)})
+                arrays.append({"name": _short(name), "shape": None, "norm": None, "bytes": len(array.data)})
                 continue
             values = array.numpy()
             norm = float(np.linalg.norm(values.ravel()))
             told = norm if math.isfinite(norm) else None  # which JSON has no word for
-            arrays.append({"name": name[:NAME], "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
+            arrays.append({"name": _short(name), "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
     numbers: list[str] = []
     records: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
     for record in records:
         for name, value in record.items():
-            numbers.append(name[:NAME] + (f"[{len(value)}]" if isinstance(value, list) else ""))
-    return {"arrays": arrays[:MOST], "numbers": numbers[:MOST]}
+            numbers.append(_short(name) + (f"[{len(value)}]" if isinstance(value, list) else ""))
+    more = max(0, len(arrays) - MOST) + max(0, len(numbers) - MOST)
+    return {"arrays": arrays[:MOST], "numbers": numbers[:MOST]} | ({"more": more} if more else {})
 
 
-def _short(value: object) -> int | str:
-    """Return what a message says of itself, whatever its type; who sends it may not fill the log."""
-    return value if isinstance(value, int) else str(value)[:40]
+def _short(name: object) -> str:
+    """Return what a message calls something; who sends it may not fill the log, nor do anything to a terminal."""
+    text = str(name)
+    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST]) + "…" * (len(text) > LONGEST)
 
 
 def _hash(text: bytes) -> str:

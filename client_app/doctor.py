@@ -8,7 +8,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,9 +19,12 @@ from keys import ConfigError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
+    from datasets import SiteData
+
 SECONDS = 5.0  # that a connection may take
 SOON = 30  # days before its end that a certificate is worth a warning
 LITTLE = 2e9  # bytes of disk or memory that are worth one
+PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; vectors as long as x that it holds at a time, about
 
 Level = Literal["ok", "warning", "error"]
 
@@ -202,6 +205,8 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
             yield Finding("error", "data", "none: name the folder of this site's data as data-dir")
         return
 
+    import torch
+
     from client_app.policy import Policy
     from client_app.site import study_of
     from datasets import DataConfig, DataError, load_site
@@ -212,31 +217,56 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
         yield Finding("error", "rules", "; ".join(error.problems))
         return
     yield Finding("ok", "rules", f"of {config.policy}" if config.policy else "none of your own: those that protect")
+    if not config.names_label:
+        text = "no label: each run chooses which column that is; name yours as label"
+        yield Finding("error" if policy.strict else "warning", "rules", text)
+    own = DataConfig(dataset="site", data_dir=config.data_dir, patient=policy.patient)
+    own = replace(own, label=config.label) if config.label else own
     try:
-        data = load_site(
-            DataConfig(
-                dataset="site",
-                data_dir=config.data_dir,
-                label=config.label or DataConfig(dataset="site").label,
-                study=study_of(config.study),
-                patient=policy.patient,
-            ),
-            0,
-            1,
-        )
+        own = replace(own, study=study_of(config.study))
+        data = load_site(own, 0, 1)
     except DataError as error:
-        yield Finding("error", "data", str(error))
-        return
-    samples = len(data.train) + len(data.held_out)
+        try:
+            data = load_site(replace(own, binary=False), 0, 1)
+        except DataError:
+            yield Finding("error", "data", str(error))
+            return
+    labels = torch.cat([data.train.targets(), data.held_out.targets()])
+    samples, which = len(labels), f"{int(labels.sum()):,} positive"
     fewest = policy.fewest_training + policy.fewest_held_out
     if samples < fewest:
         text = f"{samples} samples: below about {fewest} your rules keep this site from training, or from evaluating"
         yield Finding("warning", "rules", text)
     for doubt in data.doubts:
         yield Finding("warning", "data", str(doubt))
-    positives = int(data.train.targets().sum() + data.held_out.targets().sum())
+    if data.classes > 2:
+        which = f"{data.classes} classes"
+        text = f"{data.classes} classes fit problems that keep all of them (cross-entropy, fair, robust, maml); for "
+        yield Finding("warning", "labels", f"{text}the others name a study file that says which labels are positive")
     kind = f"{len(data.features)} features" if data.features else f"{'x'.join(map(str, data.train.shape))} numbers each"
-    yield Finding("ok", "data", f"{samples:,} samples, {positives:,} positive, {kind}; {data.missing:,} values missing")
+    yield Finding("ok", "data", f"{samples:,} samples, {which}, {kind}; {data.missing:,} values missing")
+    yield _needed(data)
+
+
+def _needed(data: SiteData) -> Finding:
+    """Estimate the memory that a run of the default model takes; images are read from the disk."""
+    from config import RunConfig
+    from datasets import Cohort
+    from datasets.images import free_memory
+
+    run = RunConfig.parse({})
+    setting = run.setting(Cohort(shape=data.train.shape), "cpu")
+    d = len(run.build_problem(setting).initial()["x"])
+    table = data.train.inputs.nbytes if data.features else 0
+    vectors = VECTORS * 4 * d
+    needed = PROCESS + table + vectors
+    text = (
+        f"about {needed / 1e9:.1f} GB for a run: {PROCESS / 1e9:.1f} for the process, {table / 1e9:.1f} for the table, "
+        f"{vectors / 1e9:.1f} for {run.model} with {d:,} parameters; other models and large batches take more"
+    )
+    if needed > free_memory():
+        return Finding("warning", "needed", f"{text}. Less is free: end other programs")
+    return Finding("ok", "needed", text)
 
 
 def report(findings: Iterator[Finding], say: Callable[[str], None]) -> int:

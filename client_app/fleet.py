@@ -38,6 +38,7 @@ __all__ = [
     "ENDED",
     "INVALID_BUNDLE",
     "Fleet",
+    "ForgottenError",
     "answer_health_checks",
     "connected",
     "introduced",
@@ -62,6 +63,10 @@ INVALID_BUNDLE = ErrorCode.INVALID_FAB
 
 ENDED = (RunNotRunningException, ObjectPullError)
 """What ends a message and not the connection: its run is over, or its content never came."""
+
+
+class ForgottenError(Exception):
+    """The coordinator does not know this site any more."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,13 @@ def connected(
         Told in one line why there is no connection, whenever that changes, and when there is one.
     known : callable
         Whether the coordinator has accepted this key before.
+
+    Raises
+    ------
+    ForgottenError
+        When the coordinator has unregistered the site, or has lost what it knew of it.
     """
-    problem, open_, refused = "", False, False
+    problem, open_, refused, forgotten = "", False, False, False
 
     def told(state: Any) -> None:
         nonlocal problem, refused
@@ -183,6 +193,8 @@ def connected(
         assert isinstance(error, grpc.RpcError)
         if open_ and error.code() == grpc.StatusCode.PERMISSION_DENIED:  # what Flower says of a run that has ended
             raise RunNotRunningException
+        if open_ and error.code() == grpc.StatusCode.UNAUTHENTICATED and "node id" in str(error.details()).lower():
+            raise ForgottenError
         return open_ and error.code() not in TRANSIENT
 
     def opened() -> AbstractContextManager[tuple[Any, ...]]:
@@ -212,7 +224,12 @@ def connected(
             wait(AWAY)
             calls = stack.enter_context(opened())
         open_ = True
-        yield Fleet(*calls)  # an error of a call within the block ends it, and is Flower's to log
+        try:
+            yield Fleet(*calls)  # another error of a call within the block ends it, and is Flower's to log
+        except ForgottenError:
+            open_, forgotten = False, True
+    if forgotten:
+        raise ForgottenError
 
 
 def public_half(key: EllipticCurvePrivateKey) -> bytes:
@@ -254,8 +271,8 @@ def why(error: Exception | None, address: str, *, known: bool) -> str:
     details = str(error.details())
     if FlowerError.from_json(details):
         if known:
-            return ("the coordinator takes this site's key to be in use: by another process with the same key, or by "
-                    "one that was killed less than a minute ago; trying on")  # fmt: skip
+            return ("the coordinator takes this site's key to be in use, by another process or by one that was killed "
+                    "less than a minute ago; trying on. If it stays so, the key may be unregistered")  # fmt: skip
         return ("this site's key is not registered: give its public half to the coordinator, who enters it with "
                 "'flwr supernode register'; trying on")  # fmt: skip
     for pattern, text in FAILURES:

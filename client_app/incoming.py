@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from client_app.site import OpenSite
 
 APP = {"app": Text(64)}
+KEY = {"run": Text(64, plain=True)}
 
 
 def require_sound(message: Message, site: OpenSite) -> None:
@@ -35,7 +36,7 @@ def require_sound(message: Message, site: OpenSite) -> None:
     try:
         if kind == "query":
             require_records(message.content, config="config_records")
-            wrong = mistakes(message.content.config_records["config"], APP)
+            wrong = mistakes(message.content.config_records["config"], APP | KEY, optional=KEY)
         else:
             require_records(message.content, config="config_records", arrays="array_records")
             wrong = _wrong_config(message, site, last=kind == "evaluate") or _wrong_arrays(message, site, kind)
@@ -60,10 +61,10 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     taking_place = phases_of(strategy, number, run.rounds, run.sites)
     schema = {
         **APP,
+        **KEY,
         **place,
         "phase": Text(options=strategy.phases[-1:] if last else tuple(taking_place)),
         "name": Text(name=True),
-        "run": Text(64, plain=True),
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
     }

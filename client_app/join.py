@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_app.connection import read_certificates, read_key
-from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, answer_health_checks, connected, public_half
+from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, ForgottenError, answer_health_checks, connected, public_half
 from keys import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ log = logging.getLogger("edelweiss")
 
 SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work after an answer, and to later ones
 FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
+
+
+ANEW = "it was started anew; joining again"
+NEW_KEY = ("it has unregistered its key, or was set up anew. A key that was unregistered is taken no more: to come "
+           "back, make another one and send its public half")  # fmt: skip
 
 
 class Stop:
@@ -180,6 +185,11 @@ class Acquainted:
         """Return whether it has."""
         return self.path is not None and self.path.exists()
 
+    def forget(self) -> None:
+        """Note that it does no more."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
     def note(self) -> None:
         """Note that it has."""
         if self.path is not None:
@@ -225,6 +235,8 @@ def join(config: JoinConfig) -> int:
     stop, known = Stop(), Acquainted(config, key)
     stop.listen()
     log.info("release %s; joining %s as %s", fingerprint(), config.superlink, config.name or "the name of its data")
+    if config.data_dir and not config.names_label:
+        log.warning("no label: each run chooses which column of your data that is; name yours, as in label = 'outcome'")
     with ExitStack() as stack:
         if config.state_dir:
             stack.enter_context(alone_in(Path(config.state_dir).expanduser()))
@@ -233,12 +245,16 @@ def join(config: JoinConfig) -> int:
         site = Joined(config)
         try:
             while not stop:
-                with connected(
-                    config.superlink, certificates, key, wait=stop.wait, say=log.warning, known=known
-                ) as fleet:
-                    known.note()
-                    log.info("joined, as number %d", fleet.node_id)
-                    site.serve(fleet, stop)
+                try:
+                    with connected(
+                        config.superlink, certificates, key, wait=stop.wait, say=log.warning, known=known
+                    ) as fleet:
+                        known.note()
+                        log.info("joined, as number %d", fleet.node_id)
+                        site.serve(fleet, stop)
+                except ForgottenError:
+                    known.forget()
+                    log.warning("the coordinator does not know this site any more: %s", NEW_KEY if key else ANEW)
         except SystemExit as end:
             log.info("ended")
             return int(end.code or 0)

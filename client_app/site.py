@@ -12,6 +12,7 @@ import torch
 
 from client_app.memory import Memory, Provenance
 from client_app.policy import Policy
+from client_app.policy.coarse import coarse, dealt
 from client_app.policy.protect import no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from datasets import Samples
     from datasets.site.study import Study
     from federation import FederatedStrategy
-    from problems import Arrays
+    from problems import Arrays, Metrics
 
 Options = tuple[tuple[str, Value], ...]
 
@@ -74,9 +75,15 @@ def data_hash(config: DataConfig) -> str:
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=32)
+def dealt_once(config: DataConfig) -> list[torch.Tensor]:
+    """Deal a hospital's held-out patients into parts; once per process."""
+    return dealt(load_site(config, 0, 1), config.key)
+
+
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash):
+    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once):
         cached.cache_clear()
     forget_data()
 
@@ -249,10 +256,24 @@ class OpenSite:
         """Return what knows which vectors this run's algorithm sends."""
         return rehearsed(self.run.strategy(), self.run.rounds, self.run.sites, self.problem(request))
 
-    def evaluates(self) -> bool:
-        """Whether what is held out here is enough to send an evaluation."""
-        data = self.data()
-        return not (self.guarded and data is not None and no_evaluation(data, self.policy))
+    def evaluation(self, request: Request, model: Arrays) -> Metrics:
+        """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
+
+        Of a hospital's own patients groups are told, unless its operator lets each be told.
+        """
+        problem, data, held_out = self.problem(request), self.data(), self.samples(request)[1]
+        if data is None or held_out is None:
+            return problem.metrics(model["x"], model.get("y"), None)
+        if not len(held_out) or (self.guarded and no_evaluation(data, self.policy)):
+            return {}
+        if not self.guarded or self.policy.fewest_of_each_class == 1:
+            return problem.metrics(model["x"], model.get("y"), held_out)
+        parts = [
+            replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])
+            for part in dealt_once(self.data_config)
+        ]
+        told = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
+        return coarse(told, len(held_out), self.policy.fewest_of_each_class) if all(told) else {}
 
     def data(self) -> SiteData | None:
         """Return the site's data as it was read; None for a problem without data."""

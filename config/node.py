@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SiteConfig(BaseModel):
-    """Keys of ``--node-config``; all optional in a simulation."""
+    """A site's own keys, in its file, as options of ``join``, or as ``--node-config``; all optional in a simulation."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, alias_generator=lambda name: name.replace("_", "-")
@@ -27,7 +27,7 @@ class SiteConfig(BaseModel):
                            "default: a private folder for temporary files, never what a run says")  # fmt: skip
     study: str = Field("", description="TOML file in which the coordinator says what the columns of a table mean; then "
                        "yours may be in your own spelling")  # fmt: skip
-    label: str = Field("", description="the label column; default: the run's label")
+    label: str = Field("", description="the label column; default: the one that a run names")
     policy: str = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules that "
                         "protect patients")  # fmt: skip
     image_cache: Annotated[float, Field(ge=0)] = Field(20.0, description="GB of decoded images that the state-dir may "
@@ -43,6 +43,11 @@ class SiteConfig(BaseModel):
     def name(self) -> str:
         """The site's name; empty when the operator gave none and the data has to."""
         return self.site or (f"site-{self.partition_id}" if self.partition_id >= 0 else "")
+
+    @property
+    def names_label(self) -> bool:
+        """Whether the operator says which column is the label; else each run chooses one."""
+        return bool(self.label or self.study)
 
     @classmethod
     def parse(cls, values: Mapping[str, Value]) -> SiteConfig:

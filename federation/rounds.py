@@ -210,7 +210,8 @@ class Rounds:
         """Let all sites evaluate the final model. One that is missing by now costs its line in a table, not the run."""
         final: list[tuple[Site, Metrics]] = []
         answers = self.exchange(self.last_messages(arrays), check=self.answers.to_the_end, min_replies=1)
-        pooled = pool([metrics_in(reply) for reply in noting(answers, self.exchange.by_node, final)])
+        with naming_round(self.count, self.count):
+            pooled = pool([metrics_in(reply) for reply in noting(answers, self.exchange.by_node, final)])
         self.observer.evaluated(self.count, final)
         return MetricRecord({**pooled})
 

@@ -6,6 +6,7 @@ Whoever sent it is not trusted, so nothing is converted, and what is said of a v
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Number:
 class Text:
     """Words of at most ``longest`` printable characters, or one of ``options``.
 
-    ``plain`` words have letters and digits only, ``name`` is something that a file can be called.
+    ``plain`` words have letters, digits, - and _ only, ``name`` is something that a file can be called.
     """
 
     longest: int = 100
@@ -68,12 +69,14 @@ class Text:
             return value in self.options
         if self.name and (value in ("", ".", "..") or "/" in value):
             return False
-        return len(value) <= self.longest and (value.isalnum() if self.plain else value.isprintable())
+        return len(value) <= self.longest and (
+            bool(re.fullmatch(r"[0-9A-Za-z_-]*", value)) if self.plain else value.isprintable()
+        )
 
     def __str__(self) -> str:
         if self.options:
             return f"one of {', '.join(map(repr, self.options[:NAMED]))}" + ", ..." * (len(self.options) > NAMED)
-        kind = "letters and digits" if self.plain else "printable characters"
+        kind = "letters, digits, - and _" if self.plain else "printable characters"
         return f"at most {self.longest} {kind}" + " that make no path" * self.name
 
 

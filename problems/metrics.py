@@ -1,8 +1,9 @@
 """Metrics at a site, and how the sites' aggregates are pooled without moving a single score.
 
-AUROC and average precision are scikit-learn's. A site reports its own, exactly. For the pooled ones it adds
-two histograms of its logits, one per class, on a fixed grid: the coordinator adds the histograms of all sites
-and ranks the bins. Samples of one bin count as ties.
+AUROC and average precision are scikit-learn's. A problem reports a site's own, exactly; what a hospital tells of its
+own patients is less, see `client_app.policy.coarse`. For the pooled ones it adds two histograms of its logits, one per
+class, on a fixed grid: the coordinator adds the histograms of all sites and ranks the bins. Samples of one bin count as
+ties.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from server_app.console import Progress
 
 
-def ask(config: RunConfig, exchange: Exchange) -> dict[int, Facts]:
-    """Ask every site for its facts; returns them by node. All must answer."""
+def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
+    """Ask every site for its facts; returns them by node. All must answer, and are told the run's key."""
     problem = PROBLEMS[config.problem]
 
     def check(site: Site, question: Message, answer: Message) -> None:
@@ -34,7 +34,7 @@ def ask(config: RunConfig, exchange: Exchange) -> dict[int, Facts]:
         if wrong:
             raise BadAnswerError(in_a_line(wrong))
 
-    asked = ConfigRecord({"app": fingerprint()})
+    asked = ConfigRecord({"app": fingerprint(), "run": run})
     messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
     return {
         answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))

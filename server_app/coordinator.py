@@ -113,7 +113,7 @@ def _play(
         f"Lower {strategy.step_sizes}",
         progress.say,
     )
-    sites = placed(config, ask(config, exchange))
+    sites = placed(config, ask(config, exchange, state.key))
     if state.last:
         state.require_same(sites)
         cohort = state.cohort

@@ -13,17 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config import ConfigError, RunConfig, read_overrides
+from config.resume import lasting
 from federation import RunError
 from models.storage import replacing
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-COMPUTED = {"runs-dir", "run-name", "data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
-GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
-FREE = {"resume"} | COMPUTED | GIVES_UP
-"""Keys that may change when a run goes on: where and how it is computed, whom it waits for, and when it gives up."""
 
 _locks: set[int] = set()
 
@@ -147,9 +143,9 @@ def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
         return
     if "run" not in status:
         yield "its status.json is missing or damaged, so that it cannot go on"
-    now, then = config.written(), RunConfig.parse(read_overrides([str(path / "config.toml")])).written()
+    now, then = lasting(config), lasting(RunConfig.parse(read_overrides([str(path / "config.toml")])))
     for key in [*then, *(now.keys() - then.keys())]:
-        if key not in FREE and now.get(key) != then.get(key):
+        if now.get(key) != then.get(key):
             yield (
                 f"{key} = {now.get(key)!r}, but {then.get(key)!r} in its config.toml: leave the key out, or give that "
                 "file as --run-config, too"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,12 +14,26 @@ import torch
 from torch import nn
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what tests start: in the background of a script it is ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+TARGETS = {
+    "deployments": "kills, stops and locks out real sites, for minutes: make deployments",
+    "containers": "needs a Docker engine and minutes: make containers",
+}
+"""Marks of what is not part of `make test`, and why."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `make containers` what needs a Docker engine and minutes."""
-    if "containers" not in config.getoption("markexpr"):
-        for item in items:
-            if item.get_closest_marker("containers"):
-                item.add_marker(pytest.mark.skip(reason="needs a Docker engine and minutes: make containers"))
+    """Leave to other targets of make what is theirs."""
+    for mark, reason in TARGETS.items():
+        if mark not in config.getoption("markexpr"):
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)

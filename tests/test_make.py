@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bin.run import is_path
 from config import RunConfig
 from config.tables import tables
-from keys import read_overrides
+from keys import Value, read_overrides, to_toml
+from server_app import simulate
+from tests.deployment import processes
+from tests.deployment.processes import followed, untimed
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
@@ -62,20 +66,15 @@ def test_the_experiments_for_average_precision_are_read(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) -> None:
-    keys = f'runs-dir="{tmp_path}/runs" run-name="cut" state-dir="{tmp_path}/state"'
-    job = f'problem="saddle" sites=3 rounds=1000000 {keys}'
-    command = make_command(tmp_path / "venv", f'exec {sys.executable} "$@"', job)
-    said = ""
-    with subprocess.Popen(
-        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as make:
-        assert make.stdout is not None
-        for line in make.stdout:
-            if re.match("round +3/", line) and line not in said:
-                os.killpg(make.pid, signal.SIGINT)  # as Ctrl-C does it
-            said += line
-        assert make.wait(timeout=60) != 0
+    """And it goes on, to the bits of a quiet run."""
+    job: dict[str, Value] = {"problem": "saddle", "algorithm": "codasca", "sites": 3, "rounds": 40}
+    job |= {"runs-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state"), "run-name": "cut"}
+    settings = tmp_path / "job.toml"
+    settings.write_text(to_toml(job), encoding="utf-8")
+    command = make_command(tmp_path / "venv", f'exec {sys.executable} "$@"', str(settings))
     folder = tmp_path / "runs" / "cut"
+    code, said = followed(command, folder, 3, lambda pid: os.killpg(pid, signal.SIGINT))  # as Ctrl-C does it
+    assert code != 0
     assert f"stopped; what was reached is in {folder}" in said, said
     assert not [word for word in CRASHES if word in said]
     rounds = [json.loads(line)["round"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -91,6 +90,14 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
     }
     # What the sites remembered is where the user wanted it.
     assert sorted(path.name for path in tmp_path.glob("state/run-*/*")) == [f"site-{k}.memory" for k in range(3)]
+
+    outcome = processes.simulate(tmp_path, {"resume": str(folder)}, 3)
+    assert outcome.ok, outcome.log
+    quiet = simulate(job | {"run-name": "quiet", "workers": 1})
+    assert untimed(folder) == untimed(quiet.folder)
+    model = load_file(folder / "model.safetensors")
+    assert all(np.array_equal(model[name], vector) for name, vector in quiet.arrays.items())
+    assert not list(tmp_path.glob("state/run-*"))
 
 
 @pytest.mark.slow

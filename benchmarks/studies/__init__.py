@@ -16,7 +16,7 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 EARLIER: frozenset[str] = frozenset(
     (
         *("robust-mnist", "auc-mnist", "auc-cifar10", "invariant-logistic", "auprc-mnist", "auprc-cifar10"),
-        *("omniglot-1shot", "omniglot-5shot", "codasca-mnist", "heart", "heart-personal"),
+        *("omniglot-1shot", "omniglot-5shot", "codasca-mnist", "heart-personal"),
         *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128", "deprl-speedup"),
     )
 )

@@ -66,6 +66,7 @@ def _row(tables: dict[str, Table], line: dict[str, Any]) -> None:
     where = f"{line['round']} {line['phase']}" if line["round"] else ""
     size = f"{sum(array['bytes'] for array in arrays):,}" if arrays else ""
     words = f"refused: {line['refused']}" if "refused" in line else ", ".join(line["numbers"])
+    words += f", and {line['more']} more" if "more" in line else ""
     cells = (line["time"], line["way"], line["kind"], where, "\n".join(named), size, words)
     table.add_row(*map(_printable, cells))
 

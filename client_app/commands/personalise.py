@@ -36,6 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, type=Path, help="the run folder: config.toml and model.safetensors")
     add("--data-dir", required=True, help="your data: data.csv, data.parquet, or images with labels.csv")
+    add("--study", default="", help="TOML file in which the coordinator says what the columns of your table mean")
     add("--site", default="", help="your name, for your model's file (default: the data folder's)")
     add("--state-dir", default="", help="where your model goes, into the folder models there (default: a "
         "private folder for temporary files)")  # fmt: skip
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
 
     from client_app.memory import Memory
     from client_app.personalise import FinishedRun, PersonaliseError, lines, personalise
-    from client_app.site import model_facts, provenance
+    from client_app.site import model_facts, provenance, study_of
     from config import read_overrides
     from datasets import load_site
 
@@ -67,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
     given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
     config = given.config
     torch.set_num_threads(config.threads)
-    data = load_site(replace(config.data(options.data_dir, options.label), patient=options.patient), 0, 1)
+    own_data = config.data(options.data_dir, options.label)
+    data = load_site(replace(own_data, patient=options.patient, study=study_of(options.study)), 0, 1)
     outcome = personalise(
         given,
         data,

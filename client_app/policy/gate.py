@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 import time
 from dataclasses import replace
@@ -13,23 +14,26 @@ from client_app.errors import RefusedError
 from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
 from client_app.policy.records import RunRecord
 from client_app.site import Request
+from config.resume import lasting
 from datasets import DataError
 from problems import PROBLEMS
 from problems.capabilities import ClosedFormDual
 from problems.metrics import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from flwr.app import Message
 
     from client_app.policy.records import Records, Rows
     from client_app.site import OpenSite
     from datasets import SiteData
+    from keys import Value
 
 log = logging.getLogger("edelweiss")
 
 REFUSED = "its operator refused the run"
+OTHERWISE = "what the run says of itself, of this site, or of all sites, is other than before: start a new run"
 POLL = 0.2  # seconds between two looks for the operator's decision
 
 waiting = threading.Event()
@@ -59,24 +63,15 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         When the policy is strict and something in the table may be a mistake.
     """
     policy, config = site.policy, message.content.config_records["config"]
-    if not (site.guarded or policy.asks or policy.runs_per_day):
+    if not (site.guarded or policy.asks):
         return site
+    if site.guarded and policy.strict and not site.node.names_label:
+        raise RefusedError("this site names no label column, and its rules do not let a run choose one (strict)")
     records, data = site.records, site.data() if site.guarded else None
-    record = records.run(site.run_id)
-    now = "" if data is None else site.data_hash()
-    if (record and record.data != now) or (
-        # A run that was stopped goes on under another number, and keeps its key.
-        "run" in config and records.data_of(str(config["run"]), now) != now
-    ):
-        raise RefusedError(
-            "its data have changed since the run began, or who of them is held out, so it goes no further in this run: "
-            "bring back the data and the rules as they were, or start a new run"
-        )
-    asked = hashlib.sha256(repr(sorted(site.run.flat().items())).encode()).hexdigest()
-    if record and record.asked != asked:
-        raise RefusedError("the run-config is another than when the run began: start a new run")
-    if record and record.decision == "refused":
-        raise RefusedError(REFUSED)
+    record, new = records.run(site.run_id), _as_it_is_now(site, data, _key(config))
+    # A run that was stopped goes on under another number, and keeps its key.
+    earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
+    _require_same(record, earlier, new)
     if data is not None:
         _require_enough(site, data)
     phases = site.run.strategy().phases
@@ -89,17 +84,78 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     if record is None:
         if not site.node.state_dir:
             log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
-        if policy.runs_per_day and records.today() >= policy.runs_per_day:
-            raise RefusedError(f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so")
-        shown = _shown(site, data)
-        record = RunRecord(run=str(site.run_id), began=time.time(), asked=asked, data=now, shown=shown)
-    if policy.asks:
+        record = replace(_counted(site, earlier, new), shown=_shown(site, data))
+    if policy.asks and record.decision == "waiting":
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
     opened = replace(record, decision="approved", open=True)
     records.note(_followed(opened, message, phases))  # last: else the rows are told of at the next message
     return site
+
+
+def _key(config: Mapping[str, object]) -> str:
+    """Return the run's key, if the message says it; the site's memory lies under it, so two must not look alike."""
+    key = str(config.get("run", ""))
+    if not re.fullmatch(r"[0-9A-Za-z_-]{0,64}", key):
+        raise RefusedError("the run's key is none: it must be letters and digits, at most 64")
+    return key
+
+
+def _as_it_is_now(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:
+    """Return the record of a run that begins with this message."""
+    return RunRecord(
+        run=str(site.run_id),
+        began=time.time(),
+        asked=_hash(site.run.flat()),
+        data="" if data is None else site.data_hash(),
+        key=key,
+        lasting=_hash(lasting(site.run)),
+        shown={},
+    )
+
+
+def _hash(config: Mapping[str, Value]) -> str:
+    """Return a hash of keys and values; 1 and 1.0 are the same."""
+    equal = {key: float(value) if isinstance(value, int) else value for key, value in config.items()}
+    return hashlib.sha256(repr(sorted(equal.items())).encode()).hexdigest()
+
+
+def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunRecord) -> None:
+    """Check that a run is what it was, at its beginning and before it was stopped, and that it may go on."""
+    for known in filter(None, (record, earlier)):
+        if known.data != new.data:
+            raise RefusedError(
+                "its data have changed since the run began, or who of them is held out, so it goes no further in this "
+                "run: bring back the data and the rules as they were, or start a new run"
+            )
+        if known.turned_away:
+            raise RefusedError(REFUSED)
+    if record and record.asked != new.asked:
+        raise RefusedError("the run-config is another than when the run began: start a new run")
+    if earlier and earlier.lasting != new.lasting:
+        raise RefusedError(
+            "the run has the key of an earlier one, which had another run-config: go on with the config.toml of that "
+            "one, or start a new run"
+        )
+
+
+def _counted(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRecord:
+    """Return the record of a run that begins, or goes on: then it needs no other approval.
+
+    Nor does it count again, until it has asked for as many rounds as a run may have; else a run that is stopped again
+    and again had no limit.
+    """
+    policy = site.policy
+    if earlier:
+        new = replace(new, decision=earlier.decision)
+        if not policy.most_rounds or earlier.rounds < policy.most_rounds:
+            return replace(new, began=earlier.began, rounds=earlier.rounds)
+    if site.guarded and policy.runs_per_day and site.records.today() >= policy.runs_per_day:
+        raise RefusedError(
+            f"this site takes part in {policy.runs_per_day} runs within 24 hours, and has done so (runs-per-day)"
+        )
+    return new
 
 
 def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> RunRecord:
@@ -115,13 +171,17 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
         When it is otherwise.
     """
     config = message.content.config_records["config"]
-    if "run" not in config:
+    key = str(config.get("run", ""))
+    if key and record.key not in ("", key):
+        raise RefusedError(OTHERWISE)
+    record = replace(record, key=record.key or key)
+    if "round" not in config:
         return record
     request, last = Request.of(message), message.metadata.message_type == "evaluate"
     lasting = replace(request, round=0, phase="", settled=0, evaluate=True)
     said = hashlib.sha256(repr(lasting).encode()).hexdigest()
     if record.said not in ("", said):
-        raise RefusedError("what the run says of this site, or of all sites, is other than before: start a new run")
+        raise RefusedError(OTHERWISE)
     number = int(request.round)
     place = [1, 0, 0] if last else [0, number, phases.index(request.phase)]
     digest = hashlib.blake2b(repr(sorted(config.items())).encode())
@@ -135,7 +195,8 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
             f"{'the last evaluation' if last else f'round {number}'} is over here, or was asked for otherwise: a run "
             "goes forward, and asks again what it asked before"
         )
-    return replace(record, said=said, place=place, question=question)
+    rounds = record.rounds + (place[:2] != record.place[:2])
+    return replace(record, said=said, place=place, question=question, rounds=rounds)
 
 
 def _require_enough(site: OpenSite, data: SiteData) -> None:
@@ -218,7 +279,9 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
     shown["label"] = site.node.label or run.label
     shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
-    shown["evaluates"] = no_evaluation(data, site.policy) or ", ".join(METRICS[name].label for name in problem.reports)
+    reports = ", ".join(METRICS[name].label for name in problem.reports)
+    groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
+    shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
     if facts.notes:
         shown["does otherwise"] = "; ".join(facts.notes)
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -49,6 +50,12 @@ class RunRecord:
         Where the run stands: whether it was asked for its last evaluation, the round, the place of the phase.
     question : str
         A hash of what was asked there.
+    key : str
+        What the run is called by its coordinator, also when it goes on after a stop, under another number.
+    lasting : str
+        A hash of the keys of the run-config that stay then.
+    rounds : int
+        How many were asked for, with those before a stop and those that were asked for again after it.
     until : float
         How long a message of it waits for a decision.
     shown : dict
@@ -64,8 +71,16 @@ class RunRecord:
     said: str = ""
     place: list[int] = field(default_factory=list)
     question: str = ""
+    key: str = ""
+    lasting: str = ""
+    rounds: int = 0
     until: float = 0.0
     shown: dict[str, str]
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether the operator refused it."""
+        return self.decision == "refused"
 
     @property
     def waits(self) -> bool:
@@ -85,7 +100,8 @@ class Records:
     """
 
     def __init__(self, state_dir: str, site: str = "") -> None:
-        self.folder = state_folder(state_dir) / "policy" / site.replace("/", "_")
+        self.state = state_folder(state_dir)
+        self.folder = self.state / "policy" / site.replace("/", "_")
 
     def key(self, seed: str) -> str:
         """Return the secret that decides who is held out: of the policy's seed, or one made here once.
@@ -97,34 +113,43 @@ class Records:
         """
         if seed:
             return hashlib.sha256(seed.encode()).hexdigest()
-        file = self.folder / "secret"
+        file, told = self.folder / "secret", any((self.folder / "told").glob("*.npy"))
+        if not file.exists() and told:
+            raise ConfigError(
+                "state-dir",
+                [
+                    "policy/secret in it is gone, by which was decided who is held out: bring it back, or the seed "
+                    "that your rules had. To hold out others, and forget whom was told of, remove policy/told as well"
+                ],
+            )
         if not file.exists():
             self._write(file, secrets.token_hex(32).encode(), once=True)
         if not re.fullmatch(rb"[0-9a-f]{64}", key := file.read_bytes()):
-            raise ConfigError(
-                "state-dir",
-                ["policy/secret in it is damaged: bring it back; without it others are held out"],
-            )
+            raise self._damaged(file, "others are held out")
         return key.decode()
 
     # ------------------------------------------------------------------ runs
 
     def run(self, number: int | str) -> RunRecord | None:
-        """Return what is known of a run; None for a new one."""
+        """Return what is known of a run; None for a new one.
+
+        Raises
+        ------
+        ConfigError
+            When that is damaged.
+        """
+        file = self.folder / "runs" / f"{number}.json"
         try:
-            return RunRecord(**json.loads((self.folder / "runs" / f"{number}.json").read_text(encoding="utf-8")))
+            return RunRecord(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
+        except (OSError, ValueError, TypeError):
+            raise self._damaged(file, "the site knows nothing of this run, and asks you again") from None
 
-    def data_of(self, key: str, now: str) -> str:
-        """Return the hash of the data that a run began with, by the key that it keeps when it is resumed.
-
-        If it begins now, ``now`` is noted as that.
-        """
-        file = self.folder / "runs" / f"{key.replace('/', '_')}.data"
-        if not file.exists():
-            self._write(file, now.encode(), once=True)
-        return file.read_text(encoding="ascii")
+    def begun_as(self, key: str) -> RunRecord | None:
+        """Return what is known of a run that is answered, or was turned away, by its key; what it did last."""
+        known = [record for record in self.runs() if record.key == key and (record.open or record.turned_away)]
+        return max(known, key=lambda record: (record.turned_away, record.rounds), default=None)
 
     def note(self, record: RunRecord) -> None:
         """Write what is known of a run."""
@@ -140,8 +165,10 @@ class Records:
         return sorted((record for record in found if record), key=lambda record: record.began)
 
     def today(self) -> int:
-        """Return how many runs began within 24 hours, those refused not counted."""
-        return sum(record.began > time.time() - DAY and record.decision != "refused" for record in self.runs())
+        """Return how many runs on the site's own data began within 24 hours, those refused not counted."""
+        since = time.time() - DAY
+        counted = [record for record in self.runs() if record.data and record.began > since and not record.turned_away]
+        return len({(record.key or record.run, record.began) for record in counted})  # once, if it was stopped
 
     # ------------------------------------------------------------------ whom sums were told of
 
@@ -161,7 +188,7 @@ class Records:
         """
         now = np.stack([keyed(part, key) for part in rows])
         for file in (self.folder / "told").glob(f"{kind}-*.npy"):
-            if 0 < (differ := _differ(now, np.load(file))) < fewest:
+            if 0 < (differ := _differ(now, self._read(file))) < fewest:
                 return differ
         return 0
 
@@ -172,6 +199,19 @@ class Records:
         name = f"{kind}-{hashlib.sha256(told.tobytes()).hexdigest()[:16]}.npy"
         if not (self.folder / "told" / name).exists():
             self._write(self.folder / "told" / name, _npy(told))
+
+    def _read(self, file: Path) -> Digests:
+        """Return a set of rows that was told of."""
+        with contextlib.suppress(OSError, EOFError, ValueError):
+            told: Digests = np.load(file)
+            if told.ndim == 2 and len(told) == 2 and told.dtype == np.uint64:
+                return told
+        raise self._damaged(file, "the site forgets that it told of these patients")
+
+    def _damaged(self, file: Path, loss: str) -> ConfigError:
+        """Say that a file cannot be used, by its place in the state folder, and what is lost without it."""
+        name = file.relative_to(self.state)
+        return ConfigError("state-dir", [f"{name} in it is damaged: bring it back from a copy; without it {loss}"])
 
     @staticmethod
     def _write(file: Path, content: bytes, once: bool = False) -> None:

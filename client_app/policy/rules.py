@@ -67,8 +67,10 @@ class Policy(BaseModel):
     releases: list[Annotated[str, AfterValidator(_fingerprint)]] = Field(
         [], description="versions of the app that may run here; empty: the one that is installed"
     )
-    most_rounds: Count = Field(0, description="of a run; 0: any number")
-    runs_per_day: Count = Field(0, description="how many runs may begin here within 24 hours; 0: any number")
+    most_rounds: Count = Field(200, description="of a run on the site's own data; 0: any number")
+    runs_per_day: Count = Field(
+        10, description="how many runs on its own data may begin within 24 hours; 0: any number"
+    )
     approve: Literal["always", "ask"] = Field("always", description="ask: a run waits until `python -m client_app "
                                               "approve RUN`")  # fmt: skip
     fewest_training: Fewest = Field(20, description="training samples; with fewer the site does not take part, and it "
@@ -79,7 +81,7 @@ class Policy(BaseModel):
                                     "tells this number instead of theirs")  # fmt: skip
     fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "
                                          "this number, no counts per class, and among the held-out ones no "
-                                         "evaluation")  # fmt: skip
+                                         "evaluation; others it tells in groups of so many")  # fmt: skip
     patient: str = Field("", description="the column that says whose a row is, which is then no feature; empty: rows "
                          "are told apart by their values, images by their paths")  # fmt: skip
     seed: str = Field("", description="any text: whom the site holds out follows from it; empty: from a random secret "
@@ -88,8 +90,8 @@ class Policy(BaseModel):
     folds: Annotated[Count, AfterValidator(_two_or_more)] = Field(
         0, description="allows runs with this number of folds: a cross-validation over all patients; 0: none"
     )
-    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, and what "
-                         "may be a mistake in the table")  # fmt: skip
+    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, a label "
+                         "that it would choose, and what may be a mistake in the table")  # fmt: skip
 
     @classmethod
     def read(cls, path: str) -> Policy:
@@ -152,13 +154,13 @@ class Policy(BaseModel):
                 yield f"{key} = {value!r}: this site allows {', '.join(map(repr, sorted(allowed)))}"
         if self.releases and fingerprint() not in self.releases:
             yield f"version {fingerprint()} of the app is none of the releases that this site allows"
-        if self.most_rounds and run.rounds > self.most_rounds:
-            yield f"rounds = {run.rounds}: this site allows at most {self.most_rounds} in a run"
         for key, (low, high) in self.ranges.items():
             number = value_of(run, key)
             if number is not None and not low <= number <= high:
                 yield f"{key} = {number:g}: this site allows {low:g} to {high:g}"
         if own and run.dataset == SITE:
+            if self.most_rounds and run.rounds > self.most_rounds:
+                yield f"rounds = {run.rounds}: this site allows at most {self.most_rounds} in a run (most-rounds)"
             if run.folds not in (0, self.folds):
                 other = f"folds = {self.folds}" if self.folds else "no cross-validation (folds = 0)"
                 yield f"folds = {run.folds}: who is held out is this site's decision, and it allows {other}"

@@ -39,6 +39,7 @@ class Hospital:
             "data-dir": str(self.data),
             "state-dir": str(self.state),
             "policy": site_toml(folder, **policy),
+            "label": "label" if policy.get("strict") else "",
         }
 
     def run(self, **keys: Value) -> SiteGrid:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_app.__main__ import main
-from client_app.audit import FILE, SEAL, Audit, AuditError
+from client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError
 from client_app.join import described
 from datasets import Facts
 from federation import pack
@@ -112,6 +112,21 @@ def test_what_a_coordinator_calls_things_breaks_neither_log_nor_terminal(
     printed = capsys.readouterr().out
     assert "[/x]" in printed
     assert "\x1b[2J" not in printed
+
+
+def test_names_are_cut_and_their_number_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hospital = Hospital(tmp_path, *table(60, seed=0))
+    named = {f"{'n' * 10**4}{number}\n\x1b[2J": number for number in range(300)}
+    arrays = pack({f"\x1b[2J{'a' * 10**4}{number}": torch.zeros(1) for number in range(300)})
+    with hospital.run() as grid:
+        content = RecordDict({"config": ConfigRecord({"app": fingerprint(), **named}), "a": arrays})
+        grid.send_and_receive([Message(content, 1, "train")])
+    came = lines_of(hospital.state)[0]
+    assert (len(came["arrays"]), len(came["numbers"]), came["more"]) == (MOST, MOST, 401)
+    assert all(len(name) <= LONGEST + 1 and name.isprintable() for name in came["numbers"])
+    assert all(len(a["name"]) <= LONGEST + 1 and a["name"].isprintable() for a in came["arrays"])
+    assert main(["audit", "--state-dir", str(hospital.state)]) == 0
+    assert "and 401 more" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("seal", ["", "{}", "[1]"])

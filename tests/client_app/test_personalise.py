@@ -40,6 +40,22 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[float, float]]:
 # ---------------------------------------------------------------------- what it does
 
 
+def test_a_table_in_its_own_spelling_is_read_by_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, data = finished(tmp_path), newcomer(tmp_path)
+    options = ["personalise", "--model", str(folder), "--steps", "5", "--state-dir", str(tmp_path), "--data-dir"]
+    assert main([*options, str(data)]) == 0
+    plain = said(capsys)
+    (head, *rows) = (data / "data.csv").read_text().splitlines()
+    words = [row.rpartition(",") for row in rows]
+    spelt = [f"{row},{'sick' if label == '1' else 'well'}".replace(",", ";") for row, _, label in words]
+    (data / "data.csv").write_text("\n".join([head.replace(",", ";"), *spelt]))
+    study = 'delimiter = ";"\n[label]\ncolumn = "label"\nnegative = ["well"]\npositive = ["sick"]\n'
+    study += "".join(f"[columns.{name}]\n" for name in head.split(",")[:-1])
+    (tmp_path / "study.toml").write_text(study)
+    assert main([*options, str(data), "--study", str(tmp_path / "study.toml")]) == 0
+    assert said(capsys) == plain
+
+
 @pytest.mark.parametrize(
     ("problem", "classes"),
     [("bce", 2), ("auc", 2), ("auc-margin", 2), ("auprc", 2), ("cross-entropy", 3), ("fair", 3)],

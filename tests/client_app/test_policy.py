@@ -60,6 +60,7 @@ def test_the_file_is_shared_with_other_readers(tmp_path: Path) -> None:
     assert Policy.read(str(path)) == Policy.read("")
     defaults = Policy.read("")
     assert (defaults.fewest_training, defaults.fewest_held_out, defaults.fewest_of_each_class) == (20, 10, 5)
+    assert (defaults.most_rounds, defaults.runs_per_day) == (200, 10)
 
 
 # ---------------------------------------------------------------------- what a run may be
@@ -123,8 +124,10 @@ def test_a_policy_holds_for_simulated_parts_too_but_its_minima_do_not(tmp_path: 
         facts = told(grid)
         assert isinstance(facts, Facts)
         assert (facts.notes, (tmp_path / "state").exists()) == ((), False)
-    with SiteGrid(site_job(tmp_path, **job), [site(most_rounds=1)]) as grid:
-        assert "at most 1" in str(told(grid))
+    with SiteGrid(site_job(tmp_path, **job), [site(algorithms=["fedavg"])]) as grid:
+        assert "this site allows 'fedavg'" in str(told(grid))
+    with SiteGrid(site_job(tmp_path, rounds=1000, **job), [site(runs_per_day=1)]) as grid:
+        assert isinstance(told(grid), Facts), "as many rounds and runs of public data as there may be"
     saddle = run_config(saddle_job(tmp_path, sites=1))
     with SiteGrid(saddle, [site(models=["mlp"])]) as grid:
         assert isinstance(told(grid), Facts), "a problem without a network has no model to forbid"

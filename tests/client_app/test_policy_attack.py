@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 
+from client_app.__main__ import main
 from config import RunConfig
 from datasets import Facts, load_site
 from datasets.files import Places
@@ -20,7 +21,7 @@ from datasets.identity import held_out_by
 from datasets.site import read_site
 from datasets.sources import SOURCES
 from keys import Value
-from tests.client_app.policies import Hospital, train
+from tests.client_app.policies import Hospital, told, train
 from tests.server_app.sites import images, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
@@ -226,3 +227,35 @@ def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
     assert len(secret.read_text()) == 64
     seeded = [Hospital(tmp_path / name, features, labels, seed="x").described() for name in "cd"]
     assert seeded[0] == seeded[1]
+
+
+def test_a_secret_that_is_gone_is_missed(tmp_path: Path) -> None:
+    """Another one would hold out others, and nobody would know whom was told of."""
+    hospital = Hospital(tmp_path, *table(80, seed=0))
+    before = hospital.described()
+    kept = (hospital.state / "policy" / "secret").read_text()
+    (hospital.state / "policy" / "secret").unlink()
+    assert "policy/secret in it is gone" in str(hospital.described())
+    assert not (hospital.state / "policy" / "secret").exists()
+    (hospital.state / "policy" / "secret").write_text(kept)
+    assert hospital.described() == before
+
+
+@pytest.mark.parametrize("file", ["runs/*.json", "told/train-*.npy"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\x93NUMPY\x01\x00", b"[1]", b"\xff" * 300])
+def test_a_damaged_file_is_named_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: bytes
+) -> None:
+    hospital = Hospital(tmp_path, *table(80, seed=0))
+    with hospital.run() as grid:
+        assert isinstance(told(grid), Facts)
+        (path,) = (hospital.state / "policy").glob(file)
+        path.write_bytes(content)
+        of_a_run = file.startswith("runs")
+        for said in ([told(grid)] if of_a_run else []) + [hospital.described()]:
+            assert f"policy/{path.parent.name}/{path.name} in it is damaged: bring it back" in str(said)
+            assert str(tmp_path) not in str(said)
+    assert path.read_bytes() == content
+    if of_a_run:
+        assert main(["runs", "--state-dir", str(hospital.state)]) == 2
+        assert f"{path.name} in it is damaged" in capsys.readouterr().err

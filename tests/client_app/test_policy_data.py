@@ -125,6 +125,24 @@ def test_what_may_be_a_mistake_is_warned_of_and_refused_if_strict(
     assert "marker" not in str(answer)
 
 
+@pytest.mark.parametrize("names", ["label", "study", ""])
+def test_a_strict_site_lets_no_run_choose_its_label(tmp_path: Path, names: str) -> None:
+    """A feature as the label: the counts and the model of it would be of something that nobody agreed on."""
+    hospital = Hospital(tmp_path, *table(90, seed=0), strict=True, seed="a")
+    (tmp_path / "study.toml").write_text(STUDY)
+    named = {"label": "label"} if names == "label" else {"study": f"{tmp_path}/study.toml"} if names else {}
+    hospital.node |= {"label": "", **named}
+    said = hospital.described(label="marker_0")
+    assert isinstance(said, Facts) == bool(named)
+    assert named or "names no label column" in str(said)
+    site_toml(tmp_path, seed="a")
+    hospital.node["label"] = ""
+    assert isinstance(hospital.described(), Facts)
+
+
+STUDY = "[label]\ncolumn = 'label'\nnegative = ['0']\npositive = ['1']\n[columns.marker_0]\n[columns.marker_1]\n"
+
+
 def test_a_good_table_raises_no_doubts_and_rows_that_repeat_do(tmp_path: Path) -> None:
     features, labels = table(60, seed=0)
     features[:, 1] = np.arange(60) % 7

@@ -137,9 +137,7 @@ def test_a_study_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, 
 
 @pytest.mark.parametrize("hospital", HOSPITALS)
 @pytest.mark.parametrize("header", [True, False])
-def test_uci_files_are_read_as_they_are_downloaded(
-    tmp_path: Path, data_root: str, hospital: str, header: bool
-) -> None:
+def test_uci_files_are_read_as_they_are_downloaded(tmp_path: Path, data_root: str, hospital: str, header: bool) -> None:
     """With and without the line of names that some copies have; the numbers are those of an independent reading."""
     file = Path(data_root) / "heart_disease" / f"{hospital}.data"
     lines = [line for line in file.read_text().splitlines() if not line.startswith("age")]

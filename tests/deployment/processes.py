@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -91,6 +92,27 @@ def deployment(
             node.terminate()
 
 
+def followed(
+    command: list[str], folder: Path, rounds: int, then: Callable[[int], None] = lambda pid: None
+) -> tuple[int, str]:
+    """Run a command in a session of its own; after so many rounds call ``then`` with its pid.
+
+    The run folder tells of them: what a run says reaches us later, on a busy machine when it is over. Returns the exit
+    code and all that the command said.
+    """
+    lines = folder / "metrics.jsonl"
+    with tempfile.TemporaryFile("w+") as said:
+        whole: dict[str, Any] = {"cwd": REPO, "stdout": said, "stderr": said, "start_new_session": True}
+        with subprocess.Popen(command, **whole) as process:
+            until(
+                lambda: process.poll() is not None or (lines.read_text().count("\n") if lines.exists() else 0) >= rounds
+            )
+            then(process.pid)
+            code = process.wait(timeout=RUN_TIMEOUT)
+        said.seek(0)
+        return code, said.read()
+
+
 def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, timeout: float = RUN_TIMEOUT) -> Outcome:
     """Run one job in Flower's simulation as `make run` does, through bin/run.py."""
     settings = folder / "simulate.toml"
@@ -105,6 +127,32 @@ def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, tim
         return Outcome("timeout", f"not done after {timeout} s", str(expired.stdout))
     status = "finished:completed" if run.returncode == 0 else "finished:failed"
     return Outcome(status, "" if run.returncode == 0 else run.stdout.strip().splitlines()[-1], run.stdout)
+
+
+def answers(*command_lines: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of ``python -m client_app`` for each of these, from one interpreter.
+
+    Of its own, because it changes how a process logs; one, because it takes seconds to import everything.
+    """
+    words = [sys.executable, "-c", CALLS, json.dumps([[*map(str, line)] for line in command_lines])]
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    return [(code, out, err) for code, out, err in json.loads(done.stdout)]
+
+
+CALLS = """
+import contextlib, io, json, sys
+from client_app.__main__ import main
+found = []
+for line in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            code = main(line)
+        except SystemExit as end:
+            code = end.code
+    found.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(found))
+"""
 
 
 def process_logs(folder: Path) -> str:

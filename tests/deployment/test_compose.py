@@ -106,7 +106,7 @@ def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tm
     assert "bring ca.key back" in refusal.value.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
     tmp_path: Path, certificates: Path
 ) -> None:

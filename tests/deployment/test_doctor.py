@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from bin.run import free_port
-from server_app.submission import REPO, flower_environment
-from tests.deployment.processes import Guarded
+from server_app.submission import flower_environment
+from tests.deployment.processes import Guarded, answers
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deployments
 
 
-def doctor(*options: str) -> tuple[int, dict[str, str]]:
-    """Return the exit code, and each line by what it is about."""
-    command = [sys.executable, "-m", "client_app", "doctor", *options]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
-    assert "Traceback" not in done.stderr, done.stderr
-    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    return done.returncode, {about: f"{level} {text}" for level, about, text in lines}
+Found = tuple[int, dict[str, str]]
+
+
+def doctor(options: Mapping[str, str], *changes: Mapping[str, str]) -> list[Found]:
+    """Return the exit code, and each line by what it is about, for each change of the options."""
+
+    def read(code: int, said: str) -> Found:
+        lines = [line.split(maxsplit=2) for line in said.splitlines()]
+        return code, {about: f"{level} {text}" for level, about, text in lines}
+
+    calls = [["doctor", *(f"--{key}={value}" for key, value in {**options, **changed}.items())] for changed in changes]
+    return [read(code, said) for code, said, _ in answers(*calls)]
 
 
 @pytest.fixture
@@ -46,13 +51,10 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     command = ["flwr", "supernode", "register", f"{made}/public/hospital-c.pub"]
     subprocess.run(command, env=flower_environment(home), check=True, capture_output=True)
     good = {"superlink": f"127.0.0.1:{guarded.fleet}", "root-certificates": f"{made}/ca.crt"}
-    good |= {"key": f"{made}/hospital-c.key", "data-dir": str(data), "state-dir": str(tmp_path / "state")}
+    good |= {"key": f"{made}/hospital-c.key", "data-dir": str(data), "label": "label"}
+    good |= {"state-dir": str(tmp_path / "state")}
 
-    def found(**changed: str) -> tuple[int, dict[str, str]]:
-        options = good | {key.replace("_", "-"): value for key, value in changed.items()}
-        return doctor(*(f"--{key}={value}" for key, value in options.items()))
-
-    code, lines = found()
+    [(code, lines)] = doctor(good, {})
     assert code == 0, lines
     assert lines["key"] == "ok registered at the coordinator, and not in use"
     assert lines["data"] == "ok 40 samples, 20 positive, 2 features; 0 values missing"
@@ -60,16 +62,16 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
 
     (data / "data.csv").write_text("age,dose,label\n1,x,0\n")
     host = os.uname().nodename
-    here = {"state_dir": f"{data}/data.csv/state", "device": "cuda:7"}
-    for words, changed in (
+    here = {"state-dir": f"{data}/data.csv/state", "device": "cuda:7"}
+    cases: list[tuple[dict[str, str], dict[str, str]]] = [
         ({"name": "cannot be resolved", "state": "cannot be written", "device": "CUDA devices", "data": "'dose'"},
          {"superlink": "nowhere.invalid:9092", **here}),
         ({"port": "does not take connections"}, {"superlink": f"127.0.0.1:{free_port()}"}),
         ({"TLS": f"not for {host}"}, {"superlink": f"{host}:{guarded.fleet}"}),
-        ({"TLS": "get the ca.crt of this"}, {"root_certificates": f"{guarded.folder}/others/ca.crt"}),
+        ({"TLS": "get the ca.crt of this"}, {"root-certificates": f"{guarded.folder}/others/ca.crt"}),
         ({"key": "not registered"}, {"key": f"{made}/hospital-b.key"}),
-    ):  # fmt: skip
-        code, lines = found(**changed)
+    ]  # fmt: skip
+    for (words, _), (code, lines) in zip(cases, doctor(good, *(changed for _, changed in cases)), strict=True):
         assert code == 1
         for about, word in words.items():
             assert lines[about].startswith("error"), lines

@@ -1,118 +1,124 @@
-"""Sites and the SuperLink are killed and held up at random moments of a run: the same bits, or a run that goes on.
+"""Hospitals, the coordinator and the SuperLink are killed or held up at random moments of a run: the same bits.
 
-A SuperLink takes a site that was killed for alive for a minute, so each kill costs one: EDELWEISS_KILLS says how many.
+A SuperLink takes what was killed for alive for a minute, so each moment costs two: EDELWEISS_KILLS says how many.
 
-    EDELWEISS_KILLS=6 make test PYTEST='-p no:xdist tests/deployment/test_kills.py'
+    EDELWEISS_KILLS=30 make deployments PYTEST='-n 4 -k random_moment'
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from subprocess import Popen
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from config import RunConfig
-from keys import Value
-from server_app.submission import submit, with_resumed
+from keys import Value, with_resumed
+from server_app.submission import Outcome, submit
 from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table
 
-KILLS = int(os.environ.get("EDELWEISS_KILLS", "0"))
-HELD_UP = 90.0  # seconds; the SuperLink gives a site up after 60
+MOMENTS = int(os.environ.get("EDELWEISS_KILLS", "0"))
+HELD_UP = 90.0  # seconds; the SuperLink gives up after 60 what it does not hear of
+ROUNDS = 40
+TRIES = 4
 
-pytestmark = pytest.mark.skipif(not KILLS, reason="takes minutes: EDELWEISS_KILLS says how many processes to kill")
+pytestmark = [
+    pytest.mark.deployments,
+    pytest.mark.skipif(not MOMENTS, reason="takes minutes: EDELWEISS_KILLS says at how many random moments to kill"),
+]
 
 JOB: dict[str, Value] = {"algorithm": "codasca", "problem": "auc", "dataset": "site", "model": "mlp", "hidden": 8}
-JOB |= {"sites": len(HOSPITALS), "local-steps": 30, "workers": 1, "device": "cpu"}
+JOB |= {"sites": len(HOSPITALS), "rounds": ROUNDS, "local-steps": 30, "workers": 1, "device": "cpu"}
 SECRET = "0badc0de" * 8
+HOME = "/etc/flower"
 
 
-def quiet_run(folder: Path, rounds: int) -> Path:
-    """Run undisturbed, in the local engine; return the run folder."""
-    for seed, name in enumerate(HOSPITALS):
-        write_table(folder / name / "data", *table(200, seed))
-    nodes = [with_secret(name, folder / name / "data", folder / f"quiet-{name}", SECRET) for name in HOSPITALS]
-    return run_at(RunConfig.parse(JOB | {"rounds": rounds, "runs-dir": str(folder / "quiet")}), nodes).folder
+class Federation:
+    """A coordinator and its hospitals, of which each may be killed, held up and started again."""
+
+    def __init__(self, folder: Path, certificates: Path, stack: ExitStack) -> None:
+        self.host, self.stack = Host(folder, certificates), stack
+        self.processes: dict[str, Popen[str]] = {}
+        for name in HOSPITALS:
+            with_secret(name, folder / name / "data", self.host.folder(name, "/state"), SECRET)
+        self.start("superlink", "serverapp")
+        for name in HOSPITALS:
+            self.host.flower("supernode", "register", f"/public/{name}.pub")
+        self.start(*HOSPITALS)
+
+    @property
+    def results(self) -> Path:
+        """The folder of the run."""
+        return self.host.folder("serverapp", "/results") / "runs" / "it"
+
+    def start(self, *services: str) -> None:
+        """Start what does not run, as Docker does."""
+        for name in services:
+            if name not in self.processes or self.processes[name].poll() is not None:
+                self.processes[name] = self.stack.enter_context(self.host.up(name))
+
+    def submit(self) -> Outcome:
+        """Submit the run, or let it go on if there is something to go on from."""
+        job = JOB | {"run-name": "it"}
+        if (self.results / "status.json").exists():
+            job = with_resumed({"resume": str(self.results)})
+        return submit(self.host.folder("flower", HOME), self.host.environment("flower"), job, timeout=RUN_TIMEOUT)
+
+    def pid(self, victim: str) -> int | None:
+        """Whom to kill; a coordinator that has not said who it is cannot be."""
+        if victim != "serverapp":
+            return self.processes[victim].pid
+        status = self.results / "status.json"
+        return int(json.loads(status.read_text())["process"]) if status.exists() else None
 
 
-def joined(host: Host, folder: Path, stack: ExitStack) -> None:
-    """Start the coordinator and register the hospitals."""
-    for name in HOSPITALS:
-        with_secret(name, folder / name / "data", host.folder(name, "/state"), SECRET)
-    stack.enter_context(host.up("superlink"))
-    stack.enter_context(host.up("serverapp"))
-    for name in HOSPITALS:
-        host.flower("supernode", "register", f"/public/{name}.pub")
+@pytest.mark.parametrize("seed", range(MOMENTS))
+def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
+    """Whoever it meets, the run ends by itself, or who submitted it is told so and it goes on: to the same bits."""
+    random = np.random.default_rng(seed)
+    victim = str(random.choice([*HOSPITALS, *["serverapp", "superlink"] * 2]))
+    blow = signal.SIGSTOP if random.integers(2) else signal.SIGKILL
+    answers, moment = int(random.integers(1, ROUNDS)), random.uniform(0, 0.5)  # so many, and so many seconds
+    for number, name in enumerate(HOSPITALS):
+        write_table(tmp_path / name / "data", *table(200, number))
+    nodes = [with_secret(name, tmp_path / name / "data", tmp_path / f"quiet-{name}", SECRET) for name in HOSPITALS]
+    quiet = run_at(RunConfig.parse(JOB | {"runs-dir": str(tmp_path / "quiet")}), nodes).folder
 
-
-def assert_same(host: Host, quiet: Path) -> None:
-    """Compare a run with the undisturbed one."""
-    (folder,) = host.folder("serverapp", "/results").glob("runs/*")
-    assert untimed(folder) == untimed(quiet)
-    models = [load_file(place / "model.safetensors") for place in (folder, quiet)]
-    assert all(np.array_equal(models[0][name], vector) for name, vector in models[1].items())
-
-
-def test_sites(tmp_path: Path, certificates: Path) -> None:
-    rounds = 12 * KILLS
-    quiet, random = quiet_run(tmp_path, rounds), np.random.default_rng(KILLS)
     with ExitStack() as stack:
-        host = Host(tmp_path, certificates)
-        joined(host, tmp_path, stack)
-        processes = {name: stack.enter_context(host.up(name)) for name in HOSPITALS}
-        arguments = host.folder("flower", "/etc/flower"), host.environment("flower"), JOB | {"rounds": rounds}
-        run = stack.enter_context(ThreadPoolExecutor(1)).submit(submit, *arguments, timeout=KILLS * RUN_TIMEOUT)
-        for kill in range(KILLS):
-            victim = HOSPITALS[int(random.integers(len(HOSPITALS)))]
-            before = answered(host, victim)
-            wait_until(run, lambda victim=victim, before=before: answered(host, victim) > before)  # type: ignore[misc]
-            time.sleep(random.uniform(0, 2))
-            if run.done():
-                break
-            if kill % 2:
-                os.kill(processes[victim].pid, signal.SIGSTOP)
-                time.sleep(HELD_UP)
-                os.kill(processes[victim].pid, signal.SIGCONT)
-            else:
-                processes[victim].kill()
-                processes[victim].wait(timeout=START_TIMEOUT)
-                processes[victim] = stack.enter_context(host.up(victim))
-        outcome = run.result()
-        for process in processes.values():
+        federation = Federation(tmp_path, certificates, stack)
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        run = pool.submit(federation.submit)
+        wait_until(run, lambda: answered(federation.host, HOSPITALS[0]) >= answers)
+        time.sleep(moment)
+        if pid := federation.pid(victim):
+            with suppress(ProcessLookupError):  # the run was over before
+                os.kill(pid, blow)
+                if blow == signal.SIGSTOP:
+                    time.sleep(HELD_UP)
+                    os.kill(pid, signal.SIGCONT)
+                elif victim in federation.processes:
+                    federation.processes[victim].wait(timeout=START_TIMEOUT)
+                    federation.start(*federation.processes)
+        said = [outcome := run.result()]
+        while not outcome.ok and len(said) < TRIES:
+            assert outcome.why
+            federation.start(*federation.processes)
+            said.append(outcome := federation.submit())
+        for process in federation.processes.values():
             process.terminate()
-    assert outcome.ok, f"{outcome.status}: {outcome.details}\n{outcome.log}{process_logs(tmp_path)}"
-    assert_same(host, quiet)
-
-
-def test_the_superlink(tmp_path: Path, certificates: Path) -> None:
-    """With it the run ends, and says so; when it is back, sites join by themselves and the run goes on."""
-    rounds = 20
-    quiet = quiet_run(tmp_path, rounds)
-    home = "/etc/flower"
-    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
-        host = Host(tmp_path, certificates)
-        with ExitStack() as first:
-            joined(host, tmp_path, first)
-            processes = [stack.enter_context(host.up(name)) for name in HOSPITALS]
-            job = JOB | {"rounds": rounds, "run-name": "it"}
-            run = pool.submit(submit, host.folder("flower", home), host.environment("flower"), job, timeout=RUN_TIMEOUT)
-            wait_until(run, lambda: answered(host, HOSPITALS[0]) > 5)
-        # Both ended with the block, in the middle of a round.
-        assert run.exception(timeout=RUN_TIMEOUT) or not run.result().ok
-        folder = host.folder("serverapp", "/results") / "runs" / "it"
-        stack.enter_context(host.up("superlink"))
-        stack.enter_context(host.up("serverapp"))
-        going_on = with_resumed({"resume": str(folder)})
-        outcome = submit(host.folder("flower", home), host.environment("flower"), going_on, timeout=RUN_TIMEOUT)
-        for process in processes:
-            process.terminate()
-    assert outcome.ok, f"{outcome.status}: {outcome.details}\n{outcome.log}{process_logs(tmp_path)}"
-    assert_same(host, quiet)
+    about = f"{victim}, {blow.name} after {answers} answers and {moment:.2f} s: {[each.why for each in said[:-1]]}"
+    print(about)
+    assert outcome.ok, f"{about}\n{outcome.log}{process_logs(tmp_path)}"
+    assert untimed(federation.results) == untimed(quiet), about
+    models = [load_file(place / "model.safetensors") for place in (federation.results, quiet)]
+    assert all(np.array_equal(models[0][name], vector) for name, vector in models[1].items()), about

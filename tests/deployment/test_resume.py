@@ -6,11 +6,8 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import tomllib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,12 +18,11 @@ from safetensors.numpy import load_file
 
 from keys import Value, to_toml
 from server_app import simulate
-from server_app.submission import REPO
 from tests.deployment import processes
-from tests.deployment.processes import RUN_TIMEOUT, until
+from tests.deployment.processes import followed
 from tests.server_app.sites import saddle_job
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_runs_on")]
+pytestmark = [pytest.mark.deployments, pytest.mark.usefixtures("nothing_runs_on")]
 
 SITES, ROUNDS = 2, 25
 
@@ -35,27 +31,6 @@ def job(folder: Path, name: str, **keys: Value) -> dict[str, Value]:
     """A run of an algorithm that remembers."""
     found = saddle_job(folder, algorithm="codasca", sites=SITES, state_dir=str(folder / "state"), run_name=name, **keys)
     return {key: value for key, value in found.items() if not key.startswith("local-sgda.")}
-
-
-def followed(command: list[str], folder: Path, rounds: int, then: Callable[[int], None]) -> tuple[int, str]:
-    """Run a command in a session of its own; after so many rounds ``then`` is called, with its pid.
-
-    The run folder tells of them: what a run says reaches us later, on a busy machine when it is over. Returns the exit
-    code and all that the command said.
-    """
-    with tempfile.TemporaryFile("w+") as said:
-        with subprocess.Popen(command, cwd=REPO, stdout=said, stderr=said, text=True, start_new_session=True) as process:
-            until(lambda: process.poll() is not None or rounds_of(folder) >= rounds)
-            then(process.pid)
-            code = process.wait(timeout=RUN_TIMEOUT)
-        said.seek(0)
-        return code, said.read()
-
-
-def rounds_of(folder: Path) -> int:
-    """How many rounds a run folder knows of."""
-    lines = folder / "metrics.jsonl"
-    return lines.read_text().count("\n") if lines.exists() else 0
 
 
 def assert_same(folder: Path, quiet: Path) -> None:
@@ -88,7 +63,7 @@ def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
             os.kill(status(folder)["process"], signal.SIGKILL)
             # The SuperLink takes a minute to notice; the run can go on before that.
             go_on = [*submit, "--run-config", f'resume="{folder}"']
-            resumed.append(executor.submit(followed, go_on, folder, 0, lambda _: None))
+            resumed.append(executor.submit(followed, go_on, folder, 0))
 
         code, said = followed([*submit, "--run-config", str(settings)], folder, 1, kill)
         assert code == 1, said
@@ -99,18 +74,3 @@ def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
         assert said.splitlines()[-1] == f"results: {folder}"
     assert_same(folder, simulate(job(tmp_path, "quiet", rounds=ROUNDS)).folder)
     assert not list(tmp_path.glob("state-*/run-*"))
-
-
-def test_a_simulation_that_is_interrupted(tmp_path: Path) -> None:
-    settings = tmp_path / "job.toml"
-    settings.write_text(to_toml(job(tmp_path, "cut", rounds=ROUNDS)))
-
-    folder = tmp_path / "runs" / "cut"
-    command = [sys.executable, "bin/run.py", "--run-config", str(settings)]
-    code, said = followed(command, folder, 3, lambda pid: os.killpg(pid, signal.SIGINT))  # as Ctrl-C does it
-    assert code == 130, said
-    assert status(folder)["status"] == "stopped", said
-    outcome = processes.simulate(tmp_path, {"resume": str(folder)}, SITES)
-    assert outcome.ok, outcome.log
-    assert_same(folder, simulate(job(tmp_path, "quiet", rounds=ROUNDS)).folder)
-    assert not list(tmp_path.glob("state/run-*"))

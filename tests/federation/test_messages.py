@@ -173,7 +173,7 @@ QUESTIONS: list[tuple[str, object, str]] = [
     ("phase", "dual", "phase = 'dual': must be one of 'train'"),
     ("site", 3, "site = 3: must be an integer >= 0 and <= 2"),
     ("name", "../../evil", "name = '../../evil': must be"),
-    ("run", "../x", "run = '../x': must be at most 64 letters and digits"),
+    ("run", "../x", "run = '../x': must be at most 64 letters, digits, - and _"),
     ("settled", 2, "settled = 2: must be an integer >= 0 and <= 1"),
     ("prior", 0.0, "prior = 0.0: must be a finite number"),
     ("prior", 1.0, "prior = 1.0: must be a finite number"),

@@ -70,6 +70,13 @@ def test_a_network_that_diverges_names_its_loss(tmp_path: Path, where_evaluated:
         simulate(job(tmp_path, rounds=30) | keys)
 
 
+def test_a_final_model_that_only_sites_evaluate_is_held_against_the_bound(tmp_path: Path) -> None:
+    keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 10.0, "central-test": False}
+    keys |= {"algorithm": "codasca", "codasca.server-lr": 30.0, "evaluate-every": 0}
+    with pytest.raises(RunError, match="round 6 of 6: the run diverges:\n  site 'site-0' says that the loss"):
+        simulate(job(tmp_path, rounds=6) | keys)
+
+
 def test_the_bound_must_be_positive() -> None:
     with pytest.raises(ConfigError, match=r"loss-bound = 0\.0: input should be greater than 0"):
         simulate({"loss-bound": 0.0})

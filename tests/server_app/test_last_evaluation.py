@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, Error, Message
 from rich.console import Console
 
+from client_app.app import call
 from config import RunConfig
+from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
@@ -32,3 +35,18 @@ def test_the_last_evaluation_is_announced_and_on_a_terminal_counted(
     assert counted == sorted(set(counted))
     assert (counted[:1], counted[-1:]) == (([0], [5]) if terminal else ([], []))
     assert ("at 5 sites" in rest) == terminal
+
+
+def test_a_site_that_is_missing_by_then_costs_its_line_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def failing(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "evaluate" and message.metadata.dst_node_id == 2:
+            return Message(Error(0, "it broke"), reply_to=message)
+        return call(message, context)
+
+    monkeypatch.setattr("server_app.local.call", failing)
+    result = simulate(saddle_job(tmp_path, sites=3, rounds=2))
+    assert set(result.metrics[-1]["sites"]) == {"site-0", "site-2"}
+    assert set(result.metrics[0]["sites"]) == {"site-0", "site-1", "site-2"}

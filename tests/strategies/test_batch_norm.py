@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from torch import nn
 
 from client_app.site import cached_problem
+from federation import unpack
+from keys import Value
 from models import networks
 from problems import PROBLEMS
 from server_app import Result, simulate
+from server_app.local import LocalGrid
 from strategies import ALGORITHMS, can_solve
 
 SOLVED = {
@@ -35,13 +39,18 @@ def a_small_network_with_statistics(monkeypatch: pytest.MonkeyPatch) -> Iterator
     cached_problem.cache_clear()
 
 
-def run(folder: Path, algorithm: str, bn: str, workers: int = 1) -> Result:
+def job_of(folder: Path, algorithm: str, bn: str) -> dict[str, Value]:
     """Two rounds on unscaled features; with half of the sites in each where the algorithm can do with them."""
-    keys = {"algorithm": algorithm, "problem": SOLVED[algorithm], "model": "linear", "sites": 4, "rounds": 2, "bn": bn}
+    keys: dict[str, Value] = {"algorithm": algorithm, "problem": SOLVED[algorithm], "model": "linear", "bn": bn}
+    keys |= {"sites": 4, "rounds": 2}
     keys |= {"local-steps": 1 if algorithm == "npa" else 2, "batch-size": 8, "partition": "iid", "device": "cpu"}
-    keys |= {"standardise": False, "central-test": False, "evaluate-every": 0, "workers": workers, "loss-bound": 1e30}
+    keys |= {"standardise": False, "central-test": False, "evaluate-every": 0, "loss-bound": 1e30}
     keys |= {"fraction": 0.5 if ALGORITHMS[algorithm].partial else 1.0, "runs-dir": str(folder)}
-    return simulate(keys)
+    return keys
+
+
+def run(folder: Path, algorithm: str, bn: str, workers: int = 1) -> Result:
+    return simulate(job_of(folder, algorithm, bn) | {"workers": workers})
 
 
 @pytest.mark.parametrize("algorithm", SOLVED)
@@ -52,6 +61,28 @@ def test_they_are_averaged_or_stay_at_the_sites(algorithm: str, tmp_path: Path) 
     local = run(tmp_path, algorithm, "local")
     # The coordinator has those that all began with: what a site starts from that is new, or has lost its memory.
     np.testing.assert_array_equal(local.arrays["buffers"], start)
+
+
+def test_their_average_has_the_weights_of_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites of very different sizes: the statistics that a run returns are the mean by samples, as x is."""
+    pull, replies = LocalGrid.pull_messages, []
+
+    def noting(grid: LocalGrid, identifiers: Iterable[str]) -> Iterable[Message]:
+        answers = list(pull(grid, identifiers))
+        replies.extend(answers)
+        return answers
+
+    monkeypatch.setattr(LocalGrid, "pull_messages", noting)
+    keys: dict[str, Value] = {"weighting": "examples", "partition": "dirichlet", "rounds": 1, "fraction": 1.0}
+    keys["workers"] = 1
+    averaged = simulate({**job_of(tmp_path, "fedavg", "average"), **keys})
+    contents = [reply.content for reply in replies]
+    weights = [content["facts"]["examples"] for content in contents if "facts" in content.config_records]
+    sent = [unpack(content["arrays"]) for content in contents if "arrays" in content.array_records]
+    assert max(weights) > 2 * min(weights)
+    for name in ("x", "buffers"):
+        expected = np.average([arrays[name].numpy() for arrays in sent], axis=0, weights=weights)
+        np.testing.assert_allclose(averaged.arrays[name], expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "codasca", "cdma"])

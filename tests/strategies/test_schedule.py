@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from federation import Stages, Turn
+from federation.output import Output
 from strategies.codasca import Codasca
 from strategies.fedavg import FedAvg
 from tests.reference.algorithms import TRIFLE, plan
@@ -107,3 +108,7 @@ def test_an_algorithms_fields_are_its_stages() -> None:
 def test_a_stage_has_a_round_at_least_however_long_a_round_is() -> None:
     stages = Stages(local_steps=10**7, iterations=1)  # 10⁻⁷ rounds, less than what is forgiven for rounding
     assert [stages.turn(r, 3).stage for r in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_round_that_is_drawn_may_be_any_of_them() -> None:
+    assert {Output("random", 3, seed).drawn for seed in range(50)} == {1, 2, 3}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
 from federation import pack, size, unpack
+from federation.wire import not_finite
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
 
@@ -79,3 +82,9 @@ def test_size_counts_the_vectors_alone(dtype: torch.dtype) -> None:
 
 def test_an_empty_record_is_an_empty_dictionary() -> None:
     assert unpack(pack({})) == {}
+
+
+def test_numbers_whose_sum_overflows_are_no_infinities() -> None:
+    large, broken = torch.full((4,), 3e38), torch.tensor([3e38, math.nan])
+    assert not large.sum().isfinite()
+    assert not_finite({"large": large, "broken": broken, "far": -torch.full((1,), math.inf)}) == ["broken", "far"]

@@ -1,0 +1,181 @@
+"""What an evaluation tells of single patients: much, as a problem reports it; next to nothing, as a hospital does."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_app.policy.coarse import coarse, dealt, merged, rounded
+from datasets import Cohort, DataConfig, load_site
+from models import Architecture
+from problems import PROBLEMS, Setting
+from problems.metrics import BINS, LIMIT, histogram, pool, ranking
+from tests.client_app.policies import Hospital, train
+from tests.server_app.sites import FEATURES, table, write_table
+
+KEY = "0badc0de" * 8
+FEWEST = 5
+
+
+def reading(feature: int, times: float, less: float) -> torch.Tensor:
+    """A linear model whose score is a feature, so many times, and less a number; then a and b."""
+    x = torch.zeros(FEATURES + 3)
+    x[feature], x[FEATURES] = times, -less
+    return x
+
+
+def answered(hospital: Hospital, model: torch.Tensor, **keys: Any) -> dict[str, Any]:
+    """Return what a hospital tells of a model, in a run of its own."""
+    with hospital.run(**keys) as grid:
+        assert train(grid, model=model) == ""
+        return dict(grid.answers[-1].content.metric_records["metrics"])
+
+
+def held_out(folder: Path, key: str = KEY) -> tuple[Any, np.ndarray]:
+    """Return a hospital's data, and the rows that it holds out."""
+    data = load_site(DataConfig(dataset="site", data_dir=str(folder), key=key), 0, 1)
+    return data, data.held_out.inputs[data.held_out.rows].numpy()
+
+
+def alone(scores: list[int]) -> list[float]:
+    """Return the scores of patients who have a bin to themselves, or share it with few."""
+    return [(b + 0.5) * 2 * LIMIT / BINS - LIMIT for b, count in enumerate(scores) if 0 < count < FEWEST]
+
+
+def test_the_histogram_reads_patients_out_without_the_rules_and_none_with_them(tmp_path: Path) -> None:
+    """A model that is one feature: its histogram is the list of the held-out patients' values of that feature."""
+    features, labels = table(400, seed=0)
+    model = reading(2, 1, 0)
+    found = {}
+    for name, fewest in {"without": 1, "with": FEWEST}.items():
+        hospital = Hospital(tmp_path / name, features, labels, seed="a", fewest_of_each_class=fewest)
+        told = answered(hospital, model)
+        found[name] = alone(told["positive-scores"]) + alone(told["negative-scores"])
+        assert sum(told["positive-scores"]) == told["positives"]
+        assert sum(told["negative-scores"]) == told["n"] - told["positives"]
+        assert fewest == 1 or told["auroc"] == pool([told])["auroc"], "nor is more told by what follows from it"
+    assert len(found["without"]) > 40
+    assert all(np.abs(features[:, 2] - value).min() <= LIMIT / BINS for value in found["without"])
+    assert found["with"] == []
+
+
+@pytest.fixture
+def telling(tmp_path: Path) -> Any:
+    """Return what is told of one patient, whose feature 0 is varied and by whom the attacker knows the model to make.
+
+    The others' feature 0 is far away, so that a model can tell the patient apart.
+    """
+    features, labels = table(300, seed=1)
+    features[:, 0] = -100.0
+    folder = write_table(tmp_path / "it", features, labels)
+    setting = Setting(cohort=Cohort(shape=(FEATURES,), prior=0.3), architecture=Architecture(model="linear"))
+
+    def told(problem: str, value: float, model: torch.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, _ = held_out(folder)
+        data.held_out.inputs[data.held_out.rows[7], 0] = value
+        judge = PROBLEMS[problem](setting)
+        parts = [type(data.held_out)(data.held_out.inputs, data.held_out.labels, data.held_out.rows[part])
+                 for part in dealt(data, KEY)]  # fmt: skip
+        y = torch.zeros(judge.dual)  # type: ignore[attr-defined]
+        x = model[: len(judge.initial()["x"])]
+        exact = judge.metrics(x, y, data.held_out)
+        return exact, coarse([judge.metrics(x, y, part) for part in parts], len(data.held_out), FEWEST)
+
+    return told
+
+
+@pytest.mark.parametrize("problem", ["auc", "bce", "auprc"])
+def test_no_number_reads_a_single_patient(telling: Any, problem: str) -> None:
+    """The others score -8 or less; this one what its feature says, between -8 and 8, or far beyond."""
+    for times in (1.0, 1000.0):
+        answers = [telling(problem, value, reading(0, times, 0)) for value in np.linspace(-7, 7, 11)]
+        kinds = [len({repr(answer[which]) for answer in answers}) for which in (0, 1)]
+        assert kinds[0] == 11 or times > 1
+        # Whatever the value, the answer is the same. One over pairs of samples tells whether it is low or high.
+        assert kinds[1] <= (2 if problem == "auprc" else 1)
+
+
+# ---------------------------------------------------------------------- how well it still measures
+
+
+counts = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 7, 40]), min_size=BINS // 8, max_size=BINS // 8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(counts=counts, fewest=st.integers(1, 8))
+def test_merged_bins_hold_enough_and_stay_in_order(counts: list[int], fewest: int) -> None:
+    if sum(counts) < fewest:
+        return
+    groups = merged(counts, fewest)
+    assert sum(groups) == sum(counts)
+    assert all(count == 0 or count >= fewest for count in groups)
+    assert np.abs(np.cumsum(groups) - np.cumsum(counts)).max() < max(1, 3 * fewest)
+    assert fewest > 1 or groups == counts
+
+
+def test_where_a_group_stands_says_little_of_its_last_patient() -> None:
+    """With the others of the group in the first bin, any other bin made a difference if the place were a mean."""
+    places = set()
+    for last in range(1, BINS):
+        counts = [0] * BINS
+        counts[0], counts[last] = FEWEST - 1, 1
+        places.add(merged(counts, FEWEST).index(FEWEST))
+    assert len(places) == math.log2(BINS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), positives=st.integers(5, 60), negatives=st.integers(5, 60))
+def test_the_area_stays_within_its_bound(seed: int, positives: int, negatives: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = [rng.normal(size=count) * rng.uniform(0.1, 4) + rng.normal() for count in (positives, negatives)]
+    histograms = [histogram(values) for values in scores]
+    labels, grid = np.repeat([1, 0], BINS), np.tile(np.arange(BINS), 2)
+    before, after = (
+        ranking(labels, grid, np.concatenate(found))["auroc"]
+        for found in (histograms, [merged(found, FEWEST) for found in histograms])
+    )
+    assert abs(after - before) < 3 * FEWEST * (1 / positives + 1 / negatives)
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=st.floats(-1e9, 1e9), part=st.floats(1e-6, 0.5), share=st.booleans())
+def test_what_rounding_changes(value: float, part: float, share: bool) -> None:
+    assert abs(rounded(value, part, share=share) - value) <= part * (1 if share else max(abs(value), 1e-12))
+
+
+def test_what_diverges_is_told(telling: Any) -> None:
+    _, told = telling("bce", 0.0, reading(1, math.nan, 0))
+    assert math.isnan(told["loss"])
+
+
+def test_counts_of_right_answers_are_in_groups() -> None:
+    parts = [{"loss": loss, "n": 10, "accuracy": 0.1, "worst-class": 0.0, "class-correct": right,
+              "class-counts": [4, 6]} for loss, right in ((1.0, [4, 1]), (9.0, [3, 1]), (2.0, [4, 1]))]  # fmt: skip
+    told = coarse(parts, 30, FEWEST)
+    assert told["class-correct"] == [10, 5]
+    assert told["class-counts"] == [12, 18]
+    assert told["accuracy"] == pytest.approx(15 / 30)
+    assert told["worst-class"] == pytest.approx(5 / 18)
+    assert (told["n"], told["loss"]) == (30, 2.0)
+
+
+def test_parts_are_alike_and_keep_patients_whole(tmp_path: Path) -> None:
+    features, labels = table(400, seed=0)
+    features[:, 0] = np.arange(400) // 2
+    folder = write_table(tmp_path, features, labels)
+    data = load_site(DataConfig(dataset="site", data_dir=str(folder), key=KEY, patient="marker_0"), 0, 1)
+    parts = dealt(data, KEY)
+    assert data.whose is not None
+    whose = [set(data.whose[data.held_out.rows[part].numpy()].tolist()) for part in parts]
+    assert sum(map(len, whose)) == len(set.union(*whose))
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(data.held_out)))
+    positives = [int(data.held_out.targets()[part].sum()) for part in parts]
+    assert max(positives) - min(positives) <= 4
+    assert [part.tolist() for part in parts] != [part.tolist() for part in dealt(data, KEY[::-1])]

@@ -1,0 +1,55 @@
+"""What ``doctor`` says of a site's data; the way to a coordinator is tried in tests/deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_app.connection import JoinConfig
+from client_app.doctor import Finding, examine
+from tests.client_app.policies import site_toml
+from tests.server_app.sites import table, write_table
+
+STUDY = """[label]
+column = "label"
+negative = [0]
+positive = [1, 2, 3, 4]
+[columns.marker_0]
+"""
+
+
+def found(folder: Path, labels: list[int], policy: str = "", **keys: str) -> dict[str, Finding]:
+    """Examine a site with these labels; nobody listens where it looks for its coordinator."""
+    data = write_table(folder / "data", table(len(labels), seed=0)[0], labels)
+    options = {"superlink": "127.0.0.1:1", "insecure": True, "data-dir": str(data), "policy": policy, **keys}
+    return {finding.about: finding for finding in examine(JoinConfig.read("", options))}
+
+
+def test_classes_are_no_error_and_a_study_makes_them_two(tmp_path: Path) -> None:
+    labels = [row % 5 for row in range(60)]
+    kept = found(tmp_path / "kept", labels, label="label")
+    assert (kept["data"].level, kept["labels"].level) == ("ok", "warning")
+    assert "60 samples, 5 classes, 4 features" in kept["data"].text
+    assert "name a study file" in kept["labels"].text
+    (tmp_path / "study.toml").write_text(STUDY)
+    mapped = found(tmp_path / "mapped", labels, study=f"{tmp_path}/study.toml")
+    assert "labels" not in mapped
+    assert "60 samples, 48 positive, 1 features" in mapped["data"].text
+    assert found(tmp_path / "bad", [-7, 2] * 30, label="label")["data"].level == "error"
+
+
+@pytest.mark.parametrize(("strict", "level"), [(False, "warning"), (True, "error")])
+def test_a_label_that_nobody_names_is_for_runs_to_choose(tmp_path: Path, strict: bool, level: str) -> None:
+    said = found(tmp_path, [0, 1] * 30, policy=site_toml(tmp_path, strict=strict))
+    assert said["rules"].level == level
+    assert "each run chooses which column that is" in said["rules"].text
+    assert found(tmp_path, [0, 1] * 30, label="label")["rules"].level == "ok"
+
+
+def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = found(tmp_path, [0, 1] * 30, label="label")["needed"]
+    assert said.level == "ok"
+    assert "about 0.6 GB for a run" in said.text
+    monkeypatch.setattr("datasets.images.free_memory", lambda: 5e8)
+    assert found(tmp_path, [0, 1] * 30, label="label")["needed"].level == "warning"

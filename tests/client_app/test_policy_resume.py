@@ -1,0 +1,138 @@
+"""A run that goes on after a stop is the same run; and no other run can pass for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+
+from client_app.__main__ import main
+from client_app.policy.records import Records
+from config import RunConfig
+from config.resume import FREE, lasting
+from datasets import Facts
+from federation import RunError
+from federation.fingerprint import fingerprint
+from keys import Value, from_record
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from tests.client_app.policies import Hospital, site_toml, train
+from tests.server_app.sites import SiteGrid, table
+
+KEY = "0123abcd" * 4
+
+
+def begun(grid: SiteGrid, run: str = KEY) -> Facts | str:
+    """Ask a site to describe itself, as a coordinator does that says the run's key: its facts, or its refusal."""
+    records: Any = grid.ask("query", 0, RecordDict({"config": ConfigRecord({"app": fingerprint(), "run": run})}))
+    found = records.content.config_records
+    return str(found["error"]["message"]) if "error" in found else from_record(Facts, dict(found["facts"]))
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Hospital:
+    return Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", runs_per_day=1, most_rounds=3)
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"resume": "there", "min_replies": 1, "round_timeout": 5.0}], ids=["same", "free"]
+)
+def test_a_resumed_run_does_not_count_again(hospital: Hospital, keys: dict[str, Value]) -> None:
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+        assert not train(grid, run=KEY)
+    with hospital.run(**keys) as grid:
+        assert isinstance(begun(grid), Facts)
+        assert not train(grid, run=KEY)
+        assert not train(grid, run=KEY, round=2)
+    assert "1 runs within 24 hours" in str(hospital.described())
+
+
+def test_a_run_that_is_stopped_again_and_again_counts_at_last(hospital: Hospital) -> None:
+    """Or it would ask about as many models as it liked."""
+    said: list[object] = []
+    for _ in range(4):
+        with hospital.run() as grid:
+            said.append(begun(grid))
+            if isinstance(said[-1], Facts):
+                assert [train(grid, run=KEY), train(grid, run=KEY, round=2)] == ["", ""]
+    assert [isinstance(one, Facts) for one in said] == [True, True, False, False]
+    assert "1 runs within 24 hours" in str(said[-1])
+
+
+def test_a_resumed_run_is_approved_once(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
+    with hospital.run(round_timeout=0.2) as grid:
+        assert "did not approve" in str(begun(grid))
+        record = Records(str(hospital.state)).runs()[0]
+        Records(str(hospital.state)).decide(record, "approved")
+        assert isinstance(begun(grid), Facts)
+    with hospital.run(round_timeout=0.2) as grid:
+        assert isinstance(begun(grid), Facts)
+        assert not train(grid, run=KEY)
+    with hospital.run(round_timeout=0.2) as grid:
+        assert "did not approve" in str(begun(grid, "another"))
+    assert main(["refuse", Records(str(hospital.state)).begun_as(KEY).run, "--state-dir", str(hospital.state)]) == 0  # type: ignore[union-attr]
+    with hospital.run() as grid:
+        assert begun(grid) == "its operator refused the run", "who withdrew from it has withdrawn from the rest, too"
+
+
+def test_another_run_cannot_take_the_key_of_a_run(tmp_path: Path) -> None:
+    """And with it what the site remembers: control variates, a model of its own."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a")
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+        assert not train(grid, run=KEY)
+    for kind in ("train", "evaluate"):
+        with hospital.run(batch_size=32) as grid:  # of the same algorithm, problem and model
+            assert "which had another run-config" in str(begun(grid))
+            assert "which had another run-config" in train(grid, kind, run=KEY)
+            assert not train(grid, run="another")
+    with hospital.run() as grid:
+        assert isinstance(begun(grid, "a-third"), Facts)
+        assert "is other than before" in train(grid, run=KEY)
+    with hospital.run() as grid:
+        assert not train(grid, run=KEY), "without the first question, too"
+
+
+@pytest.mark.parametrize("key", ["a/b", "..", "a b", "x" * 65, "\u00e4"])
+def test_two_keys_never_lead_to_one_memory(tmp_path: Path, key: str) -> None:
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a")
+    with hospital.run() as grid:
+        assert "the run's key is none" in train(grid, run=key)
+
+
+def test_nothing_is_written_of_a_run_that_was_refused(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", runs_per_day=1)
+    hospital.described()
+    before = sorted(hospital.state.glob("policy/*/*"))
+    for number in range(3):
+        with hospital.run() as grid:
+            assert "within 24 hours" in train(grid, run=f"key-{number}")
+    assert sorted(hospital.state.glob("policy/*/*")) == before
+
+
+def test_a_coordinator_says_the_key_from_the_first_question_on(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
+    with hospital.run(round_timeout=0.2) as grid, pytest.raises(RunError, match="did not approve"):
+        coordinate(grid.config, grid, Progress(quiet=True))
+    (record,), (status,) = Records(str(hospital.state)).runs(), (tmp_path / "runs").glob("*/status.json")
+    assert record.key == json.loads(status.read_text())["run"]
+
+
+def test_what_stays_of_a_run_config(tmp_path: Path) -> None:
+    run = RunConfig.parse({"batch-size": 8})
+    assert lasting(run) == lasting(RunConfig.parse({"batch-size": 8, "resume": "x", "workers": 2, "device": "cpu"}))
+    assert lasting(run) != lasting(RunConfig.parse({"batch-size": 9}))
+    assert set(run.written()) - set(lasting(run)) == FREE
+
+
+def test_a_policy_that_asks_may_change(hospital: Hospital) -> None:
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+    site_toml(hospital.folder, seed="a", approve="ask")
+    with hospital.run(round_timeout=0.2) as grid:
+        assert isinstance(begun(grid), Facts), "it was approved as all were then"
