@@ -18,12 +18,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until there is something to end
+
+import argparse
 import socket
+import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -35,14 +39,17 @@ sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
 from keys import ConfigError, Value, flatten  # noqa: E402
-from server_app.submission import app_table, flower_environment, read_run_config, started, submit  # noqa: E402
+from keys.scratch import Scratch  # noqa: E402
+from server_app.submission import app_table, end_group, flower_environment, read_run_config, started, submit  # noqa: E402
 
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
 
 
 def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that every `finally` runs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     args = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every `finally` runs
 
     defaults = flatten(app_table()["config"])
     overrides: dict[str, Value] = {"runs-dir": str(REPO / "runs")}
@@ -55,8 +62,7 @@ def main() -> int:
             overrides[key] = str(Path(str(overrides[key])).expanduser().absolute())
     supernodes = args.supernodes or {**defaults, **overrides}.get("sites") or 8
 
-    with tempfile.TemporaryDirectory(prefix="edelweiss-") as folder:
-        home = Path(folder)
+    with Scratch() as home:
         environment = flower_environment(home)
         with superlink(home, environment, "--simulation") as stop:
             federation = f"num-supernodes={supernodes} client-resources-num-cpus=1 {args.federation_config}"
@@ -114,6 +120,7 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
         log_path.open("w") as log,
         started(server_command, environment, stdout=log, stderr=log) as server,
         started(launcher_command, environment, stdout=log, stderr=log) as launcher,
+        survived_by_none(server, launcher),
     ):
         deadline = time.monotonic() + START_TIMEOUT
         while not healthy(f"http://{address}/health"):
@@ -125,6 +132,27 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
         )
         yield lambda: os.killpg(launcher.pid, signal.SIGINT)  # as Ctrl-C does; Ray's own processes block it
         server.terminate()  # so that both end at the same time
+
+
+@contextmanager
+def survived_by_none(*leaders: subprocess.Popen[str]) -> Iterator[None]:
+    """End these process groups also where this process is killed, and has no time to.
+
+    A shell waits until nobody holds the other end of its input any more.
+    """
+    command = ["sh", "-c", 'cat; kill -9 "$@"', "keeper", *(f"-{leader.pid}" for leader in leaders)]
+    keeper = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        end_group(keeper)
 
 
 def free_port() -> int:

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import shutil
 import tarfile
-import tempfile
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import call
 from client_app.memory import path_of, places, run_folder
+from keys.scratch import Scratch
 from models import resolve_device
 from models.storage import replacing
 from problems import PROBLEMS
@@ -102,11 +102,11 @@ class LocalGrid(Grid):
 
     def __enter__(self) -> LocalGrid:
         """Make the folder for this run; workers start with the first message that needs them."""
-        free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
-        self.folder = tempfile.mkdtemp(prefix="edelweiss-", dir="/dev/shm" if free > ROOM else None)
+        free = shutil.disk_usage("/dev/shm").free if os.access("/dev/shm", os.W_OK | os.X_OK) else 0
+        self.scratch = Scratch("/dev/shm" if free > ROOM else None)
         sites, run_config = self.config.sites, self.config.flat()
         given = self.config.state_dir
-        self.state = Path(given).expanduser().absolute() if given else Path(self.folder) / "state"
+        self.state = Path(given).expanduser().absolute() if given else self.scratch.path / "state"
         self.contexts = [
             Context(
                 run_id=self.run_id,
@@ -128,7 +128,7 @@ class LocalGrid(Grid):
         """End the workers and remove the folder. What a run that stopped left in its ``state-dir`` stays there."""
         if self._pool:
             self._pool.close(patience=5 if error is None else 0.5)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.scratch.remove()
 
     # ------------------------------------------------------------------ what sites remember
 
@@ -247,7 +247,7 @@ class LocalGrid(Grid):
         if self._method == "fork" and problem.needs_data and not problem.multiclass:
             # For AUROC and average precision; else each worker would spend two seconds on it in its first evaluation.
             importlib.import_module("sklearn.metrics")
-        return Pool(self.workers, self._method, self.folder, self.contexts)
+        return Pool(self.workers, self._method, str(self.scratch.path), self.contexts)
 
 
 def unused_run_id() -> int:

@@ -166,7 +166,11 @@ class Report:
         self.flush()
         try:
             self.write()
-            if self.records:
-                draw(self.records, self.folder / "curves.png", personalised=self.personalised)
         except OSError as error:
             raise RunError(f"{self.folder} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
+        picture = self.folder / "curves.png"
+        try:
+            if self.records:
+                draw(self.records, picture, personalised=self.personalised)
+        except OSError as error:
+            self.progress.warn(f"{picture} cannot be written ({error}); all else of the run is there")

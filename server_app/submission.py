@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
 import time
 import tomllib
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from keys import Value, flatten, read_overrides, to_toml, with_resumed
+from keys.scratch import Scratch
 
 REPO = Path(__file__).resolve().parent.parent
 STOP_TIMEOUT = 5.0  # seconds to end in peace
@@ -226,8 +226,7 @@ class Connection:
 
 def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
     """Submit a run, show its log as it comes, and say how it ended; returns the exit code."""
-    with tempfile.TemporaryDirectory(prefix="edelweiss-") as folder:
-        home = Path(folder)
+    with Scratch() as home:
         environment = flower_environment(home)
         (home / "config.toml").write_text(connection.to_toml(), encoding="utf-8")
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from config.tables import tables
 from keys import Value, read_overrides, to_toml
 from server_app import simulate
 from tests.deployment import processes
-from tests.deployment.processes import followed, untimed
+from tests.deployment.processes import followed, until, untimed
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
@@ -112,6 +113,31 @@ def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash
     assert done.stdout.count(mistake) == 1, done.stdout
     assert not [word for word in CRASHES if word in done.stdout + done.stderr]
     assert (done.returncode, done.stderr) == (1, "run.py: the run failed, see above\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_runs_on")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGKILL, -9)])
+def test_a_script_that_is_hung_up_or_killed_leaves_no_servers(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", f'problem="saddle" runs-dir="{tmp_path}"']
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as script:
+        children = Path(f"/proc/{script.pid}/task/{script.pid}/children")
+        until(lambda: len(children.read_text().split()) >= 3)  # two servers, and who ends them
+        os.kill(script.pid, number)
+        assert script.wait(timeout=60) == code
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.1, 0.3])
+def test_ctrl_c_in_the_first_moments_is_no_crash(delay: float) -> None:
+    command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", "rounds=1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as script:
+        time.sleep(delay)
+        script.send_signal(signal.SIGINT)
+        said, _ = script.communicate(timeout=60)
+    assert "Traceback" not in said
+    assert script.returncode in (130, -signal.SIGINT)  # the second before the script's first line
 
 
 def test_whatever_is_declared_as_a_file_is_one_for_make_run() -> None:

@@ -15,8 +15,8 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 
 EARLIER: frozenset[str] = frozenset(
     (
-        *("robust-mnist", "auc-mnist", "auc-cifar10", "invariant-logistic", "auprc-mnist", "auprc-cifar10"),
-        *("omniglot-1shot", "omniglot-5shot", "codasca-mnist", "heart-personal"),
+        *("robust-mnist", "auc-mnist", "auc-cifar10", "auprc-mnist", "auprc-cifar10"),
+        *("omniglot-1shot", "omniglot-5shot", "codasca-mnist"),
         *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128", "deprl-speedup"),
     )
 )

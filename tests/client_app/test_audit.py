@@ -159,7 +159,7 @@ def test_simulated_parts_keep_no_log(tmp_path: Path) -> None:
     with SiteGrid(config) as grid:
         coordinate(config, grid, Progress(quiet=True))
         assert not list(tmp_path.rglob(FILE))
-        assert not list(Path(grid.folder).rglob(FILE))
+        assert not list(grid.scratch.path.rglob(FILE))
 
 
 # ---------------------------------------------------------------------- whole or not

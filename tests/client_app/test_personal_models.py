@@ -161,7 +161,7 @@ class Planting(SiteGrid):
 
     def plant(self, run: str, model: bool) -> None:
         """Write it."""
-        theirs = Memory(f"{self.folder}/state", run, "site-1", {"algorithm": "codasca", "problem": "saddle"})
+        theirs = Memory(f"{self.scratch.path}/state", run, "site-1", {"algorithm": "codasca", "problem": "saddle"})
         self.file = theirs.model_path if model else path_of(theirs.folder, (1, 0))
         vectors = {"cx": torch.ones(5)}
         if model:
@@ -199,6 +199,6 @@ def test_a_state_folder_of_another_algorithm_is_refused_by_that_site_and_named(
     assert grid.file.name in line
     assert "algorithm = 'codasca'" in line
     assert "algorithm = 'alone'" in line
-    assert grid.folder not in line
+    assert str(grid.scratch.path) not in line
     assert str(grid.file) in caplog.text
     assert sorted(result.metrics[-1]["sites"]) == ["site-0", "site-2", "site-3"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from keys.scratch import Scratch
 from strategies import ALGORITHMS
 from tests.server_app.sites import Sabotage
 
@@ -22,15 +22,15 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Check that every run, however it ended, left no process and no folder but its run folder."""
-    made: list[str] = []
-    make = tempfile.mkdtemp
+    made: list[Path] = []
 
-    def noting(*arguments: str | None, **keywords: str | None) -> str:
-        made.append(make(*arguments, **keywords))
-        return made[-1]
+    class Noted(Scratch):
+        def __init__(self, place: str | None = None) -> None:
+            super().__init__(place)
+            made.append(self.path)
 
-    monkeypatch.setattr("server_app.local.tempfile.mkdtemp", noting)
+    monkeypatch.setattr("server_app.local.Scratch", Noted)
     yield
     monkeypatch.undo()
     assert [child for child in multiprocessing.active_children() if child.is_alive()] == []
-    assert [folder for folder in made if Path(folder).exists()] == []
+    assert [folder for folder in made if folder.exists()] == []

@@ -61,7 +61,7 @@ class SiteGrid(LocalGrid):
         policy.write_text(OPEN.format(share=config.holdout_share, folds=config.folds), encoding="utf-8")
         for place, (context, own) in enumerate(zip(self.contexts, self.node_configs, strict=False)):
             alone = "data-dir" in own and "partition-id" not in own
-            state = f"{self.folder}/state" + (f"/{place}" if alone else "")
+            state = f"{self.scratch.path}/state" + (f"/{place}" if alone else "")
             context.node_config = {"state-dir": state, "policy": str(policy), **own}
         return self
 

@@ -172,7 +172,7 @@ def test_batch_norm_statistics_are_averaged_or_stay_at_home(
 
     with SiteGrid(resnet_job(bn="local", rounds=2), image_sites) as grid:
         local = coordinate(grid.config, grid, Progress(quiet=True))
-        kept = sorted(Path(grid.folder).rglob("*.safetensors"))
+        kept = sorted(grid.scratch.path.rglob("*.safetensors"))
         assert {path.parent.name for path in kept} == {"models"}, "nothing is remembered after the end"
         statistics = [load_file(path)["buffers"] for path in kept]
     # Statistics that stay at home are not sent, and the coordinator has those that all began with; the weights move.
@@ -231,7 +231,7 @@ def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatc
     leave = LocalGrid.__exit__
 
     def looking(grid: LocalGrid, *error: Any) -> None:
-        left.extend(name for _, _, names in os.walk(f"{grid.folder}/state") for name in names)
+        left.extend(name for _, _, names in os.walk(grid.scratch.path / "state") for name in names)
         leave(grid, *error)
 
     monkeypatch.setattr(LocalGrid, "__exit__", looking)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from models import build
 from problems.metrics import ranking
 from server_app import Result, run_state, simulate
 from server_app.__main__ import main
+from server_app.local import LocalGrid, unused_run_id
 from server_app.report import Report
 from tests.server_app.sites import job, sabotage, saddle_job
 
@@ -229,3 +233,24 @@ def test_a_run_that_stops_keeps_its_last_model(tmp_path: Path) -> None:
     reached = simulate(saddle_job(tmp_path, rounds=3, run_name="reached"))
     stopped = tmp_path / "runs" / "stopped" / "model.safetensors"
     assert stopped.read_bytes() == (reached.folder / "model.safetensors").read_bytes()
+
+
+def test_curves_that_cannot_be_written_cost_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("server_app.report.draw", full)
+    folder = simulate(saddle_job(tmp_path), quiet=False).folder
+    assert f"{folder}/curves.png cannot be written" in capsys.readouterr().out.replace("\n", "")
+    assert json.loads((folder / "status.json").read_text())["status"] == "complete"
+
+
+def test_a_read_only_shared_memory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def access(path: object, mode: int) -> bool:
+        return path != "/dev/shm" and os.access(path, mode)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("server_app.local.os.access", access)
+    with LocalGrid(RunConfig.parse(saddle_job(tmp_path)), unused_run_id()) as grid:
+        assert grid.scratch.path.parent == Path(tempfile.gettempdir())

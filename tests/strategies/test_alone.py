@@ -93,7 +93,7 @@ class Keeping(SiteGrid):
         """Return the memory that a message is about."""
         config = message.content.config_records["config"]
         own = f"/{config['site']}" if "partition-id" not in self.node_configs[0] else ""
-        return Memory(f"{self.folder}/state{own}", str(config["run"]), str(config["name"]))
+        return Memory(f"{self.scratch.path}/state{own}", str(config["run"]), str(config["name"]))
 
 
 def run(folder: Path, lose: tuple[int, int] = (0, 0), **keys: Value) -> tuple[list[dict[str, Any]], Keeping]:
