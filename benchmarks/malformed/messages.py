@@ -129,7 +129,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @contextmanager
 def meddler(name: str, **changed: Value) -> Iterator[Meddler]:
     """Open a run of a row of `JOBS`."""
-    folder = Path(tempfile.mkdtemp(prefix="malformed-"))
+    folder = Path(tempfile.mkdtemp(prefix="messages-"))
     try:
         with Meddler(job(folder, name, **changed)) as grid:
             yield grid
