@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from client_app.site import OpenSite
 
-APP = {"app": Text(64)}
-KEY = {"run": Text(64, plain=True)}
+RUN = {"app": Text(64), "run": Text(64, plain=True)}
 
 
 def require_sound(message: Message, site: OpenSite) -> None:
@@ -36,7 +35,7 @@ def require_sound(message: Message, site: OpenSite) -> None:
     try:
         if kind == "query":
             require_records(message.content, config="config_records")
-            wrong = mistakes(message.content.config_records["config"], APP | KEY, optional=KEY)
+            wrong = mistakes(message.content.config_records["config"], RUN, optional=("run",))
         else:
             require_records(message.content, config="config_records", arrays="array_records")
             wrong = _wrong_config(message, site, last=kind == "evaluate") or _wrong_arrays(message, site, kind)
@@ -60,8 +59,7 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     strategy, number = run.strategy(), int(str(record.get("round", run.rounds)))
     taking_place = phases_of(strategy, number, run.rounds, run.sites)
     schema = {
-        **APP,
-        **KEY,
+        **RUN,
         **place,
         "phase": Text(options=strategy.phases[-1:] if last else tuple(taking_place)),
         "name": Text(name=True),

@@ -70,7 +70,7 @@ class Text:
         if self.name and (value in ("", ".", "..") or "/" in value):
             return False
         return len(value) <= self.longest and (
-            bool(re.fullmatch(r"[0-9A-Za-z_-]*", value)) if self.plain else value.isprintable()
+            bool(re.fullmatch(r"[0-9A-Za-z_-]+", value)) if self.plain else value.isprintable()
         )
 
     def __str__(self) -> str:

@@ -14,13 +14,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 
 from benchmarks.malformed.changes import arrays, packed, records, values
-from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, meddler
+from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
 from federation import RunError, unpack
 
 CHANGES: dict[str, Callable[..., Any]] = {
     "arrays": arrays,
     "records": records,
-    "config": lambda content: values(content, "config"),
+    "config": configs,
     "facts": lambda content: values(content, "facts"),
     "metrics": lambda content: values(content, "metrics", "cost"),
 }
@@ -104,11 +104,14 @@ def last(record: str, key: str, value: float) -> Callable[[RecordDict], None]:
     return change
 
 
+Y = np.zeros(1, np.float32)
 ANSWERS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("no x", lambda content: content["arrays"].__delitem__("x"), "array 'x' is missing"),
     ("x of one number", put("arrays", "x", packed(np.zeros(1, np.float32))), "array 'x' is 'float32' of shape (1,)"),
     ("10 MB more", put("arrays", "z", packed(np.zeros(2_500_000, np.float32))), "array 'z' is none that is sent here"),
     ("a huge shape", put("arrays", "x", packed(np.zeros(3), shape=(10**12,))), "of shape (1000000000000,)"),
+    ("another serialisation", put("arrays", "y", packed(Y, stype="pickle")), "must be 132, NumPy's"),
+    ("fewer bytes", put("arrays", "y", packed(Y, data=b"\x93NUMPY")), "array 'y' has 6 bytes"),
     ("an update of 1e30", last("arrays", "x", 1e30), "sent entries beyond 1e+06 in 'x'"),
     ("NaN", last("arrays", "y", math.nan), "sent NaN or infinity in 'y'"),
     ("a negative cost", put("cost", "gradients", -3), "gradients = -3: must be an integer >= 0"),
@@ -190,6 +193,24 @@ def test_a_site_names_the_key_the_value_and_what_is_allowed(key: str, value: obj
     told = at_the_site("codasca", 1, put("config", key, value))
     assert told is not None
     assert told.startswith("a bad message: ")
+    assert said in told
+
+
+SENT: list[tuple[str, Callable[[RecordDict], None], str]] = [
+    ("no x", lambda content: content["arrays"].__delitem__("x"), "array 'x' is missing: it must be float32 of"),
+    ("NaN", last("arrays", "x", math.nan), "array 'x' holds NaN, infinity or what overflows"),
+    ("1e30", last("arrays", "y", 1e30), "array 'y' holds NaN, infinity or what overflows"),
+    ("float64", put("arrays", "y", packed(np.zeros(1))), "array 'y' is 'float64' of shape (1,): must be float32"),
+    ("no record", lambda content: content.__delitem__("arrays"), "record 'arrays' is missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "said"), SENT, ids=[name for name, *_ in SENT])
+def test_a_site_names_the_vector_and_what_it_must_be(
+    name: str, change: Callable[[RecordDict], None], said: str
+) -> None:
+    told = at_the_site("codasca", 2, change)
+    assert told is not None
     assert said in told
 
 

@@ -14,6 +14,7 @@ from federation.rehearsal import Rehearsal
 from federation.schema import Table
 from problems import PROBLEMS, Arrays
 from strategies import ALGORITHMS, can_solve
+from strategies.dispfl import packed
 
 SITES, ROUNDS = 3, 5
 
@@ -95,3 +96,37 @@ def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
 def test_a_round_that_there_is_not_has_no_turn(server_round: int) -> None:
     with pytest.raises(ValueError, match=f"round = {server_round}: a run of 9 rounds has rounds 1 to 9"):
         Stages(local_steps=2, iterations=4).turn(server_round, 9)
+
+
+MASK = torch.tensor([True, False, True, True, False])
+
+UNFIT: list[tuple[str, Arrays, Arrays, str]] = [  # what is in order, and what is not
+    ("coda-plus", {"count": torch.tensor([6])}, {"count": torch.tensor([-6])}, "must be from 0 to 6"),
+    ("coda-plus", {"count": torch.tensor([2])}, {"count": torch.tensor([10**18])}, "must be from 0 to 6"),
+    ("codasca", {"from": torch.tensor([2])}, {"from": torch.tensor([7])}, "'from' holds [7]: must be from 0 to 6"),
+    ("coda", {"denominators": torch.tensor([0.0, 3.0])}, {"denominators": torch.tensor([4.0, -1.0])}, "must be >= 0"),
+    ("coda", {"denominators": torch.tensor([1.0, 3.0])}, {"denominators": torch.zeros(2)}, "not all zero"),
+    ("adafgda", {"a": torch.ones(3)}, {"a": torch.tensor([1.0, -1e-9])}, "'a' has entries below 0"),
+    ("d-psgd", {"weights": torch.tensor([0.25, 0.75])}, {"weights": torch.tensor([0.5, 0.75])}, "adds up to 1.25"),
+    ("d-psgd", {"weights": torch.tensor([0.25, 0.75])}, {"weights": torch.tensor([-1.0, 2.0])}, "must be >= 0"),
+    (
+        "dispfl",
+        {"mask": packed(MASK), "values": torch.ones(3)},
+        {"mask": packed(~MASK), "values": torch.ones(3)},
+        "'mask' has 2 places in 5: must be 3 in 5",
+    ),
+    (
+        "dispfl",
+        {"mask-2": packed(MASK), "values-2": torch.ones(3)},
+        {"mask-2": packed(torch.cat([MASK, ~MASK])[:7]), "values-2": torch.ones(4)},
+        "'mask-2' has 4 places in 7: must be 4 in 5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fine", "wrong", "said"), UNFIT)
+def test_vectors_that_mean_something_are_held_against_it(name: str, fine: Arrays, wrong: Arrays, said: str) -> None:
+    algorithm = ALGORITHMS[name](local_steps=2)
+    turn = algorithm.turn(3, ROUNDS, "train", SITES)  # two steps in each of three rounds
+    assert algorithm.unfit(fine, turn, len(MASK)) == ""
+    assert said in algorithm.unfit(wrong, turn, len(MASK))
