@@ -55,22 +55,26 @@ def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[M
 
 def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message, context: Context) -> RecordDict:
     """Return a handler's answer, or why there is none."""
+    from client_app.incoming import require_sound
     from client_app.memory import StateError
-    from client_app.policy.gate import admitted
+    from client_app.policy.gate import admitted, require_allowed
     from client_app.site import OpenSite
     from config import MISTAKES
     from federation.fingerprint import fingerprint
 
     try:
         config = message.content.config_records.get("config")
-        theirs = str(config["app"]) if config and "app" in config else ""
+        theirs = str(config["app"])[:64] if config and "app" in config else ""
         if theirs != fingerprint():
             theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
             raise RefusedError(
                 f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
                 "release on both, and end a SuperLink or SuperNode that was started in another project"
             )
-        return handle(message, admitted(OpenSite.from_context(context), message))
+        site = OpenSite.from_context(context)
+        require_allowed(site)
+        require_sound(message, site)
+        return handle(message, admitted(site, message))
     except (*MISTAKES, RefusedError, StateError) as error:
         _log_once(str(error))
         # Before the first answer the coordinator knows no names, so this one brings its own.

@@ -148,9 +148,14 @@ def contents(content: RecordDict) -> dict[str, Any]:
     """Return what a message holds without its values: of arrays name, shape, norm and bytes; of numbers the names."""
     import numpy as np
 
-    arrays = []
+    from federation.schema import sound
+
+    arrays: list[dict[str, Any]] = []
     for vectors in content.array_records.values():
         for name, array in vectors.items():
+            if not sound(array):  # the message is refused, and nobody reads it
+                arrays.append({"name": _short(name), "shape": None, "norm": None, "bytes": len(array.data)})
+                continue
             values = array.numpy()
             norm = float(np.linalg.norm(values.ravel()))
             told = norm if math.isfinite(norm) else None  # which JSON has no word for

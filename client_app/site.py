@@ -19,6 +19,7 @@ from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from config.study import read_study
 from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, SiteData, forget_data, load_site, stamp
 from datasets.config import SITE
+from federation.rehearsal import Rehearsal
 from keys import Value, arguments, from_record
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from datasets import Samples
     from datasets.site.study import Study
+    from federation import FederatedStrategy
     from problems import Arrays, Metrics
 
 Options = tuple[tuple[str, Value], ...]
@@ -45,6 +47,15 @@ def cached_problem(name: str, setting: Setting, options: Options) -> Problem:
 def dimension(name: str, setting: Setting, options: Options) -> int:
     """Return d, the length of x; once per process."""
     return len(cached_problem(name, setting, options).initial()["x"])
+
+
+@lru_cache(maxsize=64)
+def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem) -> Rehearsal:
+    """Return what knows which vectors an algorithm sends; once per process."""
+    start = problem.initial()
+    if (buffers := problem.buffers()).numel():
+        start["buffers"] = buffers
+    return Rehearsal(algorithm, start, rounds, sites, problem)
 
 
 @lru_cache(maxsize=1024)
@@ -72,7 +83,7 @@ def dealt_once(config: DataConfig) -> list[torch.Tensor]:
 
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    for cached in (cached_problem, dimension, prepared, data_hash, dealt_once):
+    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once):
         cached.cache_clear()
     forget_data()
 
@@ -240,6 +251,10 @@ class OpenSite:
         if not self.guarded:
             return facts
         return protected(replace(facts, notes=otherwise(self.run, self.policy)), data, self.policy)
+
+    def rehearsal(self, request: Request) -> Rehearsal:
+        """Return what knows which vectors this run's algorithm sends."""
+        return rehearsed(self.run.strategy(), self.run.rounds, self.run.sites, self.problem(request))
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.

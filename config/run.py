@@ -123,12 +123,13 @@ class RunConfig(BaseModel):
     min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
                                  "waits for all but those that are away (cdma: for no more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
-    round_timeout: Seconds = Field(3600.0, description="seconds that a round waits for a site that stays silent "
-                                   "or away")
+    round_timeout: Seconds = Field(
+        3600.0, description="seconds that a round waits for a site that stays silent or away"
+    )
     on_bad_update: Literal["skip", "stop"] = Field("skip", description="on NaN or infinity in a site's answer; from "
                                                    "most sites it always stops")  # fmt: skip
-    loss_bound: Above0 = Field(1e6, description="a loss above it, at a site or the coordinator (saddle: a distance), "
-                               "is divergence and stops the run")  # fmt: skip
+    loss_bound: Above0 = Field(1e6, description="a loss beyond it (saddle: a distance) is divergence: at the "
+                               "coordinator or most sites it stops the run, a single site is left out")  # fmt: skip
 
     # How it is computed.
     engine: Literal["flower", "local"] = Field("flower", description="flower: simulation or deployment, as flwr run "

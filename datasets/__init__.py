@@ -2,7 +2,7 @@
 
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
-from datasets.facts import Cohort, Facts, columns_hash
+from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, wrong_cohort, wrong_facts
 from datasets.image_cache import ImageCache
 from datasets.loading import SiteData, forget_data, load_site, load_test
 from datasets.partition import PARTITIONS
@@ -24,6 +24,7 @@ __all__ = [
     "Sampler",
     "Samples",
     "SiteData",
+    "cohort_schema",
     "columns_hash",
     "forget_data",
     "load_site",
@@ -32,4 +33,6 @@ __all__ = [
     "moments",
     "stamp",
     "standardisation",
+    "wrong_cohort",
+    "wrong_facts",
 ]

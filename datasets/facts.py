@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 
 from datasets.loading import SiteData
 from datasets.samples import Samples, moments
-from keys import from_record, shown, to_record
+from keys import Number, Schema, Several, Text, from_record, mistakes, shown, to_record
 from keys.fields import MOST, is_number
 
 SMALLEST = 1e-37  # a normal float32
@@ -87,6 +89,74 @@ class Facts:
             total=sums[1],
             squares=sums[2],
         )
+
+
+COUNT = Number(0, 2**53, whole=True)
+HASH, NAME = Text(64), Text(name=True)
+LARGEST = 3.4e38  # of an input, a float32
+FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for what goes beyond one key
+    "name": Text(),
+    "partition-id": Number(-1, 2**31, whole=True),
+    "examples": COUNT,
+    "held-out": COUNT,
+    "missing": COUNT,
+    "positives": COUNT,
+    "class-counts": Several(COUNT),
+    "held-out-counts": Several(COUNT),
+    "classes": Number(2, 10**6, whole=True),
+    "shape": Several(Number(1, 10**7, whole=True), (0, 1, 3)),
+    "columns": HASH,
+    "count": Several(Number(0, 2**53)),
+    "total": Several(Number()),
+    "squares": Several(Number(0)),
+    "notes": Several(Text(500), most=20),
+}
+
+
+def wrong_facts(record: Mapping[str, Any], sites: int, *, needs_data: bool, multiclass: bool) -> list[str]:
+    """Return what is wrong with the record of a site's `Facts`, in a run of so many sites on a problem of this kind."""
+    counted = ["examples", "held-out"] * needs_data + ["positives"] * (needs_data and not multiclass)
+    optional = {"examples", "held-out", "positives"} - set(counted)
+    if wrong := mistakes(record, FACTS, optional):
+        return wrong
+    if record["name"] and not NAME.fits(record["name"]):
+        wrong.append(f"name = {shown(record['name'])}: must be {NAME}")
+    if record["partition-id"] >= sites:
+        wrong.append(f"partition-id = {record['partition-id']}: must be below sites = {sites}")
+    if not needs_data:
+        told = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
+        return wrong + [f"{key} is told, and the problem needs no data" for key in told if record[key]]
+    examples, size = record["examples"], math.prod(record["shape"])
+    if not record["shape"]:
+        wrong.append("shape = []: must be that of one input")
+    for key, parts, most in (
+        ("positives", [record.get("positives", 0)], examples),
+        ("missing", [record["missing"]], examples * size),
+        ("class-counts", record["class-counts"], examples),
+        ("held-out-counts", record["held-out-counts"], record["held-out"]),
+    ):
+        if sum(parts) > most or (parts and key.endswith("counts") and sum(parts) != most):
+            wrong.append(f"{key} = {shown(record[key])}: adds up to {sum(parts)}, of {most}")
+        if key.endswith("counts") and parts and not (multiclass and len(parts) == record["classes"]):
+            wrong.append(f"{key} has {len(parts)} classes: must have {record['classes'] if multiclass else 'none'}")
+    return wrong + _wrong_moments(record, size)
+
+
+def _wrong_moments(record: Mapping[str, Any], size: int) -> list[str]:
+    """Return what no samples can add up to."""
+    count, total, squares = (record[key] for key in ("count", "total", "squares"))
+    features = record["shape"][0] if record["shape"] else 0
+    for key in ("count", "total", "squares"):
+        if len(record[key]) not in (0, features) or len(record[key]) != len(count):
+            return [f"{key} has {len(record[key])} entries: must have one for each of {features} features, or none"]
+    most = record["examples"] * size / max(1, features)
+    for place, (n, s, q) in enumerate(zip(count, total, squares, strict=True)):
+        if n > most:
+            return [f"count of feature {place} = {n:g}: there are {most:g} values"]
+        # Cauchy-Schwarz, with room for rounding; and a square must be a float32.
+        if abs(s) > n * LARGEST**0.5 or q > n * LARGEST or s * s > n * q * (1 + 1e-3) + 1e-9:
+            return [f"feature {place} has count {n:g}, total {s:g} and squares {q:g}, as no values add up to"]
+    return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +235,35 @@ def _counts(value: object) -> bool:
 
 def _numbers(values: object, count: int | None = None) -> bool:
     """Whether these are numbers, as many as that, that a float32 holds."""
-    return (
-        isinstance(values, tuple)
-        and (count is None or len(values) == count)
-        and all(map(is_number, values))
-    )
+    return isinstance(values, tuple) and (count is None or len(values) == count) and all(map(is_number, values))
+
+
+def cohort_schema(shape: Sequence[int], *, multiclass: bool) -> Schema:
+    """Describe a record of a `Cohort`, at a site whose inputs have this shape."""
+    features = tuple(shape[:1])
+    return {
+        "shape": Several(Number(1, 10**7, whole=True), (len(shape),)),
+        "classes": Number(2, 10**6, whole=True),
+        "prior": Number(sys.float_info.min, 1 - sys.float_info.epsilon),
+        "shares": Several(Number(0, 1)) if multiclass else Several(Number(), (0,)),  # length: see `wrong_cohort`
+        "shift": Several(Number(-LARGEST, LARGEST), (0, *features)),
+        "scale": Several(Number(sys.float_info.min, LARGEST), (0, *features)),
+        "columns": HASH,
+    }
+
+
+def wrong_cohort(record: Mapping[str, Any], shape: Sequence[int], classes: int, *, multiclass: bool) -> list[str]:
+    """Return what in a record of a `Cohort`, which is as `cohort_schema` says, cannot be of this site's data."""
+    wrong = []
+    if list(record["shape"]) != list(shape):
+        wrong.append(f"shape = {shown(record['shape'])}: must be that of this site's inputs")
+    if record["classes"] < classes:
+        wrong.append(f"classes = {record['classes']}: this site has more")
+    if len(record["shift"]) != len(record["scale"]):
+        wrong.append(f"scale has {len(record['scale'])} entries: must have as many as shift, {len(record['shift'])}")
+    if multiclass and not (len(shares := record["shares"]) <= record["classes"] and abs(sum(shares) - 1) < 1e-6):
+        wrong.append(f"shares = {shown(shares)}: must be of at most {record['classes']} classes, and add up to 1")
+    return wrong
 
 
 def columns_hash(features: Sequence[str]) -> str:

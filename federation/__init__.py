@@ -3,7 +3,7 @@
 from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
 from federation.average import Mean, average
 from federation.checkpoints import Checkpoints, Snapshot
-from federation.errors import RunError, StrategyError
+from federation.errors import BadAnswerError, BadValuesError, RunError, StrategyError
 from federation.exchange import Exchange
 from federation.observer import Observer
 from federation.oracle import Oracle
@@ -15,6 +15,8 @@ from federation.wire import not_finite, pack, size, unpack
 
 __all__ = [
     "Algorithm",
+    "BadAnswerError",
+    "BadValuesError",
     "Card",
     "Checkpoints",
     "Exchange",

@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
+
 from federation.average import average
 from federation.errors import StrategyError
 from federation.stages import MOST_STEPS, Stages, Turn
-from keys import check_fields, choice, hyper, key_of, options_of
+from keys import check_fields, choice, hyper, key_of, options_of, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -142,6 +144,18 @@ class Algorithm(ABC):
         """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
         return state | average(replies)
 
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Return why vectors that came cannot be used, of a model with d parameters; empty: they can.
+
+        Asked on both sides, before anything else sees them, about what names, shapes, types and finite values do not
+        tell; here that whole numbers, which are rounds and counts of steps, are none that there cannot be.
+        """
+        steps = turn.iteration + turn.local_steps
+        for name, vector in arrays.items():
+            if vector.dtype == torch.int64 and not bool(((vector >= 0) & (vector <= steps)).all()):
+                return f"array {name!r} holds {shown(vector.flatten()[:3].tolist())}: must be from 0 to {steps}"
+        return ""
+
     @property
     def own_heads(self) -> bool:
         """Whether `Oracle.fresh` gives each site a random head of its own, or, as by default, the same to all."""
@@ -233,6 +247,14 @@ class SkipsPhases(ABC):
     @abstractmethod
     def plays(self, turn: Turn) -> bool:
         """Return whether this phase takes place in this round; one at least does."""
+
+
+def phases_of(algorithm: Algorithm, server_round: int, rounds: int, sites: int) -> Iterator[str]:
+    """Yield the phases that take place in a round."""
+    for phase in algorithm.phases:
+        turn = algorithm.turn(server_round, rounds, phase, sites)
+        if not isinstance(algorithm, SkipsPhases) or algorithm.plays(turn):
+            yield phase
 
 
 class FirstCome:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, Message
 
-from federation.errors import RunError
-from federation.wire import not_finite, size, unpack
+from federation.errors import BadAnswerError, BadValuesError, RunError
+from federation.wire import size, unpack
+from keys import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +22,37 @@ if TYPE_CHECKING:
     import numpy as np
     from flwr.serverapp import Grid
 
+    from federation.answers import Check
     from federation.sites import Site
     from problems import Arrays
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
 LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
+LONGEST = 500  # characters of a reason that came from elsewhere
 LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a message, judged when it came.
+
+    Attributes
+    ----------
+    message : Message, optional
+        The answer; None where it cannot be used.
+    failure : str
+        Why it cannot, as the rest of a sentence that names the site.
+    site : str
+        What a site calls itself that refuses, and has no name yet.
+    values : bool
+        Whether it is in order but for its values.
+    """
+
+    message: Message | None = None
+    failure: str = ""
+    site: str = ""
+    values: bool = False
 
 
 @dataclass
@@ -94,6 +119,7 @@ class Exchange:
         self,
         messages: Sequence[Message],
         *,
+        check: Check,
         min_replies: int | None = None,
         first_come: np.random.Generator | None = None,
     ) -> Iterator[Message]:
@@ -106,6 +132,8 @@ class Exchange:
         ----------
         messages : sequence of Message
             At most one to each site.
+        check : callable
+            Raises BadAnswerError for an answer that cannot be used.
         min_replies : int, optional
             How many usable answers are needed, in place of the run's; then nobody's answer is dropped for being late.
         first_come : numpy.random.Generator, optional
@@ -124,23 +152,20 @@ class Exchange:
         failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
         rush = first_come if wanted and min_replies is None else None
-        answers = self._answers(messages, enough) if rush is None else self._first(messages, required, rush)
+        if rush is None:
+            answers = self._answers(messages, enough, check)
+        else:
+            answers = self._first(messages, required, rush, check)
         del messages  # here and below: a message's vectors live until it has been answered, not until all have been
         for site, answer in answers:
-            failure = "is away" if answer is None and site in self._away else self._failure(answer)
-            if failure is None and answer is not None:
-                arrays = _arrays(answer)
-                self.bytes_up += size(arrays)
-                if not (bad := not_finite(arrays)):
-                    usable += 1
-                    yield answer
-                    continue
-                failure = f"sent NaN or infinity in {', '.join(map(repr, bad))}. "
-                failure += f"{self.advice}, or look at that site's data"
-                if self.on_bad_update == "stop":
-                    raise RunError(f'site {site.name!r} {failure} (stopped because on-bad-update = "stop")')
-                skipped += 1
-            failures.setdefault(str(failure), []).append(_name(site, answer))
+            if answer.message is not None:
+                usable += 1
+                yield answer.message
+                continue
+            if answer.values and self.on_bad_update == "stop":
+                raise RunError(f'site {site.name!r} {answer.failure} (stopped because on-bad-update = "stop")')
+            skipped += answer.values
+            failures.setdefault(answer.failure, []).append(answer.site or site.name)
         listed = [f"{_sites(names)} {reason}" for reason, names in failures.items()]
         for text in listed:
             self.warn(f"{text} [left out]")
@@ -155,41 +180,41 @@ class Exchange:
         if usable < asked and rush is None:
             self.say(f"goes on with {usable} of {asked} sites")
 
-    def _answers(self, messages: Sequence[Message], enough: int) -> Iterator[tuple[Site, Message | None]]:
-        """Yield every addressed site with its answer, or None after the timeout, in the order of the sites."""
+    def _answers(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
+        """Yield every addressed site with its answer, in the order of the sites."""
         messages = sorted(messages, key=lambda message: self._addressee(message).index)
         sites = [self._addressee(message) for message in messages]
-        arrivals = self._arrivals(messages, enough)
+        arrivals = self._arrivals(messages, enough, check)
         del messages
-        arrived: dict[Site, Message] = {}
+        arrived: dict[Site, Answer | None] = {}
         for site in sites:
             while site not in arrived and (arrival := next(arrivals, None)):
                 arrived[arrival[0]] = arrival[1]
-            yield site, arrived.pop(site, None)
+            yield site, arrived.pop(site, None) or self._silence(site)
 
     def _first(
-        self, messages: Sequence[Message], enough: int, random: np.random.Generator
-    ) -> Iterator[tuple[Site, Message | None]]:
+        self, messages: Sequence[Message], enough: int, random: np.random.Generator, check: Check
+    ) -> Iterator[tuple[Site, Answer]]:
         """Yield the sites that answered until there were enough usable answers; if they never are, all sites."""
         messages = [messages[i] for i in random.permutation(len(messages))]
         sites = [self._addressee(message) for message in messages]
-        arrivals = self._arrivals(messages, enough)
+        arrivals = self._arrivals(messages, enough, check)
         del messages
-        arrived: dict[Site, Message] = {}
+        arrived: dict[Site, Answer | None] = {}
         usable = 0
         for site, answer in arrivals:
             arrived[site] = answer
-            usable += self._usable(answer)
+            usable += answer.message is not None
             if usable == enough:
                 sites = list(arrived)
                 break
         for site in sorted(sites, key=lambda site: site.index):
-            yield site, arrived.pop(site, None)
+            yield site, arrived.pop(site, None) or self._silence(site)
 
     def _addressee(self, message: Message) -> Site:
         return self.by_node[message.metadata.dst_node_id]
 
-    def _arrivals(self, messages: Sequence[Message], enough: int) -> Iterator[tuple[Site, Message]]:
+    def _arrivals(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
         """Yield answers as they come: until all have, until only sites are missing that are away, or the time is up."""
         asked, usable = len(messages), 0
         self.bytes_down += sum(size(_arrays(message)) for message in messages)
@@ -207,8 +232,8 @@ class Exchange:
                         continue
                     site = self._addressee(message)
                     self._back(site, "is back")
-                    usable += enough < asked and self._usable(answer)
-                    answers.append((site, answer))
+                    answers.append((site, self._judged(site, message, answer, check)))
+                    usable += answers[-1][1].message is not None
             wait = SHORTEST_WAIT if answers else min(wait * GROWTH, LONGEST_WAIT)
             if not answers:
                 if started - looked > (QUICK_LOOK if away else LOOK):
@@ -265,23 +290,28 @@ class Exchange:
             self._away.discard(site)
             self.say(f"site {site.name!r} {said}")
 
-    def _usable(self, answer: Message) -> bool:
-        return self._failure(answer) is None and not not_finite(_arrays(answer))
+    def _silence(self, site: Site) -> Answer:
+        away = site in self._away
+        return Answer(failure="is away" if away else f"did not answer within round-timeout = {self.timeout:g} s")
 
-    def _failure(self, answer: Message | None) -> str | None:
-        if answer is None:
-            return f"did not answer within round-timeout = {self.timeout:g} s"
+    def _judged(self, site: Site, question: Message, answer: Message, check: Check) -> Answer:
+        """Return an answer if it can be used, or why not. What it says has not been looked at before."""
         if answer.has_error():
-            return f"failed: {answer.error.reason or 'it gave no reason'}"
-        if (refusal := answer.content.config_records.get("error")) is not None:
-            return f"refused: {refusal['message']!s}"
-        return None
-
-
-def _name(site: Site, answer: Message | None) -> str:
-    """Return what to call a site: before its first answer it has no name, but a refusal brings one."""
-    refusal = answer.content.config_records.get("error") if answer is not None and answer.has_content() else None
-    return site.name if refusal is None else str(refusal["site"])
+            return Answer(failure=f"failed: {printable(answer.error.reason or 'it gave no reason', LONGEST)}")
+        refusal = answer.content.config_records.get("error")
+        if refusal is not None:
+            name, text = (printable(str(refusal.get(key, "")), LONGEST) for key in ("site", "message"))
+            return Answer(failure=f"refused: {text or 'it gave no reason'}", site=name)
+        try:
+            if (node := answer.metadata.src_node_id) != site.node_id:
+                raise BadAnswerError(f"it says that it is from node {node}, and node {site.node_id} was asked")
+            check(site, question, answer)
+        except BadValuesError as error:
+            return Answer(failure=f"{error}. {self.advice}, or look at that site's data", values=True)
+        except BadAnswerError as error:
+            return Answer(failure=f"gave a bad answer: {error}")
+        self.bytes_up += size(_arrays(answer))
+        return Answer(answer)
 
 
 def _sites(names: Sequence[str]) -> str:

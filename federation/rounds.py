@@ -14,15 +14,17 @@ import torch
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
-from federation.algorithm import FirstCome, SkipsPhases
+from federation.algorithm import FirstCome, phases_of
+from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
 from federation.errors import RunError, StrategyError
 from federation.messages import message, metrics_in, noting
 from federation.observer import Nobody, Observer
 from federation.output import Output
+from federation.rehearsal import Rehearsal
 from federation.sites import Reply, Site
-from federation.wire import pack, unpack
+from federation.wire import beyond, pack, unpack
 from keys import Stream
 from problems.metrics import metric, pool
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from federation.algorithm import Algorithm
     from federation.exchange import Exchange
     from federation.stages import Turn
-    from problems import Arrays, Metrics
+    from problems import Arrays, Metrics, Problem
 
 MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
 BUFFERS = "buffers"  # batch-norm statistics: averaged with every algorithm, and no part of x
@@ -62,7 +64,8 @@ class Rounds:
     evaluate_every : int
         Sites evaluate what they receive every so many rounds; 0: only the final model.
     loss_bound : float
-        A metric that shows divergence (`problems.metrics.METRICS`) above it, or NaN, ends the run.
+        A metric that shows divergence (`problems.metrics.METRICS`) beyond it, or NaN, ends the run; of a single site it
+        costs that site's answer.
     project : callable, optional
         P, onto the feasible set of y: a mean of feasible points is feasible, but a server's own step may leave it.
     observer : Observer
@@ -71,6 +74,8 @@ class Rounds:
         Where the head begins in x; None: x is no network's.
     checkpoints : Checkpoints
         Who keeps what a run can go on from, and whether this one does.
+    problem : Problem, optional
+        What is optimised: then it is known what an evaluation holds, and what an algorithm ``needs``.
     state : Arrays
         What the server keeps, as `Algorithm.aggregate` returned it last.
     buffers : Arrays
@@ -92,6 +97,7 @@ class Rounds:
     observer: Observer = field(default_factory=Nobody)
     head: int | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    problem: Problem | None = None
     state: Arrays = field(init=False)
     buffers: Arrays = field(init=False)
     done: int = field(init=False)
@@ -112,8 +118,12 @@ class Rounds:
         self.total_weight = sum(site.weight for site in self.exchange.sites)
         order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
         self.first_come = order if isinstance(algorithm, FirstCome) else None
+        start = unpack(self.start)
+        rehearsal = Rehearsal(algorithm, start, self.count, len(self.exchange.sites), self.problem, self.head)
+        example = self.problem.example() if self.problem else None
+        self.answers = Answers(rehearsal, example, self.loss_bound)
         if self.checkpoints.last is None:
-            self._begin(unpack(self.start))
+            self._begin(start)
         else:
             self._restore(self.checkpoints.last)
         algorithm.log_hyper_parameters()
@@ -157,7 +167,7 @@ class Rounds:
             if self.evaluate_fn and (metrics := self.evaluate_fn(r, arrays)) is not None:
                 result.evaluate_metrics_serverapp[r] = metrics
                 with naming_round(r, self.count):
-                    self._require_convergence([("at the coordinator", metrics)])
+                    self._require_convergence(metrics)
             self.checkpoints.reached(self.snapshot(r))
         result.arrays = self._returned()
         result.evaluate_metrics_clientapp[self.count] = self._last_evaluation(result.arrays)
@@ -170,7 +180,7 @@ class Rounds:
         samples = 0.0
         evaluated: list[tuple[Site, Metrics]] = []
         try:
-            for place, phase in enumerate(self._phases(r)):
+            for place, phase in enumerate(phases_of(self.algorithm, r, self.count, len(self.exchange.sites))):
                 samples += self._phase(self.turn(r, phase), place == 0, work, evaluated)
             arrays = pack(self.model())
         finally:
@@ -184,12 +194,6 @@ class Rounds:
         self.observer.trained(r, cost, work)
         return arrays if r < self.count else self._returned()
 
-    def _phases(self, r: int) -> Iterator[str]:
-        """Yield the phases that take place in a round."""
-        for phase in self.algorithm.phases:
-            if not isinstance(self.algorithm, SkipsPhases) or self.algorithm.plays(self.turn(r, phase)):
-                yield phase
-
     def _phase(self, turn: Turn, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]) -> float:
         """Exchange the messages of a phase and fold the answers into the state; return the samples that it took.
 
@@ -197,30 +201,28 @@ class Rounds:
         """
         r, every = turn.round, self.evaluate_every
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
-        answers = self.exchange(self.messages(turn, evaluate=wanted), first_come=self.first_come)
+        check = self.answers.to_training(turn, self.model(), evaluate=wanted)
+        answers = self.exchange(self.messages(turn, evaluate=wanted), check=check, first_come=self.first_come)
         samples = self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
-        self._require_convergence(at_sites(evaluated))
         return samples
 
     def _last_evaluation(self, arrays: ArrayRecord) -> MetricRecord:
         """Let all sites evaluate the final model. One that is missing by now costs its line in a table, not the run."""
         final: list[tuple[Site, Metrics]] = []
-        answers = self.exchange(self.last_messages(arrays), min_replies=1)
-        pooled = pool([metrics_in(reply) for reply in noting(answers, self.exchange.by_node, final)])
-        self.observer.evaluated(self.count, final)
+        answers = self.exchange(self.last_messages(arrays), check=self.answers.to_the_end, min_replies=1)
         with naming_round(self.count, self.count):
-            self._require_convergence(at_sites(final))
+            pooled = pool([metrics_in(reply) for reply in noting(answers, self.exchange.by_node, final)])
+        self.observer.evaluated(self.count, final)
         return MetricRecord({**pooled})
 
-    def _require_convergence(self, evaluated: Iterable[tuple[str, Mapping[str, object]]]) -> None:
-        """Raise RunError when an evaluation says that the run diverges; each comes with where it took place."""
-        for where, metrics in evaluated:
-            for name, value in metrics.items():
-                if isinstance(value, float) and metric(name).diverges and not value <= self.loss_bound:
-                    raise RunError(
-                        f"the run diverges: {where} the {name} of the model is {value:g} "
-                        f"(loss-bound = {self.loss_bound:g}). Lower {self.algorithm.step_sizes}"
-                    )
+    def _require_convergence(self, metrics: Mapping[str, object]) -> None:
+        """Raise RunError when the coordinator's own evaluation says that the run diverges."""
+        for name, value in metrics.items():
+            if isinstance(value, float) and metric(name).diverges and not abs(value) <= self.loss_bound:
+                raise RunError(
+                    f"the run diverges: at the coordinator the {name} of the model is {value:g} "
+                    f"(loss-bound = {self.loss_bound:g}). Lower {self.algorithm.step_sizes}"
+                )
 
     # ------------------------------------------------------------------ the state
 
@@ -298,6 +300,11 @@ class Rounds:
             sent = self.algorithm.broadcast(self.state, turn, site) | self.buffers
             vectors = list(sent.values())
             if not (packed[0] and len(packed[0]) == len(vectors) and all(map(operator.is_, packed[0], vectors))):
+                if bad := beyond(sent):
+                    names = ", ".join(map(repr, bad))
+                    raise RunError(
+                        f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}"
+                    )
                 packed = (vectors, pack(sent))
             messages.append(message(packed[1], config, turn, site, "train"))
         return messages
@@ -330,8 +337,3 @@ def naming_round(server_round: int, rounds: int) -> Iterator[None]:
         yield
     except RunError as error:
         raise RunError(f"round {server_round} of {rounds}: {error}") from None
-
-
-def at_sites(evaluated: Iterable[tuple[Site, Metrics]]) -> Iterator[tuple[str, Metrics]]:
-    """Yield evaluations with where they took place."""
-    return ((f"at site {site.name!r}", metrics) for site, metrics in evaluated)

@@ -23,12 +23,15 @@ class Site:
         Flower's address of it, different in every run.
     weight : float
         Its part in averages: 1, or its number of training samples (``weighting = "examples"``).
+    held_out : int, optional
+        How many samples it evaluates on, as it said before the run.
     """
 
     index: int
     name: str
     node_id: int
     weight: float = 1.0
+    held_out: int | None = None
 
 
 @dataclass(frozen=True)

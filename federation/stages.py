@@ -75,7 +75,15 @@ class Stages:
     steps_growth: float = 1.0
 
     def turn(self, round: int, rounds: int, phase: str = "train") -> Turn:
-        """Return where round ``round`` of ``rounds`` stands; the last round always ends a stage."""
+        """Return where round ``round`` of ``rounds`` stands; the last round always ends a stage.
+
+        Raises
+        ------
+        ValueError
+            For a round that there is not.
+        """
+        if not 1 <= round <= rounds:
+            raise ValueError(f"round = {round}: a run of {rounds} rounds has rounds 1 to {rounds}")
         stage, start, iteration = 1, 1, 0
         while True:
             steps = math.floor(self.local_steps * self.steps_growth ** (stage - 1) + 0.5)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from torch import Tensor
 
+    from problems import Problem
+
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedStrategy(Algorithm, Strategy):
@@ -45,6 +47,7 @@ class FederatedStrategy(Algorithm, Strategy):
         observer: Observer | None = None,
         head: int | None = None,
         checkpoints: Checkpoints | None = None,
+        problem: Problem | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -59,13 +62,13 @@ class FederatedStrategy(Algorithm, Strategy):
         timeout : float
             Seconds to wait for the sites in one exchange; used when no ``exchange`` is given.
         train_config, evaluate_config : ConfigRecord, optional
-            What goes with every message, such as the facts of a `datasets.Cohort`.
+            What goes with every message: the facts of a `datasets.Cohort`. A site refuses keys that it does not know.
         evaluate_fn : callable, optional
             Evaluates a model at the server, after each round.
         exchange : Exchange, optional
             How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
             within ``timeout``.
-        evaluate_every, loss_bound, project, observer, head, checkpoints
+        evaluate_every, loss_bound, project, observer, head, checkpoints, problem
             See `Rounds`.
 
         Returns
@@ -95,6 +98,7 @@ class FederatedStrategy(Algorithm, Strategy):
             observer=observer or Nobody(),
             head=head,
             checkpoints=checkpoints or Checkpoints(),
+            problem=problem,
         ).play()
 
     # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.

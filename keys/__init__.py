@@ -16,12 +16,18 @@ from keys.fields import (
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, to_record
 from keys.registry import by_name
+from keys.schema import Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from keys.streams import Stream
 from keys.suggest import closest, hint, shorter, shown, unknown
 
 __all__ = [
     "ConfigError",
+    "Flag",
+    "Number",
+    "Schema",
+    "Several",
     "Stream",
+    "Text",
     "Value",
     "allowed",
     "arguments",
@@ -35,8 +41,11 @@ __all__ = [
     "from_record",
     "hint",
     "hyper",
+    "in_a_line",
     "key_of",
+    "mistakes",
     "options_of",
+    "printable",
     "read_overrides",
     "shorter",
     "shown",

@@ -255,15 +255,19 @@ class FlatNetwork:
         """Return what `flatten` refuses of a state dict, in words by name: missing, unexpected, of another kind."""
         wrong = {name: f"missing {name!r}" for name in self._state if name not in state}
         wrong |= {name: f"unexpected {name!r}" for name in state if name not in self._state}
-        return wrong | {
-            name: f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-            for name, tensor in self._state.items()
-            if name in state and state[name].shape != tensor.shape
-        } | {
-            name: f"{name!r} holds {str(state[name].dtype).removeprefix('torch.')}, not real numbers"
-            for name, tensor in self._state.items()
-            if name in state and tensor.is_floating_point() and not state[name].is_floating_point()
-        }
+        return (
+            wrong
+            | {
+                name: f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
+                for name, tensor in self._state.items()
+                if name in state and state[name].shape != tensor.shape
+            }
+            | {
+                name: f"{name!r} holds {str(state[name].dtype).removeprefix('torch.')}, not real numbers"
+                for name, tensor in self._state.items()
+                if name in state and tensor.is_floating_point() and not state[name].is_floating_point()
+            }
+        )
 
     def names_in_head(self) -> set[str]:
         """Return the names in the state dict of what belongs to the head: its parameters, its layers' buffers."""

@@ -58,6 +58,7 @@ class Auc(NetworkProblem, ClosedFormDual):
         papers.CODA,
     )
     scalars = ("a", "b")
+    terms = 2
     dual_scalars = ("alpha",)
 
     prior: float = hyper(0.0, "p: share of positives; 0: what the average over the sites sees", low=0.0, below=1.0)

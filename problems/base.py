@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from datasets import Cohort
+from datasets import Cohort, Samples
 from keys import check_fields, key_of
 from models import Architecture
 from problems.errors import ProblemError
@@ -17,7 +17,7 @@ from problems.errors import ProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from datasets import Sampler, Samples
+    from datasets import Sampler
     from problems.papers import Paper
 
 Arrays = dict[str, Tensor]
@@ -92,6 +92,8 @@ class Problem(ABC):
         What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
     dual_scalars : tuple of str
         What the entries of y are called in a model's file, where they have names of their own.
+    terms : int
+        j of a `problems.capabilities.ClosedFormDual`.
     device, dtype
         Of x, y and the batches.
 
@@ -112,6 +114,7 @@ class Problem(ABC):
     multiclass: ClassVar[bool] = False
     sampler: ClassVar[str] = "uniform"
     dual_scalars: ClassVar[tuple[str, ...]] = ()
+    terms: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if taken := RESERVED.intersection(self.scalar_names()):
@@ -212,9 +215,21 @@ class Problem(ABC):
         """
         return ""
 
+    def inner_size(self, x: Tensor) -> int:
+        """Return k, how long the value of a `problems.capabilities.InnerFunction` is; here as long as x."""
+        return len(x)
+
     @abstractmethod
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Evaluate (x, y) on held-out samples; never anything per sample."""
+
+    def example(self) -> Metrics:
+        """Return an evaluation of the starting point on two samples that are all zeros: what any one holds."""
+        start, data = self.initial(), None
+        if self.needs_data:
+            inputs = torch.zeros(2, *self.setting.cohort.shape)
+            data = Samples(inputs, torch.tensor([0, 1]), torch.arange(2)).to(self.device)
+        return self.metrics(start["x"], start.get("y"), data)
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
         """Return what a model's file says beside its state dict: the problem's own entries of x and y, by name."""

@@ -127,9 +127,7 @@ class Maml(NetworkProblem, InnerFunction):
 
     # ------------------------------------------------------------------ losses and adaptation
 
-    def loss(
-        self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None
-    ) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy of outputs, wherever they were taken."""
         return cross_entropy(logits, labels)
 
@@ -202,6 +200,10 @@ class Maml(NetworkProblem, InnerFunction):
             _, path = self.adapt(start, support, self.inner_steps, True)
             total += self.stack.total(self.pulled_back(self.stack.parameters(outer, len(support[1])), path))
         return total.div_(tasks)
+
+    def example(self) -> Metrics:
+        """Return what an evaluation holds; two samples make no task."""
+        return {"loss": 0.0, "accuracy": 0.0, "n": 0}
 
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
         """Return query loss and accuracy after adaptation, over tasks of these samples; nothing where they make none.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from keys import Number, Several
 from problems.errors import ProblemError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from problems.base import Metrics
 
 BINS = 512
+LARGEST_COUNT = 2**53  # a whole number up to here is a float, too
 LIMIT = 8.0  # logits are clipped to ±8 (a probability of 0.99966); a bin is 1/32 wide
 
 
@@ -48,6 +50,8 @@ class Metric:
         Whether it is in a round's line, in the tables and in the curves.
     log : bool
         Whether its curve has a logarithmic axis.
+    low, high : float
+        What it cannot be beyond.
     """
 
     label: str
@@ -56,20 +60,22 @@ class Metric:
     diverges: bool = False
     headline: bool = False
     log: bool = False
+    low: float = -math.inf
+    high: float = math.inf
 
 
 METRICS: dict[str, Metric] = {
-    "auroc": Metric("AUROC", "up", pooled="scores", headline=True),
-    "auprc": Metric("AUPRC", "up", pooled="scores", headline=True),
-    "accuracy": Metric("accuracy", "up", pooled="classes", headline=True),
-    "worst-class": Metric("worst class", "up", pooled="classes", headline=True),
-    "robust-accuracy": Metric("robust accuracy", "up", headline=True),
+    "auroc": Metric("AUROC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
+    "auprc": Metric("AUPRC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
+    "accuracy": Metric("accuracy", "up", pooled="classes", headline=True, low=0.0, high=1.0),
+    "worst-class": Metric("worst class", "up", pooled="classes", headline=True, low=0.0, high=1.0),
+    "robust-accuracy": Metric("robust accuracy", "up", headline=True, low=0.0, high=1.0),
     "loss": Metric("loss", "down", diverges=True, headline=True),
     "clean-loss": Metric("clean loss", "down"),
-    "distance-x": Metric("‖x-x*‖²", "down", diverges=True, headline=True, log=True),
-    "distance-y": Metric("‖y-y*‖²", "down", diverges=True, headline=True, log=True),
-    "n": Metric("samples", pooled="sum"),
-    "positives": Metric("positives", pooled="sum"),
+    "distance-x": Metric("‖x-x*‖²", "down", diverges=True, headline=True, log=True, low=0.0),
+    "distance-y": Metric("‖y-y*‖²", "down", diverges=True, headline=True, log=True, low=0.0),
+    "n": Metric("samples", pooled="sum", low=1),
+    "positives": Metric("positives", pooled="sum", low=0),
     "positive-scores": Metric("histogram of the positives' scores", pooled="only"),
     "negative-scores": Metric("histogram of the negatives' scores", pooled="only"),
     "class-correct": Metric("right answers by class", pooled="only"),
@@ -128,6 +134,47 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
         "auroc": float(roc_auc_score(labels, scores, sample_weight=weights)),
         "auprc": float(average_precision_score(labels, scores, sample_weight=weights)),
     }
+
+
+def schema_like(example: Metrics) -> dict[str, Number | Several]:
+    """Describe an evaluation: the metrics of another one, within what each can be. Lists are counts.
+
+    Raises
+    ------
+    ProblemError
+        When a metric has no row.
+    """
+    found: dict[str, Number | Several] = {}
+    for name, value in example.items():
+        row = metric(name)
+        if row.pooled == "only":
+            long = len(value) if isinstance(value, list) else 0
+            found[name] = Several(Number(0, LARGEST_COUNT, whole=True), (long,))
+        elif row.pooled == "sum":
+            found[name] = Number(row.low, LARGEST_COUNT, whole=True)
+        else:
+            found[name] = Number(row.low, row.high, nan=not row.diverges)
+    return found
+
+
+def contradictions(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what of an evaluation cannot be true at once; its values are what `schema_like` says."""
+    wrong, n, positives = [], metrics.get("n"), metrics.get("positives")
+    sums: dict[str, tuple[str, ...]] = {"n": ("class-counts",)}
+    if positives is not None and n is not None:
+        sums = {"n": ("positive-scores", "negative-scores"), "positives": ("positive-scores",)}
+        undefined = [name for name in ("auroc", "auprc") if math.isnan(metrics.get(name, 0.0))]
+        if undefined and 0 < positives < n and math.isfinite(metrics.get("loss", 0.0)):
+            wrong.append(f"{undefined[0]} = nan, of {positives} positives among {n} samples")
+    for name, parts in sums.items():
+        if name in metrics and all(part in metrics for part in parts):
+            total = sum(sum(metrics[part]) for part in parts)
+            if total != metrics[name]:
+                wrong.append(f"{name} = {metrics[name]}, and {' and '.join(parts)} add up to {total}")
+    if {"class-correct", "class-counts"} <= metrics.keys():
+        pairs = zip(metrics["class-correct"], metrics["class-counts"], strict=True)
+        wrong += [f"class-correct has {right} of {total}" for right, total in pairs if right > total][:1]
+    return wrong
 
 
 def histogram(scores: np.ndarray) -> list[int]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from datasets import Cohort, Facts, standardisation
-from federation import RunError, Site
+from datasets import Cohort, Facts, standardisation, wrong_facts
+from federation import BadAnswerError, RunError, Site
+from federation.answers import require_records
 from federation.fingerprint import fingerprint
-from keys import from_record
+from keys import from_record, in_a_line
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -22,13 +23,22 @@ if TYPE_CHECKING:
     from server_app.console import Progress
 
 
-def ask(exchange: Exchange, run: str) -> dict[int, Facts]:
+def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
     """Ask every site for its facts; returns them by node. All must answer, and are told the run's key."""
-    config = ConfigRecord({"app": fingerprint(), "run": run})
-    messages = [Message(RecordDict({"config": config}), site.node_id, "query") for site in exchange.sites]
+    problem = PROBLEMS[config.problem]
+
+    def check(site: Site, question: Message, answer: Message) -> None:
+        require_records(answer.content, facts="config_records")
+        record = answer.content.config_records["facts"]
+        wrong = wrong_facts(record, config.sites, needs_data=problem.needs_data, multiclass=problem.multiclass)
+        if wrong:
+            raise BadAnswerError(in_a_line(wrong))
+
+    asked = ConfigRecord({"app": fingerprint(), "run": run})
+    messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
     return {
         answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))
-        for answer in exchange(messages, min_replies=len(messages))
+        for answer in exchange(messages, check=check, min_replies=len(messages))
     }
 
 
@@ -46,7 +56,13 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
         raise RunError(f"two sites have the same name ({', '.join(twice)}): set another site= in their --node-config")
     uniform = config.strategy().weighting == "uniform"
     return {
-        Site(place, name, node, 1.0 if uniform or facts.examples is None else float(facts.examples)): facts
+        Site(
+            index=place,
+            name=name,
+            node_id=node,
+            weight=1.0 if uniform or facts.examples is None else float(facts.examples),
+            held_out=facts.held_out,
+        ): facts
         for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
     }
 

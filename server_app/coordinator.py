@@ -119,7 +119,7 @@ def _play(
         f"Lower {strategy.step_sizes}",
         progress.say,
     )
-    sites = placed(config, ask(exchange, state.key))
+    sites = placed(config, ask(config, exchange, state.key))
     if state.last:
         state.require_same(sites)
         cohort = state.cohort
@@ -152,6 +152,7 @@ def _play(
         observer=report,
         head=problem.head if isinstance(problem, NetworkProblem) else None,
         checkpoints=state,
+        problem=problem,
     )
     arrays = unpack(result.arrays)
     model.note(arrays)

@@ -99,6 +99,11 @@ class AdaFgda(Fgda, SkipsPhases):
         """Return the diagonals of A and B."""
         return sent["a"].sqrt().add_(self.rho), sent["b"].sqrt().add_(self.rho)
 
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Require that A and B have roots."""
+        below = [name for name in ("a", "b") if name in arrays and bool((arrays[name] < 0).any())]
+        return f"array {below[0]!r} has entries below 0" if below else super().unfit(arrays, turn, d)
+
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
         """Lines 2 and 3."""
         new = state | average(replies)  # l.2

@@ -77,6 +77,13 @@ class Coda(CodaPlus, SkipsPhases):
         numerators, denominators = oracle.dual_terms(sent["x"], batch)  # l.8
         return {"numerators": numerators, "denominators": denominators}, {}  # the stage is over: nothing to remember
 
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Require that denominators are counts."""
+        counts = arrays.get("denominators")
+        if counts is not None and not (bool((counts >= 0).all()) and bool(counts.sum() > 0)):
+            return f"array 'denominators' is {counts.tolist()}: must be >= 0, and not all zero"
+        return super().unfit(arrays, turn, d)
+
     def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
         """Lines 6-7, or line 9."""
         if turn.phase == "train":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
+
 def squared_norm(vector: Tensor) -> float:
     """Return ‖v‖², added up by NumPy: the order of PyTorch's sums depends on the number of threads."""
     return float(vector.square().numpy().sum())
@@ -189,6 +190,13 @@ class Decentralised(LocalSteps):
         return {j: (weight + lost if j == k else weight, vectors) for j, weight, vectors in row if vectors}
 
     # ------------------------------------------------------------------ for a client's half
+
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Require that weights are shares."""
+        weights = arrays.get("weights")
+        if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
+            return f"array 'weights' adds up to {float(weights.sum()):g}: must be >= 0 and add up to 1"
+        return super().unfit(arrays, turn, d)
 
     def received(self, sent: Arrays, memory: Arrays) -> Arrays:
         """Return the mix that a site begins its round with, made here if the server leaves that to the sites."""

@@ -107,6 +107,15 @@ class DisPFL(Decentralised):
         reply = {"mask": packed(mask), "values": x[mask]}  # l.9
         return reply, self.remembered(reply) | existing(y=y)
 
+    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+        """Require a mask over all of x, with a value for each place in it."""
+        for name, code in arrays.items():
+            if name.startswith("mask") and code.numel():
+                mask, values = unpacked(code, torch.device("cpu")), arrays[f"values{name.removeprefix('mask')}"]
+                if (len(mask), int(mask.sum())) != (d, len(values)):
+                    return f"array {name!r} has {int(mask.sum())} places in {len(mask)}: must be {len(values)} in {d}"
+        return super().unfit(arrays, turn, d)
+
     def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the mix, with the site's own y."""
         return {"x": self.whole(self.received(sent, memory))} | existing(y=memory.get("y", fresh().get("y")))

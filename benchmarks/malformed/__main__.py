@@ -1,7 +1,7 @@
 """How many malformed inputs get one clear line, by kind; the table goes into docs/results/malformed.md.
 
-    python -m benchmarks.malformed                        # every module and kind
-    python -m benchmarks.malformed messages --count 20    # one module, 20 inputs of each kind, and no page
+python -m benchmarks.malformed                        # every module and kind
+python -m benchmarks.malformed messages --count 20    # one module, 20 inputs of each kind, and no page
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from federation import unpack
 Change = tuple[str, Callable[[RecordDict], None]]
 """What is done to a content, in words, and what does it in place."""
 
-NAMES = ("../../evil", "\x1b[31mred\x1b[0m", "a" * 10_000, "", "nul\0", "two\nlines", "\u202edesrever")
+NAMES = ("../../evil", "\x1b[31mred\x1b[0m", "a" * 10_000, "nul\0", "two\nlines", "\u202edesrever")
 NUMBERS = (1e18, -1e308, 1e308, math.nan, math.inf, -math.inf)
-OTHERS: tuple[Any, ...] = ("7", b"7", [7], [0.5] * 7, [], ["a", "b"], True, [math.nan], [[1]], [1e30])
+OTHERS: tuple[Any, ...] = (b"7", [7], [0.5] * 7, [], ["a", "b"], True, [math.nan], [[1]], [1e30])
+KEPT_BACK = ("class-counts", "held-out-counts")  # by a site with few of a class: it tells none
 DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64", "U4")
 
 
@@ -46,7 +47,7 @@ def arrays(content: RecordDict) -> Iterator[Change]:
 def _arrays(values: np.ndarray) -> Iterator[tuple[str, Array]]:
     flat, kind = values.ravel(), values.dtype
     shapes = {
-        "is one number": flat[:1] if flat.size != 1 else np.repeat(flat, 2),
+        "is one number": np.zeros(1 if flat.size != 1 else 2),
         "is a column": values[..., None],
         "is a row": values[None],
         "has one more": np.append(flat, flat[-1:] if flat.size else [0]),
@@ -102,7 +103,7 @@ def values(content: RecordDict, *names: str) -> Iterator[Change]:
             yield f"{record}: {key} is missing", _without(record, key)
             yield f"{record}: {key} has another name", _renamed(record, key)
             for other in _others(value):
-                if not _same(other, value):
+                if not _same(other, value) and not (other == [] and key in KEPT_BACK):
                     yield f"{record}: {key} is {_short(other)}", _with(record, key, other)
         if record in content:
             yield f"{record}: a further key", _with(record, "further", 1)
@@ -114,7 +115,9 @@ def _others(value: object) -> Iterator[Any]:
     yield from OTHERS
     if isinstance(value, str):
         yield from (7, math.nan, *NAMES)
-    elif not isinstance(value, list):
+        return
+    yield "7"
+    if not isinstance(value, list):
         yield from NUMBERS
         if isinstance(value, int):
             yield from (-5, 2**63 - 1, 0.5)
@@ -122,7 +125,8 @@ def _others(value: object) -> Iterator[Any]:
         yield from (value[:-1], [*value, value[0]], value * 1000)
         if not isinstance(value[0], str):
             yield from ([number, *value[1:]] for number in (-5, -1e300, math.nan, math.inf, 1e300))
-            yield [type(value[0])(0) for _ in value]
+        if isinstance(value[0], int):
+            yield [0 for _ in value]
 
 
 def _same(other: object, value: object) -> bool:

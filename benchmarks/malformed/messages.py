@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +23,7 @@ from config import RunConfig
 from federation import RunError
 from keys import Value
 from server_app.console import Progress
-from server_app.coordinator import coordinate
+from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
 
 SITES, ROUNDS = 3, 3
@@ -42,11 +43,12 @@ JOBS: dict[str, dict[str, Value]] = {  # algorithms that send all there is to se
 Changes = Callable[[RecordDict], Iterator[Change]]
 
 
-def job(folder: Path, name: str) -> RunConfig:
+def job(folder: Path, name: str, **changed: Value) -> RunConfig:
     """Return a short run of a row of `JOBS`, over real patients."""
     keys: dict[str, Any] = {"algorithm": name, "problem": "auc", "model": "linear", "hidden": 3, "sites": SITES}
     keys |= {"rounds": ROUNDS, "local-steps": 2, "workers": 1, "device": "cpu", "runs-dir": str(folder / "runs")}
-    return RunConfig.parse(keys | {"checkpoint-every": 0, "round-timeout": 5.0, "min-replies": 1} | JOBS[name])
+    keys |= {"checkpoint-every": 0, "round-timeout": 5.0, "min-replies": 1}
+    return RunConfig.parse(keys | JOBS[name] | changed)
 
 
 class Meddler(LocalGrid):
@@ -97,12 +99,12 @@ class Meddler(LocalGrid):
                 raise Broke(answer.error.reason)
         return answers
 
-    def play(self) -> None:
+    def play(self) -> Result:
         """Play the run."""
         progress = Progress(quiet=True)
         progress.warn = self.said.append  # type: ignore[method-assign]
         server_app.report.draw = lambda *_, **__: None  # type: ignore[assignment]  # a picture takes half a second
-        coordinate(self.config, self, progress)
+        return coordinate(self.config, self, progress)
 
 
 class Told(BaseException):
@@ -125,55 +127,50 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def meddler(name: str) -> Iterator[Meddler]:
+def meddler(name: str, **changed: Value) -> Iterator[Meddler]:
     """Open a run of a row of `JOBS`."""
-    folder = Path(tempfile.mkdtemp(prefix="malformed-"))
+    folder = Path(tempfile.mkdtemp(prefix="messages-"))
     try:
-        with Meddler(job(folder, name)) as grid:
+        with Meddler(job(folder, name, **changed)) as grid:
             yield grid
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def to_a_site(changes: Changes) -> Kind:
-    """Return a kind: something that a site is sent is changed. It refuses in one line, and writes nothing."""
-
-    def attempt(name: str, place: int, text: str) -> str | None:
-        with meddler(name) as grid:
-            grid.on_its_way[place] = lambda content: dict(changes(content))[text](content)
-            try:
-                grid.play()
-            except Told as told:
-                return told.args[0]
-            except Broke as broke:
-                raise RuntimeError(*broke.args) from None
-        raise RuntimeError("the message was never sent")
-
-    return _kind(changes, attempt, lambda grid: grid.sent)
+def at_the_site(name: str, place: int, change: Callable[[RecordDict], None]) -> str | None:
+    """Change what a site is sent; return why it refuses, None if it does not, or has written something."""
+    with meddler(name) as grid:
+        grid.on_its_way[place] = change
+        try:
+            grid.play()
+        except Told as told:
+            said: str | None = told.args[0]
+            return said
+        except Broke as broke:
+            raise RuntimeError(*broke.args) from None
+    raise RuntimeError("the message was never sent")
 
 
-def from_a_site(changes: Changes) -> Kind:
-    """Return a kind: an answer is changed. The coordinator says whose it is in one line, and goes on without it."""
-
-    def attempt(name: str, place: int, text: str) -> str | None:
-        with meddler(name) as grid:
-            grid.on_its_way_back[place] = lambda content: dict(changes(content))[text](content)
-            try:
-                grid.play()
-            except RunError as error:
-                if "facts" not in grid.answered[place] and grid.sent[place].keys() != {"config"}:
-                    raise RuntimeError(f"the run ended: {error}") from None
-                return str(error)  # without its facts no site takes part
-        return "\n".join(text for text in grid.said if "site-0" in text) or None
-
-    return _kind(changes, attempt, lambda grid: grid.answered)
+def at_the_coordinator(name: str, place: int, change: Callable[[RecordDict], None]) -> str | None:
+    """Change what a site answers; return what the run says of that site, None for nothing. It has to go on."""
+    with meddler(name) as grid:
+        grid.on_its_way_back[place] = change
+        try:
+            grid.play()
+        except RunError as error:
+            if place:
+                raise RuntimeError(f"the run ended: {error}") from None
+            return str(error)  # without its facts no site takes part
+    return "\n".join(text for text in grid.said if "site-0" in text) or None
 
 
-def _kind(
+def kind(
     changes: Changes,
-    attempt: Callable[[str, int, str], str | None],
+    attempt: Callable[[str, int, Callable[[RecordDict], None]], str | None],
     contents: Callable[[Meddler], list[RecordDict]],
 ) -> Kind:
+    """Return a kind: every change of every message to, or from, a site in a run of each of `JOBS`, in any order."""
+
     def cases(random: Random) -> Iterator[Case]:
         found: list[tuple[str, int, str]] = []
         for name in JOBS:
@@ -183,15 +180,37 @@ def _kind(
                     found += [(name, place, text) for text, _ in changes(content)]
         random.shuffle(found)
         for name, place, text in found:
-            yield f"{name}, message {place}: {text}", lambda a=(name, place, text): attempt(*a)  # type: ignore[misc]
+            yield f"{name}, message {place}: {text}", partial(attempt, name, place, chosen(changes, text))
 
     return cases
+
+
+def chosen(changes: Changes, text: str) -> Callable[[RecordDict], None]:
+    """Return the change of a content that is called so."""
+    return lambda content: dict(changes(content))[text](content)
+
+
+def to_a_site(changes: Changes) -> Kind:
+    """Return a kind: something that a site is sent is changed. It refuses in one line, and writes nothing."""
+    return kind(changes, at_the_site, lambda grid: grid.sent)
+
+
+def from_a_site(changes: Changes) -> Kind:
+    """Return a kind: an answer is changed. The coordinator says whose it is in one line, and goes on without it."""
+    return kind(changes, at_the_coordinator, lambda grid: grid.answered)
+
+
+def configs(content: RecordDict) -> Iterator[Change]:
+    """Yield what can be wrong with what a message says of itself; a question before the run may leave out its key."""
+    for text, change in values(content, "config"):
+        if "arrays" in content or text != "config: run is missing":
+            yield text, change
 
 
 KINDS: dict[str, Kind] = {
     "to a site: arrays": to_a_site(arrays),
     "to a site: records": to_a_site(records),
-    "to a site: what holds for the round": to_a_site(lambda content: values(content, "config")),
+    "to a site: what holds for the round": to_a_site(configs),
     "from a site: facts": from_a_site(lambda content: values(content, "facts")),
     "from a site: arrays": from_a_site(arrays),
     "from a site: records": from_a_site(records),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import threading
 import time
 from dataclasses import replace
@@ -40,8 +39,20 @@ waiting = threading.Event()
 """Set while a message waits for the operator: a process that is told to end need not wait along."""
 
 
+def require_allowed(site: OpenSite) -> None:
+    """Check the run itself.
+
+    Raises
+    ------
+    RefusedError
+        When the policy does not allow it.
+    """
+    if wrong := site.policy.objections(site.run):
+        raise RefusedError("; ".join(wrong))
+
+
 def admitted(site: OpenSite, message: Message) -> OpenSite:
-    """Return the site if it answers the message; at a run's first one its operator may have to say so.
+    """Return the site if it answers a message of a run that is allowed; at the first its operator may have to say so.
 
     Raises
     ------
@@ -50,18 +61,13 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     DataError
         When the policy is strict and something in the table may be a mistake.
     """
-    policy = site.policy
-    if wrong := policy.objections(site.run):
-        raise RefusedError("; ".join(wrong))
-    config = message.content.config_records["config"]
-    if (number := int(str(config.get("round", 0)))) > site.run.rounds:
-        raise RefusedError(f"round {number}: the run has rounds = {site.run.rounds}")
+    policy, config = site.policy, message.content.config_records["config"]
     if not (site.guarded or policy.asks):
         return site
     if site.guarded and policy.strict and not site.node.names_label:
         raise RefusedError("this site names no label column, and its rules do not let a run choose one (strict)")
     records, data = site.records, site.data() if site.guarded else None
-    record, new = records.run(site.run_id), _as_it_is_now(site, data, _key(config))
+    record, new = records.run(site.run_id), _as_it_is_now(site, data, str(config.get("run", "")))
     # A run that was stopped goes on under another number, and keeps its key.
     earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
     _require_same(record, earlier, new)
@@ -85,14 +91,6 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     opened = replace(record, decision="approved", open=True)
     records.note(_followed(opened, message, phases))  # last: else the rows are told of at the next message
     return site
-
-
-def _key(config: Mapping[str, object]) -> str:
-    """Return the run's key, if the message says it; the site's memory lies under it, so two must not look alike."""
-    key = str(config.get("run", ""))
-    if not re.fullmatch(r"[0-9A-Za-z_-]{0,64}", key):
-        raise RefusedError("the run's key is none: it must be letters and digits, at most 64")
-    return key
 
 
 def _as_it_is_now(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, RecordDict
 
 from datasets import Facts
-from federation import pack
-from federation.fingerprint import fingerprint
 from keys import Value, from_record
 from keys.overrides import toml_value
-from tests.server_app.sites import FEATURES, SiteGrid, site_job, write_table
+from tests.server_app.sites import FEATURES, SiteGrid, question, site_job, write_table
 
 
 def site_toml(folder: Path, **keys: Any) -> str:
@@ -63,20 +60,9 @@ def told(grid: SiteGrid) -> Facts | str:
 
 def train(grid: SiteGrid, kind: str = "train", model: torch.Tensor | None = None, **facts: Value) -> str:
     """Send a message of round 1; return the refusal, if it is one."""
-    config: dict[str, Any] = {"app": fingerprint(), "shape": [FEATURES], "classes": 2, "prior": 0.3, "shift": []}
-    config |= {
-        "scale": [],
-        "round": 1,
-        "phase": "train",
-        "site": 0,
-        "name": "north",
-        "run": "key",
-        "settled": 0,
-        "evaluate": True,
-        **facts,
-    }
     x = torch.linspace(-1, 1, FEATURES + 3) if model is None else model
-    content = RecordDict({"arrays": pack({"x": x, "y": torch.zeros(1)}), "config": ConfigRecord(config)})
+    told = {} if kind == "evaluate" else {"evaluate": True}
+    content = question(grid.config, kind, {"x": x, "y": torch.zeros(1)}, **told, **facts)
     answer = grid.ask(kind, 0, content)
     assert not answer.has_error(), answer.error.reason
     if "error" in answer.content.config_records:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 
 from client_app.site import Request
 from config import RunConfig
@@ -22,7 +22,7 @@ from federation.fingerprint import fingerprint
 from federation.rounds import message
 from keys import Value, to_record
 from strategies import ALGORITHMS
-from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, site_job, table, write_table
+from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, question, site_job, table, write_table
 
 if TYPE_CHECKING:
     from problems import Arrays
@@ -49,26 +49,6 @@ def error_of(answer: Message) -> str:
     assert not answer.has_error(), answer.error.reason
     assert list(answer.content) == ["error"]
     return str(answer.content.config_records["error"]["message"])
-
-
-def turn(model: Arrays, **facts: Value) -> RecordDict:
-    """A message of the coordinator: the model, and where the run stands."""
-    config: dict[str, object] = {
-        "app": fingerprint(),
-        "shape": [FEATURES],
-        "classes": 2,
-        "prior": 0.3,
-        "shift": [],
-        "scale": [],
-        "round": 1,
-        "phase": "train",
-        "site": 0,
-        "name": "north",
-        "run": "7",
-        "settled": 0,
-        "evaluate": False,
-    }
-    return RecordDict({"arrays": pack(model), "config": ConfigRecord({**config, **facts})})  # type: ignore[arg-type]
 
 
 def linear_model() -> Arrays:
@@ -199,14 +179,15 @@ def test_a_bad_node_config_is_explained(
     if "data-dir" in node:
         node = {**node, "data-dir": str(write_table(tmp_path / SECRET, *table(20, seed=0)))}
     with hospital(node, **keys) as grid:
-        answer = grid.ask("train", 0, turn(linear_model())) if "device" in node else grid.ask("query", 0)
+        asked = ("train", 0, question(grid.config)) if "device" in node else ("query", 0)
+        answer = grid.ask(*asked)  # type: ignore[arg-type]
     assert said in error_of(answer)
 
 
 @pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
 def test_another_version_of_the_app_is_refused_before_anything_is_done(kind: str, hospital: Opened) -> None:
-    content = turn(linear_model(), app="0123456789ab")
     with hospital() as grid:  # there is no data folder, and it is not looked for
+        content = question(grid.config, kind, app="0123456789ab")
         said = error_of(grid.ask(kind, 0, content))
     assert fingerprint() in said
     assert "0123456789ab" in said
@@ -231,11 +212,11 @@ def test_a_site_evaluates_what_it_received_before_it_trains(tmp_path: Path, hosp
     write_table(tmp_path / SECRET, *table(60, seed=0))
     model = linear_model()
     with hospital(local_steps=50) as grid:
-        trained = grid.ask("train", 0, turn(model, evaluate=True))
-        evaluated = grid.ask("evaluate", 0, turn(model))
+        trained = grid.ask("train", 0, question(grid.config, "train", model, evaluate=True))
+        evaluated = grid.ask("evaluate", 0, question(grid.config, "evaluate", model))
         held_out = grid.ask("query", 0).content.config_records["facts"]["held-out"]
     with hospital(local_steps=50) as grid:
-        without = grid.ask("train", 0, turn(model))
+        without = grid.ask("train", 0, question(grid.config, "train", model))
     metrics = dict(trained.content.metric_records["metrics"])
     assert metrics == dict(evaluated.content.metric_records["metrics"])
     assert metrics["n"] == held_out
@@ -248,14 +229,14 @@ def test_the_same_message_gives_the_same_bits_and_another_round_others(tmp_path:
     write_table(tmp_path / SECRET, *table(60, seed=0))
 
     def trained(grid: SiteGrid, **facts: Value) -> torch.Tensor:
-        answer = grid.ask("train", 0, turn(linear_model(), **facts))
+        answer = grid.ask("train", 0, question(grid.config, "train", linear_model(), **facts))
         return unpack(answer.content.array_records["arrays"])["x"]
 
-    with hospital(algorithm="local-sgda", rounds=9) as grid:
+    with hospital(algorithm="local-sgda", rounds=9, sites=2) as grid:
         first, again = trained(grid), trained(grid)
         assert torch.equal(first, again)
         assert not torch.equal(first, trained(grid, round=2))
-    with hospital(algorithm="local-sgda", rounds=9) as grid:
+    with hospital(algorithm="local-sgda", rounds=9, sites=2) as grid:
         assert not torch.equal(first, trained(grid, site=1))
 
 
@@ -264,9 +245,9 @@ def test_memory_is_kept_between_messages_and_forgotten_after_the_last(tmp_path: 
     state = tmp_path / "state"
     node: dict[str, Value] = {"site": "north", "data-dir": str(folder), "state-dir": str(state)}
     with hospital(node, algorithm="codasca", rounds=9) as grid:
-        grid.ask("train", 0, turn(linear_model()))
+        grid.ask("train", 0, question(grid.config, "train", linear_model()))
         assert [path.parent.name for path in state.rglob("*.safetensors")] == ["north.memory"]
-        grid.ask("evaluate", 0, turn(linear_model()))
+        grid.ask("evaluate", 0, question(grid.config, "evaluate", linear_model()))
     assert {path.name for path in state.iterdir()} == {"audit.jsonl", "audit.seal", "policy"}
 
 
@@ -286,10 +267,10 @@ def test_an_update_that_fails_leaves_the_memory_as_it_was(
     folder = write_table(tmp_path / SECRET, *table(60, seed=0))
     node: dict[str, Value] = {"site": "north", "data-dir": str(folder), "state-dir": str(tmp_path / "state")}
     with hospital(node, algorithm="forgetful", rounds=9) as grid:
-        grid.ask("train", 0, turn(linear_model()))
+        grid.ask("train", 0, question(grid.config, "train", linear_model()))
         [file] = (tmp_path / "state").rglob("*.safetensors")
         before = file.read_bytes()
-        answer = grid.ask("train", 0, turn(linear_model(), round=2))
+        answer = grid.ask("train", 0, question(grid.config, "train", linear_model(), round=2))
         assert file.read_bytes() == before
     # Flower sends the text of an exception to the coordinator; the kind is enough.
     assert answer.has_error()
@@ -303,28 +284,29 @@ def test_an_update_with_nan_is_not_remembered(tmp_path: Path, hospital: Opened) 
     folder = write_table(tmp_path / SECRET, *table(60, seed=0))
     node: dict[str, Value] = {"site": "north", "data-dir": str(folder), "state-dir": str(tmp_path / "state")}
     with hospital(node, algorithm="codasca", rounds=9) as grid:
-        grid.ask("train", 0, turn(linear_model()))
+        grid.ask("train", 0, question(grid.config, "train", linear_model()))
         [file] = (tmp_path / "state").rglob("*.safetensors")
         before = file.read_bytes()
         spoilt = linear_model()
         spoilt["x"][0] = float("nan")
-        grid.ask("train", 0, turn(spoilt, round=2))
+        grid.ask("train", 0, question(grid.config, "train", spoilt, round=2))
         assert file.read_bytes() == before
-        healthy = unpack(grid.ask("train", 0, turn(linear_model(), round=3)).content.array_records["arrays"])
+        third = grid.ask("train", 0, question(grid.config, "train", linear_model(), round=3))
+        healthy = unpack(third.content.array_records["arrays"])
     assert all(vector.isfinite().all() for vector in healthy.values())
 
 
 def test_a_site_with_no_held_out_samples_reports_no_metrics(tmp_path: Path, hospital: Opened) -> None:
     write_table(tmp_path / SECRET, *table(20, seed=0))
     with hospital(holdout_share=0.0) as grid:
-        answer = grid.ask("evaluate", 0, turn(linear_model()))
+        answer = grid.ask("evaluate", 0, question(grid.config, "evaluate", linear_model()))
     assert dict(answer.content.metric_records["metrics"]) == {}
 
 
 def test_a_model_that_cannot_take_the_data_is_explained(tmp_path: Path, hospital: Opened) -> None:
     write_table(tmp_path / SECRET, *table(20, seed=0))
     with hospital(model="lenet5") as grid:
-        said = error_of(grid.ask("train", 0, turn(linear_model())))
+        said = error_of(grid.ask("train", 0, question(site_job(tmp_path))))
     assert "model 'lenet5' cannot take inputs of shape (4,)" in said
 
 

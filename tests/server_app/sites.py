@@ -14,10 +14,13 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from PIL import Image
 
+from client_app.oracle import SiteOracle
 from config import RunConfig
-from federation import Oracle, Site, Turn
+from datasets import Cohort
+from federation import Oracle, Site, Turn, pack
 from federation.fingerprint import fingerprint
-from keys import Value, choice, hyper
+from federation.rehearsal import Rehearsal
+from keys import Value, choice, hyper, to_record
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
@@ -73,6 +76,25 @@ class SiteGrid(LocalGrid):
         content = content or RecordDict({"config": ConfigRecord({"app": fingerprint()})})
         [answer] = self.send_and_receive([Message(content, site + 1, kind)])
         return answer
+
+
+def question(run: RunConfig, kind: str = "train", model: Arrays | None = None, /, **facts: object) -> RecordDict:
+    """Return a message of a coordinator to a site with `table`'s features: in round 1 and its first phase, or the last.
+
+    Vectors other than the model's are zeros. ``facts`` are other values of the config; None leaves a key out.
+    """
+    strategy, last = run.strategy(), kind == "evaluate"
+    told: dict[str, object] = {**to_record(Cohort(shape=(FEATURES,), prior=0.3)), "app": fingerprint(), "site": 0}
+    told |= {"round": run.rounds if last else 1, "phase": strategy.phases[-1 if last else 0], "name": "north"}
+    told |= {"run": "key", "settled": 0, **({} if last else {"evaluate": False}), **facts}
+    problem = run.build_problem(run.setting(Cohort(shape=(FEATURES,)), "cpu", site=0))
+    rehearsal = Rehearsal(strategy, problem.initial(), run.rounds, run.sites, problem)
+    place = (min(run.rounds, int(str(told["round"]))), str(told["phase"]))
+    expected = next(rehearsal.last(0) if last else rehearsal.sent(*place, 0))
+    arrays = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in expected.items()}
+    arrays |= {name: vector for name, vector in (model or problem.initial()).items() if name in arrays}
+    config = ConfigRecord({key: value for key, value in told.items() if value is not None})  # type: ignore[misc]
+    return RecordDict({"arrays": pack(arrays), "config": config})
 
 
 def with_secret(name: str, folder: Path, state: Path, secret: str) -> dict[str, Value]:
@@ -181,7 +203,7 @@ class Sabotage(LocalSGDA):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Do it."""
         reply, memory = super().local_update(sent, memory, oracle, turn)
-        if "marked" not in sent:
+        if "marked" not in sent or not isinstance(oracle, SiteOracle):  # a rehearsal does no harm
             return reply, memory
         match self.harm:
             case "nan":

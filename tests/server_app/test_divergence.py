@@ -44,7 +44,7 @@ def test_a_loss_above_the_bound_ends_the_run(tmp_path: Path, bound: float, stops
 def test_without_evaluations_it_stops_when_numbers_overflow(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"round \d+ of 50: the run diverges") as caught:
         simulate(saddle_job(tmp_path) | TOO_LARGE | {"evaluate-every": 0})
-    assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') sent NaN or infinity in 'x'" in str(caught.value)
+    assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') sent entries beyond 1e+18 in 'x'" in str(caught.value)
     assert caught.match(ADVICE)
 
 
@@ -56,21 +56,24 @@ def test_a_final_model_beyond_the_bound_is_no_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("where_evaluated", "where"),
-    [({"central-test": False}, "at site 'site-0' the loss"), ({"holdout-share": 0.0}, "at the coordinator the loss")],
+    [
+        ({"central-test": False}, "\n  site 'site-0' says that the loss"),
+        ({"holdout-share": 0.0}, " at the coordinator the loss"),
+    ],
 )
 def test_a_network_that_diverges_names_its_loss(tmp_path: Path, where_evaluated: dict[str, Value], where: str) -> None:
     """Whoever evaluates it; server-lr throws the model far out in one step, where gradients are still finite."""
     keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 10.0}
     keys |= {"algorithm": "codasca", "codasca.server-lr": 30.0} | where_evaluated
     advice = r"Lower codasca\.lr = 0\.1 or codasca\.server-lr = 30"
-    with pytest.raises(RunError, match=rf"round \d of 30: the run diverges: {where} .*{advice}"):
+    with pytest.raises(RunError, match=rf"round \d of 30: the run diverges:{where} .*{advice}"):
         simulate(job(tmp_path, rounds=30) | keys)
 
 
 def test_a_final_model_that_only_sites_evaluate_is_held_against_the_bound(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 10.0, "central-test": False}
     keys |= {"algorithm": "codasca", "codasca.server-lr": 30.0, "evaluate-every": 0}
-    with pytest.raises(RunError, match="round 6 of 6: the run diverges: at site 'site-0' the loss"):
+    with pytest.raises(RunError, match="round 6 of 6: the run diverges:\n  site 'site-0' says that the loss"):
         simulate(job(tmp_path, rounds=6) | keys)
 
 

@@ -70,7 +70,7 @@ def test_a_run_without_an_exchange_is_that_of_the_reference(grid: Noting) -> Non
 
 def test_the_first_messages_carry_what_was_given_and_nothing_else(grid: Noting) -> None:
     given = pack(start_of(grid))
-    train, evaluate = ConfigRecord({"mine": 7, "words": ["a", "b"]}), ConfigRecord({"theirs": 0.5})
+    train, evaluate = ConfigRecord({"prior": 0.25, "shift": []}), ConfigRecord({"columns": "abc"})
     OWN.start(grid, given, ROUNDS, train_config=train, evaluate_config=evaluate, evaluate_every=0)
     assert len(grid.sent) == SITES * (ROUNDS + 1), "and the last evaluation"
     for message in grid.sent[:SITES]:

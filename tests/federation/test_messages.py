@@ -1,0 +1,240 @@
+"""Both boundaries of messages: what is in order passes; anything else gets one line, and changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from hypothesis import HealthCheck, given, settings
+
+from benchmarks.malformed.changes import arrays, packed, records, values
+from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
+from federation import RunError, unpack
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "arrays": arrays,
+    "records": records,
+    "config": configs,
+    "facts": lambda content: values(content, "facts"),
+    "metrics": lambda content: values(content, "metrics", "cost"),
+}
+Case = tuple[str, int, Callable[[RecordDict], None]]
+few = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+many = settings(few, max_examples=300)
+
+
+@lru_cache
+def exchanged(name: str) -> tuple[list[RecordDict], list[RecordDict]]:
+    """Play a run in which nobody meddles; return what a site was sent, and what it answered."""
+    with meddler(name) as grid:
+        grid.play()
+        assert not [text for text in grid.said if "bad" in text], "what is in order passes"
+        return grid.sent, grid.answered
+
+
+@st.composite
+def changed(draw: st.DrawFn, way: int, *kinds: str) -> Case:
+    """A run, one of its messages, and one thing to change in it."""
+    name = draw(st.sampled_from(sorted(JOBS)))
+    changes = CHANGES[draw(st.sampled_from(kinds))]
+    contents = exchanged(name)[way]
+    texts = {place: [text for text, _ in changes(content)] for place, content in enumerate(contents)}
+    place = draw(st.sampled_from([place for place, found in texts.items() if found]))
+    return name, place, chosen(changes, draw(st.sampled_from(texts[place])))
+
+
+TO_A_SITE = changed(0, "arrays", "records", "config")
+FROM_A_SITE = changed(1, "arrays", "records", "metrics", "facts")
+
+
+def is_one_line(said: str | None) -> None:
+    assert said, "it was taken without a word, or something was written"
+    assert len(said) < 1000
+    assert all(line.isprintable() for line in said.split("\n"))
+    assert "own log" not in said, "an exception that nobody foresaw"
+
+
+@few
+@given(case=TO_A_SITE)
+def test_a_site_refuses_a_message_with_one_thing_wrong_and_writes_nothing(case: Case) -> None:
+    is_one_line(at_the_site(*case))
+
+
+@few
+@given(case=FROM_A_SITE)
+def test_a_run_goes_on_without_an_answer_with_one_thing_wrong(case: Case) -> None:
+    is_one_line(at_the_coordinator(*case))
+
+
+@pytest.mark.slow
+@many
+@given(case=TO_A_SITE)
+def test_whatever_is_wrong_with_a_message_the_site_refuses_it(case: Case) -> None:
+    is_one_line(at_the_site(*case))
+
+
+@pytest.mark.slow
+@many
+@given(case=FROM_A_SITE)
+def test_whatever_is_wrong_with_an_answer_the_run_goes_on(case: Case) -> None:
+    is_one_line(at_the_coordinator(*case))
+
+
+# ---------------------------------------------------------------------- what was seen
+
+
+def put(record: str, key: str, value: object) -> Callable[[RecordDict], None]:
+    return lambda content: content[record]._data.__setitem__(key, value)  # type: ignore[union-attr]
+
+
+def last(record: str, key: str, value: float) -> Callable[[RecordDict], None]:
+    """Let a vector end with a number."""
+
+    def change(content: RecordDict) -> None:
+        vector = unpack(content.array_records[record])[key].numpy().copy()
+        vector[-1] = value
+        content.array_records[record][key] = packed(vector)
+
+    return change
+
+
+Y = np.zeros(1, np.float32)
+ANSWERS: list[tuple[str, Callable[[RecordDict], None], str]] = [
+    ("no x", lambda content: content["arrays"].__delitem__("x"), "array 'x' is missing"),
+    ("x of one number", put("arrays", "x", packed(np.zeros(1, np.float32))), "array 'x' is 'float32' of shape (1,)"),
+    ("10 MB more", put("arrays", "z", packed(np.zeros(2_500_000, np.float32))), "array 'z' is none that is sent here"),
+    ("a huge shape", put("arrays", "x", packed(np.zeros(3), shape=(10**12,))), "of shape (1000000000000,)"),
+    ("another serialisation", put("arrays", "y", packed(Y, stype="pickle")), "must be 132, NumPy's"),
+    ("fewer bytes", put("arrays", "y", packed(Y, data=b"\x93NUMPY")), "array 'y' has 6 bytes"),
+    ("an update of 1e30", last("arrays", "x", 1e30), "sent entries beyond 1e+06 in 'x'"),
+    ("NaN", last("arrays", "y", math.nan), "sent NaN or infinity in 'y'"),
+    ("a negative cost", put("cost", "gradients", -3), "gradients = -3: must be an integer >= 0"),
+]
+EVALUATIONS: list[tuple[str, Callable[[RecordDict], None], str]] = [
+    ("loss -inf", put("metrics", "loss", -math.inf), "says that the loss of the model is -inf"),
+    ("loss NaN", put("metrics", "loss", math.nan), "says that the loss of the model is nan"),
+    ("AUROC of 2", put("metrics", "auroc", 2.0), "auroc = 2.0: must be a finite number >= 0 and <= 1"),
+    ("half a sample", put("metrics", "n", 7.5), "n = 7.5: must be an integer >= 1"),
+    ("more samples than there are", put("metrics", "n", 10**9), "n = 1000000000, and positive-scores and"),
+    ("an unknown metric", put("metrics", "\x1b[31m", 1.0), r"'\x1b[31m' is no key that it may have"),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "said"),
+    [(1, change, said) for _, change, said in ANSWERS] + [(2, change, said) for _, change, said in EVALUATIONS],
+    ids=[name for name, *_ in [*ANSWERS, *EVALUATIONS]],
+)
+def test_a_bad_answer_costs_that_site_its_part_and_nothing_else(
+    place: int, change: Callable[[RecordDict], None], said: str
+) -> None:
+    """The model is the one of a run in which the site had refused."""
+    with meddler("codasca") as grid:
+        grid.on_its_way_back[place] = change
+        result = grid.play()
+    [warning] = [text for text in grid.said if "site-0" in text]
+    assert warning.startswith("site 'site-0' ")
+    assert said in warning
+
+    def refusing(content: RecordDict) -> None:
+        content["error"] = ConfigRecord({"site": "site-0", "message": "not today"})
+
+    with meddler("codasca") as grid:
+        grid.on_its_way_back[place] = refusing
+        refused = grid.play()
+    assert all(np.array_equal(result.arrays[name], refused.arrays[name]) for name in refused.arrays)
+
+
+FACTS: list[tuple[str, object, str]] = [
+    ("name", "\x1b[31mred", r"name = '\x1b[31mred': must be at most 100 printable characters"),
+    ("name", "../../evil", "that make no path"),
+    ("total", [1e308] * 30, "as no values add up to"),
+    ("total", [math.nan] * 30, "each a finite number"),
+    ("examples", -5, "examples = -5: must be an integer >= 0"),
+    ("examples", 10**18, "examples = 1000000000000000000: must be"),
+    ("positives", 10**6, "positives = 1000000: adds up to 1000000, of"),
+    ("shape", [10**6, 10**6, 10**6], "count has 30 entries"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "said"), FACTS)
+def test_facts_that_cannot_be_name_the_site_before_the_run_begins(key: str, value: object, said: str) -> None:
+    told = at_the_coordinator("codasca", 0, put("facts", key, value))
+    assert told is not None
+    assert "site 'node 1' gave a bad answer: " in told
+    assert said in told
+
+
+QUESTIONS: list[tuple[str, object, str]] = [
+    ("round", 4, "round = 4: must be an integer >= 1 and <= 3"),
+    ("phase", "dual", "phase = 'dual': must be one of 'train'"),
+    ("site", 3, "site = 3: must be an integer >= 0 and <= 2"),
+    ("name", "../../evil", "name = '../../evil': must be"),
+    ("run", "../x", "run = '../x': must be at most 64 letters, digits, - and _"),
+    ("settled", 2, "settled = 2: must be an integer >= 0 and <= 1"),
+    ("prior", 0.0, "prior = 0.0: must be a finite number"),
+    ("prior", 1.0, "prior = 1.0: must be a finite number"),
+    ("scale", [0.0] * 30, "scale = [0.0, 0.0, 0.0, 0.0, ...]: must be a list of 0 or 30"),
+    ("shift", [0.0] * 29, "must be a list of 0 or 30"),
+    ("shape", [31], "shape = [31]: must be that of this site's inputs"),
+    ("evaluate", 1, "evaluate = 1: must be true or false"),
+    ("further", 1, "'further' is no key that it may have"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "said"), QUESTIONS)
+def test_a_site_names_the_key_the_value_and_what_is_allowed(key: str, value: object, said: str) -> None:
+    told = at_the_site("codasca", 1, put("config", key, value))
+    assert told is not None
+    assert told.startswith("a bad message: ")
+    assert said in told
+
+
+SENT: list[tuple[str, Callable[[RecordDict], None], str]] = [
+    ("no x", lambda content: content["arrays"].__delitem__("x"), "array 'x' is missing: it must be float32 of"),
+    ("NaN", last("arrays", "x", math.nan), "array 'x' holds NaN, infinity or what overflows"),
+    ("1e30", last("arrays", "y", 1e30), "array 'y' holds NaN, infinity or what overflows"),
+    ("float64", put("arrays", "y", packed(np.zeros(1))), "array 'y' is 'float64' of shape (1,): must be float32"),
+    ("no record", lambda content: content.__delitem__("arrays"), "record 'arrays' is missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "said"), SENT, ids=[name for name, *_ in SENT])
+def test_a_site_names_the_vector_and_what_it_must_be(
+    name: str, change: Callable[[RecordDict], None], said: str
+) -> None:
+    told = at_the_site("codasca", 2, change)
+    assert told is not None
+    assert said in told
+
+
+@pytest.mark.parametrize("pretended", [2, 77])
+def test_a_site_that_answers_for_another_is_left_out(pretended: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with meddler("codasca") as grid:
+        pull, turned = grid.pull_messages, []
+
+        def pulling(identifiers: Any) -> list[Message]:
+            answers = list(pull(identifiers))
+            for answer in answers:
+                if answer.metadata.src_node_id == VICTIM and len(grid.answered) == 2 and not turned:
+                    answer.metadata.__dict__["_src_node_id"] = pretended
+                    turned.append(answer)
+            return answers
+
+        monkeypatch.setattr(grid, "pull_messages", pulling)
+        grid.play()
+    assert [text for text in grid.said if f"it says that it is from node {pretended}, and node 1 was asked" in text]
+
+
+def test_min_replies_decides_whether_a_run_goes_on() -> None:
+    change = put("arrays", "x", packed(np.zeros(1, np.float32)))
+    with meddler("codasca", **{"min-replies": 3}) as grid:
+        grid.on_its_way_back[1] = change
+        with pytest.raises(RunError, match=r"2 of 3 sites gave a usable answer, 3 are needed \(min-replies=2"):
+            grid.play()

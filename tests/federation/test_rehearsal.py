@@ -1,0 +1,132 @@
+"""Which vectors an algorithm sends, found without data: the same for short models as for the large one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from config import RunConfig
+from datasets import Cohort
+from federation import FederatedStrategy, Oracle, Stages, StrategyError, Turn, rehearsal
+from federation.rehearsal import Rehearsal
+from federation.schema import Table
+from problems import PROBLEMS, Arrays
+from strategies import ALGORITHMS, can_solve
+from strategies.dispfl import packed
+
+SITES, ROUNDS = 3, 5
+
+
+def rehearsal_of(name: str, hidden: int, **keys: Any) -> Rehearsal:
+    """Return the rehearsal of an algorithm on a network, with two stages."""
+    few = ("auc", "bce", "auprc", "maml", "cross-entropy")
+    problem = next(p for p in few if can_solve(ALGORITHMS[name], PROBLEMS[p]))
+    steps = 1 if name == "npa" else 2
+    job: dict[str, Any] = {"algorithm": name, "problem": problem, "model": "mlp", "hidden": hidden, "sites": SITES}
+    job |= {"rounds": ROUNDS, "local-steps": steps, "stage-iterations": 3 * steps}
+    config = RunConfig.parse(job | keys | ({"maml.ways": 2} if problem == "maml" else {}))
+    built = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+    return Rehearsal(config.strategy(), built.initial(), ROUNDS, SITES, built)
+
+
+def tables(played: Rehearsal) -> list[list[Table]]:
+    """Return all that may be sent and answered in a run."""
+    found = []
+    for r in range(1, ROUNDS + 1):
+        for phase in played.phases(r):
+            found.append(list(played.sent(r, phase, 1, ["x-0"])))
+            sent = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in found[-1][0].items()}
+            found.append(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), sent))
+    return [*found, list(played.last(1))]
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"dispfl"}))  # its lengths follow from layers: played whole
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_a_large_model_has_the_tables_that_its_two_short_ones_say(
+    name: str, fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fraction < 1 and not ALGORITHMS[name].partial:
+        return
+    played = rehearsal_of(name, 120, fraction=fraction)
+    assert played.d > rehearsal.LONG
+    short = tables(played)
+    assert len(played._players) == 2, "it was not played whole"
+    monkeypatch.setattr(rehearsal, "LONG", played.d)
+    assert short == tables(rehearsal_of(name, 120, fraction=fraction))
+
+
+def test_what_got_lost_makes_other_tables() -> None:
+    """With some of the sites, CODASCA's server may say from which round on all is new."""
+    played = rehearsal_of("codasca", 4, fraction=0.5)
+    names = [set(one) for one in played.sent(3, "train", 0)]
+    assert {"x", "y", "cx", "cy", "x_ref"} in names
+    assert {"x", "y", "cx", "cy", "x_ref", "since"} in names
+    kept, lost = rehearsal_of("fedgda-gt", 4), list[Table]()
+    for phase in kept.phases(2):
+        sent = next(kept.sent(2, phase, 0))
+        blank = {name: torch.zeros(vector.shape) for name, vector in sent.items()}
+        lost = kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), blank)
+    assert [set(one) for one in lost] == [{"x", "y"}, set()], "a site that lost its anchor sits the steps out"
+
+
+def test_neighbours_are_those_that_a_message_names() -> None:
+    played = rehearsal_of("d-psgd", 4, **{"d-psgd.mixing": "client"})
+    both = next(played.sent(2, "train", 1, ["weights", "x-0", "x-1", "x-2"]))
+    one = next(played.sent(2, "train", 1, ["weights", "x-0", "x-1"]))
+    assert both.keys() == {"weights", "x-0", "x-1", "x-2"}
+    assert one.keys() == {"weights", "x-0", "x-1"}
+    assert (both["weights"].shape, one["weights"].shape, both["x-1"].shape) == ((3,), (2,), (0,))
+
+
+def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
+    class Peeking(FederatedStrategy):
+        name = "peeking"
+
+        def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+            return {"x": oracle.patients}, {}  # type: ignore[attr-defined]
+
+    played = Rehearsal(Peeking(), {"x": torch.zeros(3)}, 2, 2)
+    with pytest.raises(StrategyError, match=r"'peeking' cannot be played without data.*AttributeError.*patients"):
+        played.answered(played.algorithm.turn(1, 2, "train", 2), {"x": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("server_round", [0, 10, -3])
+def test_a_round_that_there_is_not_has_no_turn(server_round: int) -> None:
+    with pytest.raises(ValueError, match=f"round = {server_round}: a run of 9 rounds has rounds 1 to 9"):
+        Stages(local_steps=2, iterations=4).turn(server_round, 9)
+
+
+MASK = torch.tensor([True, False, True, True, False])
+
+UNFIT: list[tuple[str, Arrays, Arrays, str]] = [  # what is in order, and what is not
+    ("coda-plus", {"count": torch.tensor([6])}, {"count": torch.tensor([-6])}, "must be from 0 to 6"),
+    ("coda-plus", {"count": torch.tensor([2])}, {"count": torch.tensor([10**18])}, "must be from 0 to 6"),
+    ("codasca", {"from": torch.tensor([2])}, {"from": torch.tensor([7])}, "'from' holds [7]: must be from 0 to 6"),
+    ("coda", {"denominators": torch.tensor([0.0, 3.0])}, {"denominators": torch.tensor([4.0, -1.0])}, "must be >= 0"),
+    ("coda", {"denominators": torch.tensor([1.0, 3.0])}, {"denominators": torch.zeros(2)}, "not all zero"),
+    ("adafgda", {"a": torch.ones(3)}, {"a": torch.tensor([1.0, -1e-9])}, "'a' has entries below 0"),
+    ("d-psgd", {"weights": torch.tensor([0.25, 0.75])}, {"weights": torch.tensor([0.5, 0.75])}, "adds up to 1.25"),
+    ("d-psgd", {"weights": torch.tensor([0.25, 0.75])}, {"weights": torch.tensor([-1.0, 2.0])}, "must be >= 0"),
+    (
+        "dispfl",
+        {"mask": packed(MASK), "values": torch.ones(3)},
+        {"mask": packed(~MASK), "values": torch.ones(3)},
+        "'mask' has 2 places in 5: must be 3 in 5",
+    ),
+    (
+        "dispfl",
+        {"mask-2": packed(MASK), "values-2": torch.ones(3)},
+        {"mask-2": packed(torch.cat([MASK, ~MASK])[:7]), "values-2": torch.ones(4)},
+        "'mask-2' has 4 places in 7: must be 4 in 5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fine", "wrong", "said"), UNFIT)
+def test_vectors_that_mean_something_are_held_against_it(name: str, fine: Arrays, wrong: Arrays, said: str) -> None:
+    algorithm = ALGORITHMS[name](local_steps=2)
+    turn = algorithm.turn(3, ROUNDS, "train", SITES)  # two steps in each of three rounds
+    assert algorithm.unfit(fine, turn, len(MASK)) == ""
+    assert said in algorithm.unfit(wrong, turn, len(MASK))
