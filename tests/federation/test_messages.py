@@ -180,7 +180,7 @@ QUESTIONS: list[tuple[str, object, str]] = [
     ("settled", 2, "settled = 2: must be an integer >= 0 and <= 1"),
     ("prior", 0.0, "prior = 0.0: must be a finite number"),
     ("prior", 1.0, "prior = 1.0: must be a finite number"),
-    ("scale", [0.0] * 30, "scale = [0.0, 0.0, 0.0, 0.0, ...]: must be a list of 0 or 30"),
+    ("scale", [0.0] * 30, "scale = [0.0, 0.0, 0.0"),
     ("shift", [0.0] * 29, "must be a list of 0 or 30"),
     ("shape", [31], "shape = [31]: must be that of this site's inputs"),
     ("evaluate", 1, "evaluate = 1: must be true or false"),
