@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from client_app.site import OpenSite
 
-RUN = {"app": Text(64), "run": Text(64, plain=True)}
+RUN = {"app": Text(64), "run": Text(64, plain=True, least=1)}
 
 
 def require_sound(message: Message, site: OpenSite) -> None:

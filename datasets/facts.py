@@ -92,7 +92,7 @@ class Facts:
 
 
 COUNT = Number(0, 2**53, whole=True)
-HASH, NAME = Text(64), Text(name=True)
+HASH, NAME = Text(64, plain=True), Text(name=True)
 LARGEST = 3.4e38  # of an input, a float32
 FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for what goes beyond one key
     "name": Text(),

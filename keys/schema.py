@@ -44,7 +44,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """Words of at most ``longest`` printable characters, or one of ``options``.
+    """Words of ``least`` to ``longest`` printable characters, or one of ``options``.
 
     ``plain`` words have letters, digits, - and _ only, ``name`` is something that a file can be called.
     """
@@ -53,6 +53,7 @@ class Text:
     options: tuple[str, ...] = ()
     plain: bool = False
     name: bool = False
+    least: int = 0
 
     def fits(self, value: object) -> bool:
         """Whether a value is such words."""
@@ -62,8 +63,8 @@ class Text:
             return value in self.options
         if self.name and (value in ("", ".", "..") or "/" in value):
             return False
-        return len(value) <= self.longest and (
-            bool(re.fullmatch(r"[0-9A-Za-z_-]+", value)) if self.plain else value.isprintable()
+        return self.least <= len(value) <= self.longest and (
+            bool(re.fullmatch(r"[0-9A-Za-z_-]*", value)) if self.plain else value.isprintable()
         )
 
     def __str__(self) -> str:

@@ -166,6 +166,11 @@ def contradictions(metrics: Mapping[str, Any]) -> list[str]:
         undefined = [name for name in ("auroc", "auprc") if math.isnan(metrics.get(name, 0.0))]
         if undefined and 0 < positives < n and math.isfinite(metrics.get("loss", 0.0)):
             wrong.append(f"{undefined[0]} = nan, of {positives} positives among {n} samples")
+    wrong += [
+        f"{name} = nan, of {n} samples"
+        for name, value in metrics.items()
+        if METRICS[name].better == "up" and METRICS[name].pooled != "scores" and math.isnan(value)
+    ]
     for name, parts in sums.items():
         if name in metrics and all(part in metrics for part in parts):
             total = sum(sum(metrics[part]) for part in parts)

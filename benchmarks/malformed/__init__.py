@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OUTCOMES = ("message", "accepted", "silent", "traceback", "hang")
 """One clear line; rightly taken; taken without a word; an exception that is no message; no end in `LIMIT` seconds."""
 
-LIMIT = 20.0  # seconds
+LIMIT = 60.0  # seconds
 LONGEST = 2000  # characters of a message
 
 Case = tuple[str, Callable[[], "str | bool | None"]]

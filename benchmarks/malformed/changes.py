@@ -124,8 +124,9 @@ def _others(value: object) -> Iterator[Any]:
     elif value:
         yield from (value[:-1], [*value, value[0]], value * 1000)
         if not isinstance(value[0], str):
-            yield from ([number, *value[1:]] for number in (-5, -1e300, math.nan, math.inf, 1e300))
+            yield from ([number, *value[1:]] for number in (-1e300, math.nan, math.inf, 1e300))
         if isinstance(value[0], int):
+            yield [-5, *value[1:]]
             yield [0 for _ in value]
 
 
