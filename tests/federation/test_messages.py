@@ -26,7 +26,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
 }
 Case = tuple[str, int, Callable[[RecordDict], None]]
 few = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
-many = settings(few, max_examples=300)
+many = settings(few, max_examples=40)
 
 
 @lru_cache
