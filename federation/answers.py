@@ -17,7 +17,7 @@ from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
 from keys import Number, in_a_line, mistakes, shown
 from keys.schema import NAMED
-from problems.metrics import METRICS, contradictions, schema_like
+from problems.metrics import METRICS, contradictions, schema_like, undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,13 +124,15 @@ class Answers:
             wrong.append(f"n = {counts['n']}: it has {site.held_out} samples to evaluate on")
         before = self._counted.get(site, counts)
         changed = [name for name, count in counts.items() if count != before.get(name)]
-        wrong += [f"{name} = {shown(counts[name])}: it was {shown(before.get(name))}" for name in changed]
+        wrong = wrong or [f"{name} = {shown(counts[name])}: it was {shown(before.get(name))}" for name in changed]
         if wrong:
             raise BadAnswerError(in_a_line(wrong))
         for name, value in diverging.items():
             if not abs(value) <= self.loss_bound:
                 bound = f"loss-bound = {self.loss_bound:g}"
                 raise BadValuesError(f"says that the {name} of the model is {value:g} ({bound})")
+        if names := undefined(metrics):
+            raise BadValuesError(f"says that the {names[0]} of the model is nan")
         self._counted[site] = counts
 
 

@@ -159,18 +159,10 @@ def schema_like(example: Metrics) -> dict[str, Number | Several]:
 
 def contradictions(metrics: Mapping[str, Any]) -> list[str]:
     """Return what of an evaluation cannot be true at once; its values are what `schema_like` says."""
-    wrong, n, positives = [], metrics.get("n"), metrics.get("positives")
+    wrong: list[str] = []
     sums: dict[str, tuple[str, ...]] = {"n": ("class-counts",)}
-    if positives is not None and n is not None:
+    if "positives" in metrics:
         sums = {"n": ("positive-scores", "negative-scores"), "positives": ("positive-scores",)}
-        undefined = [name for name in ("auroc", "auprc") if math.isnan(metrics.get(name, 0.0))]
-        if undefined and 0 < positives < n and math.isfinite(metrics.get("loss", 0.0)):
-            wrong.append(f"{undefined[0]} = nan, of {positives} positives among {n} samples")
-    wrong += [
-        f"{name} = nan, of {n} samples"
-        for name, value in metrics.items()
-        if METRICS[name].better == "up" and METRICS[name].pooled != "scores" and math.isnan(value)
-    ]
     for name, parts in sums.items():
         if name in metrics and all(part in metrics for part in parts):
             total = sum(sum(metrics[part]) for part in parts)
@@ -180,6 +172,13 @@ def contradictions(metrics: Mapping[str, Any]) -> list[str]:
         pairs = zip(metrics["class-correct"], metrics["class-counts"], strict=True)
         wrong += [f"class-correct has {right} of {total}" for right, total in pairs if right > total][:1]
     return wrong
+
+
+def undefined(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that are NaN and need not be: a ranking is not defined on one class, all others always are."""
+    one_class = metrics.get("positives") in (0, metrics.get("n"))
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)}
+    return [name for name in numbers if not (one_class and METRICS[name].pooled == "scores")]
 
 
 def histogram(scores: np.ndarray) -> list[int]:

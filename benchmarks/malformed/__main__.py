@@ -24,6 +24,7 @@ MODULES: dict[str, dict[str, Kind]] = {
 }
 """Boundary, kinds of what can be wrong there."""
 
+COMMAND = "python -m benchmarks.malformed"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "malformed.md"
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     text = table(counts)
     print(text)
     if not options.modules:
-        insert(PAGE, "malformed", "Malformed inputs", f"{text}\n")
+        insert(PAGE, "malformed", "Malformed inputs", f"<!-- Written by `{COMMAND}`; do not edit. -->\n\n{text}\n")
 
 
 def table(counts: dict[tuple[str, str], Counter[str]]) -> str:

@@ -120,7 +120,7 @@ EVALUATIONS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("loss -inf", put("metrics", "loss", -math.inf), "says that the loss of the model is -inf"),
     ("loss NaN", put("metrics", "loss", math.nan), "says that the loss of the model is nan"),
     ("AUROC of 2", put("metrics", "auroc", 2.0), "auroc = 2.0: must be a finite number >= 0 and <= 1"),
-    ("no AUROC of both classes", put("metrics", "auroc", math.nan), "auroc = nan, of "),
+    ("no AUROC of both classes", put("metrics", "auroc", math.nan), "says that the auroc of the model is nan"),
     ("half a sample", put("metrics", "n", 7.5), "n = 7.5: must be an integer >= 1"),
     ("more samples than there are", put("metrics", "n", 10**9), "n = 1000000000, and positive-scores and"),
     ("an unknown metric", put("metrics", "\x1b[31m", 1.0), r"'\x1b[31m' is no key that it may have"),
