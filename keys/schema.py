@@ -24,18 +24,24 @@ def printable(text: str, longest: int = 2000) -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """A number from ``low`` to ``high``; ``whole`` an integer; ``nan`` whether it may be undefined."""
+    """A number from ``low`` to ``high``; ``whole`` an integer; ``nan`` whether it may be undefined.
+
+    Sums may be beyond the ends by ``rounding``.
+    """
 
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
     nan: bool = False
+    rounding: float = 0.0
 
     def fits(self, value: object) -> bool:
         """Whether a value is such a number; True and False are none."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return False
-        return (self.nan and math.isnan(value)) or (math.isfinite(value) and self.low <= value <= self.high)
+        if not math.isfinite(value):
+            return self.nan and math.isnan(value)
+        return self.low - self.rounding <= value <= self.high + self.rounding
 
     def __str__(self) -> str:
         ends = [f">= {self.low:g}"] * math.isfinite(self.low) + [f"<= {self.high:g}"] * math.isfinite(self.high)

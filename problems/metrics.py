@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 BINS = 512
 LARGEST_COUNT = 2**53  # a whole number up to here is a float, too
+ROUNDING = 1e-9  # a sum of shares may come out as 1.0000000000000002
 LIMIT = 8.0  # logits are clipped to ±8 (a probability of 0.99966); a bin is 1/32 wide
 
 
@@ -153,7 +154,7 @@ def schema_like(example: Metrics) -> dict[str, Number | Several]:
         elif row.pooled == "sum":
             found[name] = Number(row.low, LARGEST_COUNT, whole=True)
         else:
-            found[name] = Number(row.low, row.high, nan=not row.diverges)
+            found[name] = Number(row.low, row.high, nan=not row.diverges, rounding=ROUNDING)
     return found
 
 

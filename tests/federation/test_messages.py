@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from benchmarks.malformed.changes import arrays, packed, records, values
 from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
 from federation import RunError, unpack
+from keys import mistakes
+from problems.metrics import schema_like
 
 CHANGES: dict[str, Callable[..., Any]] = {
     "arrays": arrays,
@@ -239,3 +241,9 @@ def test_min_replies_decides_whether_a_run_goes_on() -> None:
         grid.on_its_way_back[1] = change
         with pytest.raises(RunError, match=r"2 of 3 sites gave a usable answer, 3 are needed \(min-replies=2"):
             grid.play()
+
+
+def test_a_share_that_rounding_made_larger_than_1_is_one() -> None:
+    schema = schema_like({"auprc": 0.5})
+    assert not mistakes({"auprc": 1 + 2**-52}, schema)
+    assert mistakes({"auprc": 1.001}, schema)

@@ -97,7 +97,7 @@ def test_a_run_beyond_the_limit_stops_and_says_what_to_change(tmp_path: Path) ->
         "runs-dir": str(tmp_path),
         "adafgda.lr-dual": 1e-4,
     }
-    with pytest.raises(RunError, match=r"round 1 of 5: the run diverges: at the coordinator the distance-x") as caught:
+    with pytest.raises(RunError, match="round 1 of 5: the run diverges") as caught:
         simulate(keys | {"adafgda.lr": 0.1})
     advice = "Lower adafgda.lr = 0.1 or adafgda.lr-dual = 0.0001, or raise adafgda.rho = 0.01"
     assert caught.match(re.escape(advice))
