@@ -2,7 +2,11 @@
 
 
 class RefusedError(ValueError):
-    """This site will not do what it was asked to; the message may leave the site."""
+    """This site will not do what it was asked to; the message may leave the site, or ``public`` in its place."""
+
+    def __init__(self, text: str, public: str = "") -> None:
+        super().__init__(text)
+        self.public = public or text
 
 
 class SiteError(RuntimeError):

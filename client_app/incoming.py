@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from client_app.errors import RefusedError
 from client_app.site import Request
-from datasets import cohort_schema, wrong_cohort
+from datasets import Cohort, cohort_schema, wrong_cohort
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from client_app.site import OpenSite
 
+COHORT = {field.name for field in fields(Cohort)}
 RUN = {"app": Text(64), "run": Text(64, plain=True, least=1)}
 
 
@@ -29,27 +31,30 @@ def require_sound(message: Message, site: OpenSite) -> None:
     Raises
     ------
     RefusedError
-        Saying in one line what is wrong with it; the text has no word about this site's data.
+        Saying in one line what is wrong with it. What would be right tells of a hospital's data how many columns and
+        classes they have; a run that has not been admitted yet does not hear it.
     """
-    kind = message.metadata.message_type
+    kind, about_data = message.metadata.message_type, False
     try:
         if kind == "query":
             require_records(message.content, config="config_records")
             wrong = mistakes(message.content.config_records["config"], RUN, optional=("run",))
         else:
             require_records(message.content, config="config_records", arrays="array_records")
-            wrong = _wrong_config(message, site, last=kind == "evaluate") or _wrong_arrays(message, site, kind)
+            if not (wrong := _wrong_config(message, site, last=kind == "evaluate")):
+                wrong, about_data = _wrong_cohort(message, site) or _wrong_arrays(message, site, kind), True
     except BadAnswerError as error:
         wrong = [str(error)]
     if wrong:
-        raise RefusedError(f"a bad message: {in_a_line(wrong)}")
+        record = site.records.run(site.run_id) if site.guarded else None
+        hides = about_data and site.guarded and not (record and record.open)
+        public = "a bad message, of a run that has not begun here (the site's own log says more)" if hides else ""
+        raise RefusedError(f"a bad message: {in_a_line(wrong)}", public)
 
 
 def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
-    """Return what is wrong with what a message says of itself and of all sites."""
+    """Return what is wrong with what a message says of itself."""
     run, record = site.run, message.content.config_records["config"]
-    data, multiclass = site.data(), PROBLEMS[run.problem].multiclass
-    shape, classes = ((), 2) if data is None else (data.train.shape, data.classes)
     place: Schema = {
         "round": Number(run.rounds if last else 1, run.rounds, whole=True),
         "site": Number(0, run.sites - 1, whole=True),
@@ -66,10 +71,19 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
     }
-    cohort = cohort_schema(shape, multiclass=multiclass)
-    if wrong := mistakes(record, {**schema, **cohort}, optional=cohort if data is None else ()):
+    return mistakes({key: value for key, value in record.items() if key not in COHORT}, schema)
+
+
+def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
+    """Return what is wrong with what a message says of all sites' data."""
+    record, data = message.content.config_records["config"], site.data()
+    multiclass = PROBLEMS[site.run.problem].multiclass
+    shape, classes = ((), 2) if data is None else (data.train.shape, data.classes)
+    schema = cohort_schema(shape, multiclass=multiclass)
+    told = {key: record[key] for key in schema if key in record}
+    if wrong := mistakes(told, schema, optional=schema if data is None else ()):
         return wrong
-    return [] if data is None else wrong_cohort(record, shape, classes, multiclass=multiclass)
+    return [] if data is None else wrong_cohort(told, shape, classes, multiclass=multiclass)
 
 
 def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:

@@ -84,8 +84,10 @@ class Given:
 
         Whether there is one at all `start` checks.
         """
-        theirs = Cohort.of_file(self.facts) if self.config.init_from else cohort
-        return replace(cohort, shift=theirs.shift, scale=theirs.scale) if self.config.init_from else cohort
+        if not self.config.init_from:
+            return cohort
+        theirs = Cohort.of_file(self.facts)
+        return replace(cohort, shift=theirs.shift, scale=theirs.scale)
 
     def start(self, problem: NetworkProblem) -> tuple[Arrays, str]:
         """Fit the model to a problem that was just built; its batch-norm statistics go into the problem's network.

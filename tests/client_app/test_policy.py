@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -21,7 +22,7 @@ from keys import Value
 from server_app.cohort import pooled
 from server_app.console import Progress
 from tests.client_app.policies import Hospital, site_toml, told, train
-from tests.server_app.sites import SiteGrid, hospitals, run_at, saddle_job, site_job, table, write_table
+from tests.server_app.sites import SiteGrid, hospitals, question, run_at, saddle_job, site_job, table, write_table
 
 # ---------------------------------------------------------------------- the file
 
@@ -314,6 +315,19 @@ def test_a_run_waits_for_the_operator(
             assert answer == train(grid) == "its operator refused the run"
     assert main(["runs", "--state-dir", str(hospital.state)]) == 0
     assert "no run waits for you" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [{"shape": [3]}, {"scale": [1.0]}, {"classes": 1}])
+def test_a_run_that_was_not_approved_learns_nothing_by_being_corrected(
+    asking: tuple[Hospital, Records], wrong: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a message should have been tells how many columns the data have."""
+    hospital, _ = asking
+    with caplog.at_level(logging.ERROR, "edelweiss"), hospital.run() as grid:
+        answer = grid.ask("train", 0, question(grid.config, **wrong))
+    said = str(answer.content.config_records["error"]["message"])
+    assert said == "a bad message, of a run that has not begun here (the site's own log says more)"
+    assert f"{next(iter(wrong))} = " in caplog.text, "its operator can see it"
 
 
 def test_a_site_that_asks_needs_a_place_to_be_asked_at(asking: tuple[Hospital, Records]) -> None:
