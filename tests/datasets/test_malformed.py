@@ -81,7 +81,7 @@ def test_no_value_at_all_is_nothing_to_learn_from(tmp_path: Path) -> None:
         (b'\n {"a": [1], "label": [0]}\n', "JSON"),
         (b"\xef\xbb\xbf[1, 2]", "JSON"),
         (b"PK\3\4" + bytes(100), "Excel"),
-        (gzip.compress(b"a,label\n1,0\n"), "gzip"),
+        (gzip.compress(b"a,label\n1,0\n", mtime=0), "gzip"),
         ("a,label\n1,0\n".encode("utf-16"), "UTF-16"),
     ],
 )
