@@ -8,12 +8,13 @@ import traceback
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
+from keys import record_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +64,8 @@ def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message
     from federation.fingerprint import fingerprint
 
     try:
-        config = message.content.config_records.get("config")
-        theirs = str(config["app"])[:64] if config and "app" in config else ""
+        config = record_in(message.content, "config", ConfigRecord)
+        theirs = str(config.get("app", ""))[:64]
         if theirs != fingerprint():
             theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
             raise RefusedError(
@@ -120,9 +121,9 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 
     started = time.perf_counter()
     request = Request.of(message)
-    strategy, problem = site.run.strategy(), site.problem(request)
+    strategy, problem = site.run.strategy, site.problem(request)
     turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
-    sent = unpack(message.content.array_records["arrays"], problem.device)
+    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
     if strategy.card.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
@@ -174,8 +175,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     from federation import unpack
 
     request = Request.of(message)
-    strategy, problem = site.run.strategy(), site.problem(request)
-    sent = unpack(message.content.array_records["arrays"], problem.device)
+    strategy, problem = site.run.strategy, site.problem(request)
+    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store = site.memory(request)
     memory = store.load(problem.device, before=(request.round + 1, 0))
     own = {} if memory else store.kept(problem.device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from federation.algorithm import FirstCome, phases_of
@@ -25,7 +25,7 @@ from federation.output import Output
 from federation.rehearsal import Rehearsal
 from federation.sites import Reply, Site
 from federation.wire import beyond, pack, unpack
-from keys import Stream
+from keys import Stream, record_in
 from problems.metrics import metric, pool
 
 if TYPE_CHECKING:
@@ -252,10 +252,11 @@ class Rounds:
         def opened() -> Iterator[Reply]:
             nonlocal samples
             for answer in messages:
-                site, cost = self.exchange.by_node[answer.metadata.src_node_id], answer.content.metric_records["cost"]
+                site = self.exchange.by_node[answer.metadata.src_node_id]
+                cost = record_in(answer.content, "cost", MetricRecord)
                 samples += float(str(cost["samples"]))
                 work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
-                reply = Reply(site, unpack(answer.content.array_records["arrays"]))
+                reply = Reply(site, unpack(record_in(answer.content, "arrays", ArrayRecord)))
                 if BUFFERS in reply.arrays:
                     mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
                 yield reply

@@ -151,7 +151,7 @@ class RunState(Checkpoints):
         """
         config = self.report.config
         vectors = 1 + (STATE if self.every else 0)
-        if self.every and self.local and config.strategy().card.remembers:
+        if self.every and self.local and config.strategy.card.remembers:
             vectors += MEMORY * config.sites
         needed, free = 2 * vectors * 4 * d, shutil.disk_usage(self.folder).free  # the new beside the old, in float32
         if free < needed:
