@@ -128,6 +128,7 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     if strategy.card.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
     memory = store.load(problem.device, before=place)
+    began = store.latest(before=place) if memory else None
     fresh = partial(site.fresh, request)
 
     kept_here = memory.pop("buffers", None)
@@ -153,8 +154,12 @@ def train(message: Message, site: OpenSite) -> RecordDict:
             reply["buffers"] = statistics
 
     spent = time.perf_counter() - started
-    cost = MetricRecord({"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent})
-    if bad := not_finite(reply | memory):  # the coordinator leaves such an answer out; remembered, it would spoil all
+    bad = not_finite(reply | memory)
+    kept = place if memory and not bad else None
+    work = {"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent}
+    memories = {"memory-from": strategy.position(began), "memory-kept": strategy.position(kept)}
+    cost = MetricRecord({**work, **memories})
+    if bad:  # the coordinator leaves such an answer out; remembered, it would spoil all
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
         if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
             reply = {name: torch.full((1,), torch.nan) for name in bad}

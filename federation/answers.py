@@ -37,6 +37,8 @@ COST = {
     "gradients": Number(0, 1e15, whole=True),
     "samples": Number(0, 1e15, whole=True),
     "seconds": Number(0, 1e9),
+    "memory-from": Number(0, 1e15, whole=True),
+    "memory-kept": Number(0, 1e15, whole=True),
 }
 
 

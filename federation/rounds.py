@@ -120,6 +120,7 @@ class Rounds:
         self.first_come = order if isinstance(algorithm, FirstCome) else None
         start = unpack(self.start)
         rehearsal = Rehearsal(algorithm, start, self.count, len(self.exchange.sites), self.problem, self.head)
+        self._kept: dict[Site, int] = {}  # where in the run each site's memory is from
         example = self.problem.example() if self.problem else None
         self.answers = Answers(rehearsal, example, self.loss_bound)
         if self.checkpoints.last is None:
@@ -254,6 +255,7 @@ class Rounds:
             for answer in messages:
                 site = self.exchange.by_node[answer.metadata.src_node_id]
                 cost = record_in(answer.content, "cost", MetricRecord)
+                self._note_memory(site, int(str(cost["memory-from"])), int(str(cost["memory-kept"])))
                 samples += float(str(cost["samples"]))
                 work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
                 reply = Reply(site, unpack(record_in(answer.content, "arrays", ArrayRecord)))
@@ -267,14 +269,24 @@ class Rounds:
             self.state["y"] = self.project(self.state["y"])
         return samples
 
+    def _note_memory(self, site: Site, began: int, kept: int) -> None:
+        """Warn of a site that lacks what it kept, by its last answer, to go on from. Both are positions in the run."""
+        if began < (before := self._kept.get(site, 0)):
+            r = (before - 1) // len(self.algorithm.phases) + 1
+            self.exchange.warn(
+                f"site {site.name!r} has lost what it remembered of round {r}: it goes on without, and the "
+                "run's numbers are no longer those that its seed gives elsewhere"
+            )
+        self._kept[site] = kept
+
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
         output = {} if self.output.which == "last" else self.output.model
         parts = {"state": self.state, "buffers": self.buffers, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
-        return Snapshot(
-            server_round, tensors, {"sending-order": self.first_come and self.first_come.bit_generator.state}
-        )
+        order = self.first_come and self.first_come.bit_generator.state
+        memories = {site.name: kept for site, kept in self._kept.items()}
+        return Snapshot(server_round, tensors, {"sending-order": order, "memories": memories})
 
     def _restore(self, snapshot: Snapshot) -> None:
         parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "output": {}}
@@ -283,6 +295,8 @@ class Rounds:
             parts[part][name] = vector
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
+        memories = snapshot.facts["memories"]
+        self._kept = {site: memories[site.name] for site in self.exchange.sites if site.name in memories}
         if self.first_come:
             self.first_come.bit_generator.state = snapshot.facts["sending-order"]
 

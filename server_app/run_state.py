@@ -100,8 +100,9 @@ class RunState(Checkpoints):
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
             raise ValueError(f"{', '.join(wrong)}: no such thing is written")
         cohort = from_record(Cohort, facts["cohort"])
-        if facts["facts"].keys() != {"sending-order"}:
-            raise ValueError("it does not say in which order sites were sent to")
+        memories = facts["facts"].get("memories")
+        if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:
+            raise ValueError("it does not say in which order sites were sent to, or what they remember")
         if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
         if facts["names"] != sorted(tensors) or any(name.partition("/")[0] not in PARTS for name in tensors):
