@@ -189,7 +189,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None and (strategy.personalised or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
-        store.keep(mine, model_facts(site.run, request.cohort))
+        store.keep(mine, model_facts(site.run, request.cohort, site.data_config, site.data()))
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})
 

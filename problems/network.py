@@ -55,9 +55,12 @@ class NetworkProblem(Problem, Layers):
         The model, on its device.
     width : int
         Outputs of the network: one score, or one per class.
+    probabilities : bool
+        Whether the sigmoid of its score estimates the probability of being positive; what trains a ranking does not.
     """
 
     scalars: ClassVar[tuple[str, ...]] = ()
+    probabilities: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
 from models import resolve_device
 from problems.network import NetworkProblem
-from server_app.cohort import ask, placed, pooled, require_enough, summary
+from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means
 from server_app.evaluation import central_evaluation
 from server_app.given import Given
 from server_app.local import LocalGrid
@@ -126,6 +126,7 @@ def _play(
     else:
         given = given or Given.read(config)  # a run that goes on from its start
         cohort = given.standardising(pooled(config, sites, progress)) if given else pooled(config, sites, progress)
+    meaning = what_it_means(config, cohort, progress)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
@@ -133,7 +134,14 @@ def _play(
     state.require_room(len(start["x"]))
     if isinstance(grid, LocalGrid):
         require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
-    model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
+    model = ModelFile(
+        report.folder,
+        problem,
+        cohort,
+        meaning,
+        personalised=strategy.personalised,
+        own_statistics=config.bn == "local",
+    )
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
