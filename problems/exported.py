@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import os
+import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from problems.trained import TrainedModel
 
 TOLERANCE = 1e-5  # of a score, absolute below 1 and relative above
-NEEDED = ("onnx", "onnxscript", "onnxruntime")
+NEEDED = ("onnx", "onnxruntime", "onnxscript")
 SEVERAL = 2  # patients of the example: one would be taken for a constant
 
 
@@ -75,7 +77,9 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
     ModelError
         When a package is missing, the file cannot be written, or the two do not agree.
     """
-    _require_packages()
+    if missing := absent():
+        fix = "pip install -c constraints.txt '.[onnx]'"
+        raise ModelError(f"export needs {', '.join(missing)}, not installed here: {fix}")
     path = as_path(target)
     if os.path.lexists(path):
         raise ModelError(f"{path} exists: remove it, or name another file after --onnx")
@@ -102,13 +106,9 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
     ]
 
 
-def _require_packages() -> None:
-    from importlib.util import find_spec
-
-    if absent := [name for name in NEEDED if find_spec(name) is None]:
-        raise ModelError(
-            f"ONNX needs {', '.join(absent)}, not installed here: pip install -c constraints.txt '.[onnx]'"
-        )
+def absent() -> list[str]:
+    """Return the packages that an export needs and that are not installed."""
+    return [name for name in NEEDED if (sys.modules[name] is None if name in sys.modules else not find_spec(name))]
 
 
 def _converted(module: Exported, shape: tuple[int, ...], outputs: list[str]) -> Any:
