@@ -55,12 +55,11 @@ class NetworkProblem(Problem, Layers):
         The model, on its device.
     width : int
         Outputs of the network: one score, or one per class.
-    probabilities : bool
-        Whether the sigmoid of its score estimates the probability of being positive; what trains a ranking does not.
     """
 
     scalars: ClassVar[tuple[str, ...]] = ()
-    probabilities: ClassVar[bool] = False
+    log_odds: ClassVar[bool] = False
+    """Whether the scores are the log-odds of a positive, and not just higher for positives."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from models import ModelError
 if TYPE_CHECKING:
     from pathlib import Path
 
-EVIDENCE = "evidence.json"
+EVIDENCE, VERSION = "evidence.json", 1
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,16 @@ class Recalibration:
             return None
         try:
             found = read_json(file)
-            fit = found.get("recalibration") if isinstance(found, dict) else None
         except (OSError, ValueError) as error:
             raise ModelError(f"{file} cannot be read: {reason(error)}") from None
-        if fit is None:
-            return None
-        numbers = [fit.get(name) for name in ("intercept", "slope")] if isinstance(fit, dict) else [None]
+        if not isinstance(found, dict) or found.get("version") != VERSION:
+            version = found.get("version") if isinstance(found, dict) else None
+            text = f"{file} has version {shown(version)}, and this release reads {VERSION}"
+            raise ModelError(f"{text}: remove it, or take the release that wrote it")
+        fit = found.get("probabilities")
+        numbers = [fit.get(name) for name in ("intercept", "slope")] if isinstance(fit, dict) else [""]
+        if isinstance(fit, dict) and (fit.get("by") != "platt" or numbers == [None, None]):
+            return None  # log-odds as they are, or none could be fitted
         if not all(map(is_number, numbers)):
-            raise ModelError(f"{file}: recalibration = {shown(fit)}: must have numbers intercept and slope")
+            raise ModelError(f"{file}: probabilities = {shown(fit)}: must have by, and numbers intercept and slope")
         return cls(*(float(str(number)) for number in numbers))

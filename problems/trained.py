@@ -118,7 +118,7 @@ class TrainedModel:
     @property
     def probable(self) -> bool:
         """Whether there are probabilities."""
-        return self.problem.probabilities or self.recalibration is not None
+        return self.problem.log_odds or self.recalibration is not None
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return probabilities of being positive, where there are such: shape (n,) float64."""

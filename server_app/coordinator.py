@@ -99,6 +99,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     progress.sites(report.records, sizes, personalised=personalised)
     if personalised:
         progress.say(where_models_are(grid))
+    elif config.share_model:
+        progress.say("each site has kept this model, with its card, in the folder models of its state-dir")
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
     return Result(report.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, report.folder)
 

@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Train, report, and keep the model."""
     import torch
 
+    from client_app.card import write_card
     from client_app.memory import Memory
     from client_app.personalise import FinishedRun, PersonaliseError, lines, personalise
     from client_app.site import model_facts, provenance, study_of
@@ -91,6 +92,7 @@ def run(options: argparse.Namespace) -> None:
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
         path = store.keep(outcome.model, model_facts(config, given.cohort, own_data, data))
+        write_card(path, config, own=True)
     except OSError as error:
         raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None
     print(f"the model is in {path}")

@@ -110,7 +110,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         ({"dataset": "table", "data-file": "x.csv", "partition": "sites"}, "'sites' of a table needs group-column"),
         ({"data-file": "x.csv"}, "data-file = 'x.csv' is for dataset = \"table\", and this is 'breast-cancer'"),
         ({"group-column": "clinic"}, "group-column = 'clinic' is for dataset = \"table\""),
-        ({"study": "study.toml"}, "study = 'study.toml' says what columns of dataset = \"table\" or \"site\" mean"),
+        ({"study": "study.toml"}, 'study = \'study.toml\' says what columns of dataset = "table" or "site" mean'),
     ],
 )
 def test_keys_that_do_not_go_together(keys: dict[str, Value], said: str) -> None:

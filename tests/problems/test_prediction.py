@@ -15,6 +15,7 @@ from config import RunConfig, read_overrides
 from datasets import DataError, load_site, load_test
 from datasets.site import newcomers
 from datasets.sources.bundled import BREAST_CANCER
+from models import ModelError
 from problems.metrics import ranking
 from problems.prediction import predict
 from problems.trained import TrainedModel
@@ -128,16 +129,22 @@ def test_probabilities_after_cross_entropy_in_the_study_s_own_spelling(studied: 
 def test_a_stored_recalibration_makes_probabilities(finished: Result, tmp_path: Path) -> None:
     for name in ("model.safetensors", "status.json"):
         (tmp_path / name).write_bytes((finished.folder / name).read_bytes())
-    (tmp_path / "evidence.json").write_text('{"recalibration": {"intercept": -1.5, "slope": 2.0}}')
+    evidence = '{"version": 1, "probabilities": {"by": "platt", "intercept": -1.5, "slope": 2.0}}'
+    (tmp_path / "evidence.json").write_text(evidence)
     inputs, _ = held_out(finished)
     file = write(tmp_path / "p.csv", BREAST_CANCER, inputs[:5].tolist())
     said = predict(TrainedModel.read(tmp_path), file, tmp_path / "out.csv")
     for line in read(tmp_path / "out.csv"):
         assert float(line["probability"]) == pytest.approx(1 / (1 + np.exp(1.5 - 2 * float(line["score"]))), rel=1e-12)
     assert "recalibrated on the samples that the sites held out (Platt)" in said[-2]
-    (tmp_path / "evidence.json").write_text('{"recalibration": {"intercept": "low", "slope": 2.0}}')
-    with pytest.raises(ValueError, match=r"evidence\.json: recalibration = .*must have numbers intercept and slope"):
+    (tmp_path / "evidence.json").write_text(evidence.replace("2.0", '"steep"'))
+    with pytest.raises(ModelError, match=r"evidence\.json: probabilities = .*must have by, and numbers intercept"):
         TrainedModel.read(tmp_path)
+    (tmp_path / "evidence.json").write_text(evidence.replace("1,", "2,", 1))
+    with pytest.raises(ModelError, match=r"evidence\.json has version 2, and this release reads 1"):
+        TrainedModel.read(tmp_path)
+    (tmp_path / "evidence.json").write_text(evidence.replace("-1.5", "null").replace("2.0", "null"))
+    assert not TrainedModel.read(tmp_path).probable, "there was none to be fitted"
 
 
 def test_a_model_that_names_no_features_takes_them_by_their_fingerprint(tmp_path: Path) -> None:
