@@ -112,7 +112,7 @@ class NewcomerTable:
         self._headless = False  # where the study says the header
         try:
             self.names = self._header()
-        except (OSError, ValueError, csv.Error) as error:
+        except Exception as error:  # of Arrow in a damaged file, too
             raise self._unreadable(error) from None
         if problems := [*self._wrong_header()]:
             raise DataError.join(problems)
@@ -143,7 +143,7 @@ class NewcomerTable:
                     yield Chunk(torch.from_numpy(inputs), kept.to_numpy(object).tolist())
         except DataError:
             raise
-        except (OSError, ValueError, csv.Error) as error:  # Arrow's are among them
+        except Exception as error:  # of pandas, Arrow and the codecs in a damaged file
             raise self._unreadable(error) from None
         if self.wrong:
             raise DataError.join(self.wrong.errors())
@@ -160,7 +160,7 @@ class NewcomerTable:
 
             if self.study:
                 raise ValueError("the model's study file describes tables in text, and this is a Parquet file")
-            return list(map(str, parquet.ParquetFile(self.file).schema_arrow.names))
+            return [str(name).strip() for name in parquet.ParquetFile(self.file).schema_arrow.names]
         with self.file.open("rb") as file:
             if kind := looks_like(file.read(1024)):
                 raise ValueError(f"it is {kind}")
@@ -234,7 +234,7 @@ class NewcomerTable:
             from pyarrow import parquet
 
             for batch in parquet.ParquetFile(self.file).iter_batches(rows):
-                yield batch.to_pandas()
+                yield batch.to_pandas().set_axis(self.names, axis=1)
             return
         taken: list[list[str]] = []
         number = 0
