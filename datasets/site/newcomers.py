@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 BLOCK = 1024  # rows that an evaluation computes at once; chunks of whole blocks give the same bits
 CELLS = 2**20  # of a chunk, about, as text
 FIRST = 5  # rows that a message names
+LONGEST = 2**24  # characters of a line
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class NewcomerTable:
         return self.file.open("r", encoding="utf-8-sig", newline="")
 
     def _lines(self, stream: io.TextIOWrapper) -> Iterator[list[str]]:
-        return csv.reader(stream, delimiter=self._separator, strict=True)
+        return csv.reader(bounded(stream), delimiter=self._separator, strict=True)
 
     def _frames(self) -> Iterator[pd.DataFrame]:
         """Yield the rows as text, or as a Parquet file has them."""
@@ -300,7 +301,9 @@ class NewcomerImages:
         self._size, self._shape = meaning.image_size, cohort.shape
         try:
             with file.open(encoding="utf-8-sig", newline="") as stream:
-                self.kept, *self._rows = [tuple(map(str.strip, line)) for line in csv.reader(stream) if line] or [()]
+                self.kept, *self._rows = [
+                    tuple(map(str.strip, line)) for line in csv.reader(bounded(stream)) if line
+                ] or [()]
         except (OSError, ValueError, csv.Error) as error:
             raise DataError(f"{file} cannot be read: {reason(error)}") from None
         wrong = list(wrong_names(file, self.kept))
@@ -348,6 +351,14 @@ class NewcomerImages:
                 yield Chunk(torch.from_numpy(images), [list(row) for row in rows])
         if found := faults.errors():
             raise DataError.join(found)
+
+
+def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
+    """Yield the lines of a file; ValueError for one that would fill the memory."""
+    while line := stream.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise ValueError(f"a line has more than {LONGEST:,} characters")
+        yield line
 
 
 def newcomers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -238,6 +239,14 @@ def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     assert "column 'marker_0': row 8 ('51'): it must be from -50 to 50 mmol/l" in text
     assert "row 2005 ('3.4.2020') and 5 more: dates are not taken" in text
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_line_without_end_does_not_fill_the_memory(finished: Result, tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    file.touch()
+    os.truncate(file, 10**11)
+    with pytest.raises(DataError, match="a line has more than 16,777,216 characters"):
+        predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv")
 
 
 def test_a_file_that_exists_is_not_replaced(finished: Result, tmp_path: Path) -> None:
