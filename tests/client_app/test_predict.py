@@ -11,6 +11,7 @@ import torch
 
 from client_app.__main__ import main
 from client_app.memory import Memory
+from client_app.policy.records import Records
 from models.storage import Stored
 from problems.trained import TrainedModel
 from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table
@@ -63,6 +64,8 @@ def test_each_site_keeps_the_common_model_if_the_run_says_so(
         out = tmp_path / f"{node['site']}.csv"
         assert main(["predict", str(file), "--state-dir", str(node["state-dir"]), "--to", str(out)]) == 0
         assert scored(out) == common.scores(features).tolist()
+        [record] = Records(str(node["state-dir"])).runs()
+        assert record.shown["keeps here"] == "the final model of all sites", "its operator can know"
     assert "marker" not in (result.folder / "model.safetensors").read_bytes().decode("latin-1"), "no name has left"
 
 
