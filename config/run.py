@@ -160,6 +160,8 @@ class RunConfig(BaseModel):
                                       "model, at the end")  # fmt: skip
     share_model: bool = Field(False, description="each site keeps the final common model, with a card, in its "
                               "state-dir; of a personalised algorithm it keeps its own")  # fmt: skip
+    report: bool = Field(True, description="write report.html, curves, a model card and a TRIPOD+AI table at the end; "
+                         "false saves about a second")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "

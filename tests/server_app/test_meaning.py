@@ -60,7 +60,7 @@ def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> Non
 
 def test_hospitals_tell_no_names_of_columns(tmp_path: Path) -> None:
     result = run_at(site_job(tmp_path), hospitals(tmp_path))
-    everything = b"".join(path.read_bytes() for path in result.folder.iterdir())
+    everything = b"".join(path.read_bytes() for path in result.folder.rglob("*") if path.is_file())
     assert b"marker" not in everything
     assert any("does not name its features" in note for note in TrainedModel.read(result.folder).notes)
 
