@@ -158,14 +158,17 @@ class RunConfig(BaseModel):
     checkpoint_every: Natural = Field(1, description="rounds between two writings of the model, and of what "
                                       "resume needs; more where writing would take over 2 % of the time; 0: only the "
                                       "model, at the end")  # fmt: skip
-    share_model: bool = Field(False, description="each site keeps the final common model, with a card, in its "
-                              "state-dir; of a personalised algorithm it keeps its own")  # fmt: skip
+    tracker: Literal["", "tensorboard", "mlflow", "wandb"] = Field(
+        "", description="who is also told of each round's numbers; its package has to be installed"
+    )
     report: bool = Field(True, description="write report.html, curves, a model card and a TRIPOD+AI table at the end; "
                          "false saves about a second")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "
                            "temporary files, of the local engine one that ends with the run")  # fmt: skip
+    share_model: bool = Field(False, description="each site keeps the final common model, with a card, in its "
+                              "state-dir; of a personalised algorithm it keeps its own")  # fmt: skip
     run_name: str = Field("", description="empty: time, algorithm and data")
     resume: str = Field("", description="the folder of a run that was stopped or killed: it goes on there, with the "
                         "keys of its config.toml")  # fmt: skip
