@@ -14,6 +14,7 @@ from datasets.sources.bundled import BREAST_CANCER
 from models import ModelError
 from problems import exported
 from problems.exported import Exported, export
+from problems.recalibration import EVIDENCE
 from problems.trained import TrainedModel
 from server_app import simulate
 from server_app.__main__ import main
@@ -24,8 +25,10 @@ INSTALLED = pytest.mark.skipif(bool(exported.absent()), reason="the extra 'onnx'
 
 @pytest.fixture(scope="module")
 def ranking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run for AUC on a table."""
-    return simulate(job(tmp_path_factory.mktemp("run"))).folder
+    """The folder of a run for AUC on a table, that has stored no recalibration."""
+    folder = simulate(job(tmp_path_factory.mktemp("run"))).folder
+    (folder / EVIDENCE).unlink(missing_ok=True)
+    return folder
 
 
 def patients(model: TrainedModel) -> torch.Tensor:
@@ -41,7 +44,7 @@ def patients(model: TrainedModel) -> torch.Tensor:
 def test_what_is_exported_takes_raw_values(tmp_path: Path, standardise: bool) -> None:
     model = TrainedModel.read(simulate(job(tmp_path, standardise=standardise, rounds=1)).folder)
     inputs = torch.randn(7, 30).masked_fill(torch.rand(7, 30) < 0.2, torch.nan)
-    (score,) = Exported(model)(inputs)
+    score, *_ = Exported(model)(inputs)
     assert torch.allclose(score.double(), model.scores(inputs), rtol=1e-5, atol=1e-5)
 
 

@@ -19,6 +19,7 @@ from datasets.sources.bundled import BREAST_CANCER
 from models import ModelError
 from problems.metrics import ranking
 from problems.prediction import predict
+from problems.recalibration import EVIDENCE
 from problems.trained import TrainedModel
 from server_app import Result, simulate
 from server_app.__main__ import main
@@ -30,8 +31,10 @@ Rows = Iterable[Iterable[object]]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """A run on public data, for AUC."""
-    return simulate(job(tmp_path_factory.mktemp("auc")))
+    """A run on public data, for AUC, that has stored no recalibration."""
+    result = simulate(job(tmp_path_factory.mktemp("auc")))
+    (result.folder / EVIDENCE).unlink(missing_ok=True)
+    return result
 
 
 @pytest.fixture(scope="module")
