@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 from server_app.commands import export, predict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,17 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     takes_run_config(submit)
-    for name, module in {"predict": predict, "export": export}.items():
-        module.declare(commands.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION))
+    predict.takes(commands.add_parser("predict", help=predict.SUMMARY, description=predict.DESCRIPTION))
+    export.takes(commands.add_parser("export", help=export.SUMMARY, description=export.DESCRIPTION))
     options = parser.parse_args(arguments)
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        if options.command == "submit":
-            return submitted(options)
         if options.command:
-            return used(predict.run if options.command == "predict" else export.run, options)
+            does = {"submit": submitted, "predict": predict.main, "export": export.main}
+            return does[options.command](options)
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -71,18 +66,6 @@ def submitted(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     return run_at(Connection(options.superlink, options.root_certificates or ""), run_config)
-
-
-def used(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Use the model of a run; returns the exit code."""
-    from config import MISTAKES
-
-    try:
-        command(options)
-    except MISTAKES as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def run(overrides: list[str]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from server_app.commands import said
+
 SUMMARY = "write the model of a run for other programs"
 DESCRIPTION = (
     "Write the model of a run as ONNX: raw values in, NaN where missing; the score out, and the probability where "
@@ -11,16 +13,16 @@ DESCRIPTION = (
 )
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
+def takes(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder, or a model file")
     parser.add_argument("--onnx", nargs="?", const="model.onnx", required=True, metavar="FILE",
                         help="where it goes (default: model.onnx)")  # fmt: skip
 
 
-def run(options: argparse.Namespace) -> None:
-    """Export."""
+def main(options: argparse.Namespace) -> int:
+    """Export; returns the exit code."""
     from problems.exported import export
     from problems.trained import TrainedModel
 
-    print("\n".join(export(TrainedModel.read(options.run), options.onnx)))
+    return said(lambda: export(TrainedModel.read(options.run), options.onnx))

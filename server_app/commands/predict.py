@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from server_app.commands import said
+
 SUMMARY = "score patients with the model of a run"
 DESCRIPTION = (
     "Score patients with the model of a run: a table or images in, a CSV file out, with all columns that are no "
@@ -11,7 +13,7 @@ DESCRIPTION = (
 )
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
+def takes(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
     add("run", metavar="RUN", help="a run folder, or a model file")
@@ -22,11 +24,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="auto, cpu, cuda, cuda:1 (default: cpu)")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Predict."""
+def main(options: argparse.Namespace) -> int:
+    """Predict; returns the exit code."""
     from models import resolve_device
     from problems.prediction import predict
     from problems.trained import TrainedModel
 
-    model = TrainedModel.read(options.run, resolve_device(options.device))
-    print("\n".join(predict(model, options.data, options.to, options.others)))
+    def predicted() -> list[str]:
+        model = TrainedModel.read(options.run, resolve_device(options.device))
+        return predict(model, options.data, options.to, options.others)
+
+    return said(predicted)
