@@ -6,6 +6,8 @@ import argparse
 import signal
 import sys
 
+from server_app.commands import export, predict
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a job; returns the exit code: 0, 1 for a run that stopped, 2 for a configuration that cannot be used."""
@@ -15,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
     )
     takes_run_config(parser)
-    commands = parser.add_subparsers(dest="command", metavar="submit")
+    commands = parser.add_subparsers(dest="command", metavar="submit | predict | export")
     submit = commands.add_parser(
         "submit",
         help="run it at a SuperLink instead",
@@ -26,13 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     takes_run_config(submit)
+    predict.takes(commands.add_parser("predict", help=predict.SUMMARY, description=predict.DESCRIPTION))
+    export.takes(commands.add_parser("export", help=export.SUMMARY, description=export.DESCRIPTION))
     options = parser.parse_args(arguments)
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.command:
-            return submitted(options)
+            does = {"submit": submitted, "predict": predict.main, "export": export.main}
+            return does[options.command](options)
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
