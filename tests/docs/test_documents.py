@@ -137,7 +137,7 @@ def test_every_hook_and_class_variable_is_documented() -> None:
     variables = {name for name, hint in hints.items() if get_origin(hint) is ClassVar} - {"__dataclass_fields__"}
     own = {name for name, member in vars(Algorithm).items() if callable(member) or isinstance(member, property)}
     own |= {name for name, member in vars(Algorithm).items() if isinstance(member, classmethod)}
-    hooks = {name for name in own if not name.startswith("_")} - {"turn", "log_hyper_parameters"}
+    hooks = {name for name in own if not name.startswith("_")} - {"turn", "position", "log_hyper_parameters"}
     # A row of a table, or a paragraph about it.
     missing = [n for n in variables | hooks if not re.search(rf"^(\| `{n}[(`]|`self\.{n}\()", ADDING, re.MULTILINE)]
     assert not missing
