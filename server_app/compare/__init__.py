@@ -1,0 +1,1 @@
+"""What runs say of each other: read from their folders, grouped by what differs, as tables and pictures."""
