@@ -12,9 +12,9 @@ from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
 from benchmarks.sweep import Sweep
 from benchmarks.tables import Tables, csv_lines, gather, table
+from server_app.compare.grids import FACTOR
 from server_app.compare.runs import shown
 from server_app.compare.text import write_csv
-from server_app.sweep.jobs import FACTOR
 
 if TYPE_CHECKING:
     from pathlib import Path

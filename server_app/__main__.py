@@ -1,10 +1,13 @@
-"""``python -m server_app``: a run in the local engine, or at a SuperLink, from the command line."""
+"""``python -m server_app``: a run in the local engine, or at a SuperLink, and many runs, from the command line."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
+
+from server_app.compare import command as compare
+from server_app.sweep import command as sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
     )
     takes_run_config(parser)
-    commands = parser.add_subparsers(dest="command", metavar="submit")
+    commands = parser.add_subparsers(dest="command", metavar="submit | compare | sweep")
     submit = commands.add_parser(
         "submit",
         help="run it at a SuperLink instead",
@@ -26,13 +29,18 @@ def main(arguments: list[str] | None = None) -> int:
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     takes_run_config(submit)
+    about = "Compare finished runs: means over seeds, paired differences, costs, curves."
+    compare.takes(commands.add_parser("compare", help="compare finished runs", description=about))
+    about = "Do the runs of a grid or a random search, choose on held-out samples, and compare what was chosen."
+    sweep.takes(commands.add_parser("sweep", help="do many runs, and choose", description=about))
     options = parser.parse_args(arguments)
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.command:
-            return submitted(options)
+            does = {"submit": submitted, "compare": compare.main, "sweep": sweep.main}
+            return does[options.command](options)
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -86,7 +86,9 @@ class Difference:
 
     def __str__(self) -> str:
         """The mean and the interval."""
-        return f"{self.mean:+.4f} ({self.mean - self.half:+.4f} to {self.mean + self.half:+.4f})"
+        low, high = self.mean - self.half, self.mean + self.half
+        form = "+.1e" if 0 < max(abs(low), abs(high)) < 1e-3 else "+.4f"
+        return f"{self.mean:{form}} ({low:{form}} to {high:{form}})"
 
 
 def paired(group: Group, base: Group, path: str) -> list[float]:

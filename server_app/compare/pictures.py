@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from problems.metrics import METRICS
+from server_app.compare import AGAINST
 from server_app.compare.runs import metric, name_of
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 LINES = ("-", "--", ":", "-.")  # the colours, then again with another style
 LABEL = 8.5  # points
 MOST_LABELS = 10  # beside the lines; of more there is a legend
-AGAINST = {"rounds": "round", "bytes": "MB per site", "gradients": "gradients per site", "seconds": "seconds"}
-"""What curves may be drawn against, and its axis."""
-
 KINDS = {"bytes": "megabytes", "gradients": "gradients", "seconds": "seconds"}  # of `Run.spending`
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -56,3 +57,31 @@ def write_csv(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(stream, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
+
+
+TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--", "‖": r"$\|$", "²": r"$^2$"}
+TEX |= {each: f"\\{each}" for each in "&%$#_{}"}
+TEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """Return a table for LaTeX with booktabs, the notes before it as comments."""
+    heading, *rest = ([_tex(cell) for cell in line] for line in lines)
+    return "\n".join(
+        [
+            *(f"% {note}" for note in notes),
+            r"% needs \usepackage{booktabs}",
+            rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}",
+            r"\toprule",
+            f"{' & '.join(heading)} \\\\",
+            r"\midrule",
+            *(f"{' & '.join(line)} \\\\" for line in rest),
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _tex(cell: str) -> str:
+    return re.sub(r"(?<![\w.])-(?=[\d.])", "$-$", "".join(TEX.get(each, each) for each in cell))

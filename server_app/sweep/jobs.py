@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from config import ConfigError, RunConfig
 from keys.files import is_file, read_toml, reason
+from server_app.compare.grids import beyond, steps
 from server_app.compare.runs import MACHINE, OUTCOME, Outcome, Run, final, lower_is_better, metric, shown
 from server_app.sweep.study import Method, Study, drawn
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from keys import Value
     from server_app.compare.runs import Settings
 
-FACTOR = 3.0  # by which a grid of step sizes grows
 PAUSE = "pause.json"  # as outcome.json, of a run that was stopped early and may go on
 S = TypeVar("S", bound=Study)
 
@@ -113,7 +113,9 @@ class Sweep(Generic[S]):
 
     def grid(self, method: Method) -> tuple[Settings, ...]:
         """Return the method's points, before any extension."""
-        return drawn(method, self.study.trials) if self.study.trials else method.grid
+        if not (self.study.trials and method.ranges):
+            return method.grid or ({},)
+        return tuple({str(point): point for point in drawn(method, self.study.trials)}.values())
 
     # ------------------------------------------------------------------ runs that choose
 
@@ -131,7 +133,7 @@ class Sweep(Generic[S]):
         A grid whose best point lies on its edge grows there by a point, once all of its runs are there.
         """
         grid = self.grid(method)
-        if len(grid) == 1:
+        if len(grid) == 1 and not self.study.rank:
             return []
         jobs = self._halved([self._trial(method, point, tuned) for point in grid])
         for _ in range(self.extend):
@@ -208,10 +210,10 @@ class Sweep(Generic[S]):
             return None
         return self._best(jobs)
 
-    def chosen_by(self, method: Method, cell: Settings) -> float | None:
-        """Return the value of `Study.select` that a choice was made by; None without one."""
-        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
-        values = self._values(jobs)
+    def chosen_by(self, method: Method) -> float | None:
+        """Return the value of `Study.select` that the first choice was made by; None without one."""
+        cell = next(combinations(self.study.compare))
+        values = self._values(self.trials(method, {key: cell[key] for key in self.study.tune_by}))
         return (-1 if lower_is_better(self.study.select) else 1) * max(values.values()) if values else None
 
     def on_edge(self, method: Method, point: Settings, cell: Settings) -> bool:
@@ -293,42 +295,6 @@ class Sweep(Generic[S]):
         """Return a run with its outcome; None where `outcome` has none."""
         outcome = self.outcome(job)
         return Run(job.settings, job.repeat, outcome) if outcome else None
-
-
-def steps(point: Settings) -> dict[str, float]:
-    """Return the step sizes of a point: what a grid is extended by."""
-    return {key: float(value) for key, value in point.items() if key.rpartition(".")[2].startswith("lr")}
-
-
-def tied(points: Sequence[Settings]) -> list[list[str]]:
-    """Return the step sizes of a grid, in lists of those that have the same ratio in all points."""
-    found: list[list[str]] = []
-    for key in dict.fromkeys(key for point in points for key in steps(point)):
-        for others in found:
-            both = [steps(point) for point in points if {key, others[0]} <= point.keys()]
-            if both and len({f"{point[key] / point[others[0]]:.6g}" for point in both if point[others[0]]}) == 1:
-                others.append(key)
-                break
-        else:
-            found.append([key])
-    return found
-
-
-def beyond(points: Sequence[Settings], best: Settings) -> Settings | None:
-    """Return the point past the edge of a grid that the best point lies on, three times as far; None inside.
-
-    Its neighbours are the points that differ in a step size only, or in several that have the same ratio in all points.
-    """
-    for group in tied(points):
-        moved = {key: value for key, value in steps(best).items() if key in group}
-        others = {key: value for key, value in best.items() if key not in moved}
-        line = [float(point[next(iter(moved))]) for point in points if moved and others.items() <= point.items()
-                and moved.keys() <= point.keys()]  # fmt: skip
-        if len(set(line)) < 2 or min(line) < (here := float(best[next(iter(moved))])) < max(line):
-            continue
-        factor = 1 / FACTOR if here == min(line) else FACTOR
-        return {**best, **{key: float(f"{value * factor:.1g}") for key, value in moved.items()}}
-    return None
 
 
 def combinations(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:

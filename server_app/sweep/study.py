@@ -95,6 +95,8 @@ class Study:
     halving : int
         If above 1, of the points of a choice one in so many goes on after 1 / halving² of the rounds, and again after
         1 / halving of them: the better ones by ``select``. What a grid grows by is run to the end.
+    rank : bool
+        Whether methods without a choice are run at the tuning seed, too, so that one can be chosen among all.
     equal_iterations : bool
         Whether each run takes rounds × local-steps of the run-config, whatever its local-steps.
     """
@@ -109,4 +111,5 @@ class Study:
     extend: int = 2
     trials: int = 0
     halving: int = 0
+    rank: bool = False
     equal_iterations: bool = False

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.pages import preamble
 from benchmarks.studies import STUDIES, Between, Method, Study, drawn, method
 from benchmarks.sweep import Sweep
-from server_app.sweep.jobs import beyond
+from server_app.compare.grids import beyond
 from tests.benchmarks.pretended import every_run, pretend
 
 RANGES = {

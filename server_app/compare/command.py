@@ -1,0 +1,48 @@
+"""``python -m server_app compare``: runs against each other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from server_app.compare import AGAINST
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def takes(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or patterns such as 'runs/codasca-*'")
+    metric = "such as auroc, or pooled.auprc; may be repeated: differences are in the first"
+    parser.add_argument("--metric", action="append", default=[], help=metric)
+    parser.add_argument("--versus", default="", metavar="GROUP", help="whom to compare with; default: the first")
+    parser.add_argument(
+        "--against", action="append", choices=AGAINST, help="what curves are drawn against; may be repeated"
+    )
+    parser.add_argument("--to", default="", metavar="FOLDER", help="write CSV, Markdown, LaTeX, PNG and PDF there")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Compare runs; returns the exit code."""
+    from config import ConfigError
+    from keys.files import as_path, reason, unwritable
+    from server_app.compare.comparison import Comparison
+    from server_app.compare.folders import read
+
+    try:
+        if options.to and (wrong := unwritable(as_path(options.to))):
+            raise ConfigError("command", [f"--to {options.to!r}: {wrong}"])
+        found, notes = read(options.runs)
+        comparison = Comparison.of(found, options.metric, options.versus, notes)
+        print(comparison.markdown())
+        if options.to:
+            comparison.write(as_path(options.to), options.against or ("rounds",))
+            print(f"written to {options.to}")
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {options.to}: {reason(error)}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,188 @@
+"""``python -m server_app sweep``: many runs, a choice among them, and a comparison of what was chosen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from server_app.compare import AGAINST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keys import Value
+    from server_app.sweep.jobs import Job, Sweep
+    from server_app.sweep.study import Study
+
+MOST_JOBS = 1024
+ENGINES = ("processes", "ray")
+FREE = {"seeds", "draws"}  # of the file: with others, runs that are there stay good
+COPY = "sweep.toml"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def takes(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("file", type=Path, metavar="FILE.toml", help="what is compared and tuned; see docs/compare.md")
+    parser.add_argument("--to", default="", metavar="FOLDER", help="runs and results; default: runs/NAME-OF-THE-FILE")
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time; default: one per core")
+    parser.add_argument("--engine", choices=ENGINES, default="processes", help="who does them: processes, or Ray")
+    parser.add_argument("--data-root", default=os.environ.get("EDELWEISS_DATA", ""), help="as the key data-root")
+    parser.add_argument("--metric", action="append", default=[], help="of the comparison, as of compare")
+    parser.add_argument("--against", action="append", choices=AGAINST, help="as of compare")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Do a sweep; returns the exit code."""
+    from config import ConfigError
+    from keys.files import as_path, reason, unwritable
+    from server_app.sweep.file import read
+    from server_app.sweep.jobs import Sweep
+    from server_app.sweep.workers import StoppedError, run
+
+    try:
+        folder = as_path(options.to or Path("runs") / options.file.stem).resolve()
+        if not 1 <= options.jobs <= MOST_JOBS:
+            raise ConfigError("command", [f"--jobs {options.jobs}: must be from 1 to {MOST_JOBS}"])
+        if wrong := unwritable(folder):
+            raise ConfigError("command", [f"--to {str(folder)!r}: {wrong}"])
+        study, content = read(options.file)
+        sweep = Sweep(study, folder / "runs")
+        sweep.check()
+        keep(options.file, content, folder)
+        run(sweep, options.jobs, options.data_root or data_root(content), options.engine)
+        finish(sweep, folder, options.metric, options.against or ("rounds",))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except StoppedError as error:
+        print(f"error: {error}\nFinished runs are kept: the same command goes on from there.", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {folder}: {reason(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; finished runs are kept: the same command goes on from there", file=sys.stderr)
+        return 130
+    return 0
+
+
+def data_root(content: Mapping[str, Any]) -> str:
+    """Return the key data-root of the file's [base], which is no part of what a run computes."""
+    base = content.get("base", {})
+    return str(base.get("data-root", "")) if isinstance(base, dict) else ""
+
+
+def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
+    """Copy the file into the sweep's folder.
+
+    Raises
+    ------
+    ConfigError
+        When the folder has the runs of another file.
+    """
+    from config import ConfigError
+    from keys.files import read_toml, reason
+
+    there = folder / COPY
+    if there.exists():
+        try:
+            old = read_toml(there)
+        except (OSError, ValueError) as error:
+            raise ConfigError("command", [f"{there}: {reason(error)}: remove {folder}, or name another --to"]) from None
+        differs = [key for key in {**old, **content} if key not in FREE and old.get(key) != content.get(key)]
+        if differs:
+            what = f"the sweep of another file, or of this one before {', '.join(differs)} changed"
+            raise ConfigError("command", [f"--to {str(folder)!r}: it has {what}: name another --to, or remove it"])
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError("command", [f"--to {str(folder)!r}: there is something else in it: name another folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, there)
+
+
+def finish(sweep: Sweep[Study], folder: Path, metrics: list[str], against: tuple[str, ...]) -> None:
+    """Write the choice, the comparison of what was chosen, and the run-config of the best; print what they say."""
+    from config import ConfigError
+    from server_app.compare.comparison import Comparison
+    from server_app.compare.folders import read
+    from server_app.compare.text import write_csv
+    from server_app.sweep.jobs import different
+
+    write_csv(folder / "choice.csv", list(choice(sweep)))
+    best = {method.label: point for method in sweep.study.methods if (point := sweep.choose(method)) is not None}
+    lost = [f"{m.label}: every point diverged." for m in sweep.study.methods if m.label not in best]
+    if not best:
+        raise ConfigError("sweep", lost)
+    found, notes = read([str(sweep.folder / job.name) for job in different(sweep.chosen())])
+    comparison = Comparison.of(found, metrics, notes=[*notes, *lost, *said(sweep)])
+    comparison.write(folder, against)
+    print(comparison.markdown())
+    if job := winner(sweep):
+        (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
+        print(f"best by {sweep.study.select}: {job}")
+        print(f"run it with: python -m server_app --run-config {folder / 'winner.toml'}")
+
+
+def winner(sweep: Sweep[Study]) -> Job | None:
+    """Return the first reported run of the method that was best where it was chosen; None where no number says it."""
+    from server_app.compare.runs import lower_is_better
+
+    sign = -1 if lower_is_better(sweep.study.select) else 1
+    values = {method.label: value for method in sweep.study.methods
+              if (value := sweep.chosen_by(method)) is not None}  # fmt: skip
+    methods = {method.label: method for method in sweep.study.methods}
+    only = len(methods) == 1
+    label = max(values, key=lambda each: sign * values[each]) if values else next(iter(methods)) if only else ""
+    point = sweep.choose(methods[label]) if label else None
+    return sweep.reported(methods[label], point)[0] if point is not None else None
+
+
+def run_config(job: Job) -> str:
+    """Return a run as a file that a run can be started with; what depends on the machine is left to that."""
+    from keys import to_toml
+    from server_app.compare.runs import MACHINE
+    from server_app.sweep.jobs import parsed
+
+    written: dict[str, Value] = {k: v for k, v in parsed(job.settings).written().items() if k not in MACHINE}
+    return to_toml(written)
+
+
+def said(sweep: Sweep[Study]) -> list[str]:
+    """Say how the points were chosen."""
+    study = sweep.study
+    counts = {method.label: len(sweep.grid(method)) for method in study.methods}
+    if max(counts.values()) == 1:
+        return []
+    where = "" if study.select.startswith("central.") else " on held-out samples"
+    text = f"Chosen by {study.select}{where}, at seed {study.tuning_seed}, which no number above uses."
+    if len(set(counts.values())) > 1:
+        text += f" Points differ in number: {', '.join(f'{label} {count}' for label, count in counts.items())}."
+    on_edge = [m.label for m in study.methods if (point := sweep.choose(m)) and sweep.on_edge(m, point, {})]
+    if on_edge:
+        text += f" The choice lies on the edge of its grid still: {', '.join(on_edge)}."
+    return [text]
+
+
+def choice(sweep: Sweep[Study]) -> list[dict[str, Any]]:
+    """Return a line per run that chooses."""
+    from server_app.compare.runs import metric
+
+    lines = []
+    for method in sweep.study.methods:
+        for job in sweep.tuning(method):
+            outcome = sweep.outcome(job)
+            assert outcome is not None, "all runs are there"
+            ended = "diverged" if outcome.diverged else f"stopped after round {job.until}" if job.until else "done"
+            record = outcome.records[(job.until or len(outcome.records)) - 1] if outcome.records else {}
+            value = None if outcome.diverged else metric(record, sweep.study.select)
+            lines.append({"method": method.label, **job.point, "outcome": ended, sweep.study.select: value,
+                          "folder": job.name})  # fmt: skip
+    return lines
