@@ -157,7 +157,7 @@ def require_comparable(found: Sequence[Found], path: str) -> None:
     ConfigError
         Naming the runs that differ from most, and in what.
     """
-    where = "the test set" if path.startswith("central.") else "the held-out samples"
+    where = "the test samples" if path.startswith("central.") else "the held-out samples"
     data = [tuple(each.data(path).items()) for each in found]
     common = dict(max(data, key=data.count))  # type: ignore[arg-type]
     wrong = []
@@ -175,12 +175,12 @@ def require_comparable(found: Sequence[Found], path: str) -> None:
     for seed, sizes in counts.items():
         most = max(sizes, key=lambda count: len(sizes[count]))
         wrong += [
-            f"{each.path}: {where} of {shown(dict(seed))} have {count[0]:g} samples, {count[1]:g} positive, and "
-            f"{most[0]:g}, {most[1]:g} in {sizes[most][0].path}: the data are others; leave one out"
+            f"{each.path}: of seed {dict(seed)['seed']}, {where} are {count[0]:g}, {count[1]:g} of them positive, and "
+            f"{most[0]:g}, {most[1]:g} in {sizes[most][0].path}: the data differ; leave one out"
             for count, those in sizes.items() for each in those if count != most
         ]  # fmt: skip
     if wrong:
-        raise ConfigError("runs to compare", [text.replace("the test set are", "the test set is") for text in wrong])
+        raise ConfigError("runs to compare", wrong)
 
 
 def grouped(found: Sequence[Found]) -> tuple[list[Group], list[str]]:

@@ -59,8 +59,9 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
         means, deviations = zip(*(spread(by_round[r]) for r in rounds), strict=True) if rounds else ((), ())
         places = [statistics.mean(spent[r]) for r in rounds]
         kind = style(place)
-        marker = "o" if len(rounds) == 1 else None
-        axes.plot(places, means, linewidth=1.5, label=group.label, marker=marker, **kind)
+        axes.plot(places, means, linewidth=1.5, label=group.label, **kind)
+        if len(rounds) == 1:  # neither a line nor a band has a width there
+            axes.errorbar(places, means, deviations, fmt="o", color=kind["color"], markersize=4, capsize=2)
         low, high = ([m + side * d for m, d in zip(means, deviations, strict=True)] for side in (-1, 1))
         axes.fill_between(places, low, high, color=kind["color"], alpha=0.15, linewidth=0)
 
@@ -69,8 +70,8 @@ def label_lines(axes: Axes, dpi: float) -> None:
     """Write each line's label beside its end, in its colour; labels that would overlap are moved apart."""
     from matplotlib.colors import to_rgb
 
-    lines = [line for line in axes.lines if len(np.atleast_1d(line.get_xdata()))]
-    ends = [(float(np.atleast_1d(line.get_xdata())[-1]), float(np.atleast_1d(line.get_ydata())[-1])) for line in lines]
+    lines = [line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) and str(line.get_label())[0] != "_"]
+    ends = [tuple(float(np.atleast_1d(data)[-1]) for data in (line.get_xdata(), line.get_ydata())) for line in lines]
     height = 1.3 * LABEL / 72 * dpi
     (left, low), (right, high) = (axes.transAxes.transform((end, end)) for end in (0, 1))
     order = sorted(range(len(lines)), key=lambda place: ends[place][1])
@@ -80,27 +81,27 @@ def label_lines(axes: Axes, dpi: float) -> None:
         at = 1 + 0.7 * height / (right - left), (y - low) / (high - low)
         axes.annotate(
             str(lines[place].get_label()),
-            ends[place],
+            (ends[place][0], ends[place][1]),
             at,
             textcoords="axes fraction",
             color=tuple(0.85 * part for part in to_rgb(colour)),
             fontsize=LABEL,
             verticalalignment="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 1},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)},
         )
 
 
 def apart(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Move places, in ascending order, at least so far apart, as little as a pass up and one down need."""
-    moved: list[float] = []
-    for place in places:
-        moved.append(max(place, low, moved[-1] + least) if moved else max(place, low))
-    ceiling = high
-    for index in reversed(range(len(moved))):
-        moved[index] = min(moved[index], ceiling)
-        ceiling = moved[index] - least
-    return moved
+    """Move places, in ascending order, at least so far apart, as little as the squares of the moves add up to."""
+    blocks: list[list[float]] = []  # of places that touch, each less what the ones below it take
+    for index, place in enumerate(places):
+        blocks.append([place - index * least])
+        while len(blocks) > 1 and statistics.mean(blocks[-2]) > statistics.mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    means = [statistics.mean(block) for block in blocks for _ in block]
+    above = [max(mean, low) + index * least for index, mean in enumerate(means)]
+    return [min(place, high - (len(above) - 1 - index) * least) for index, place in enumerate(above)]
 
 
 def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path: Path) -> None:
@@ -108,6 +109,7 @@ def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path:
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.textpath import TextPath
+    from matplotlib.ticker import MaxNLocator
 
     single, labelled = len(groups) == 1, 1 < len(groups) <= MOST_LABELS
     widths = [TextPath((0, 0), group.label, size=LABEL).get_extents().width / 72 for group in groups]
@@ -124,7 +126,9 @@ def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path:
         if row and row.log:
             axes.set_yscale("log", nonpositive="clip")
         axes.set(xlabel=AGAINST[against], ylabel=heading)
-        axes.margins(x=0.01)
+        axes.margins(x=0.02)
+        if against == "rounds":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         every.append(axes)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config import ConfigError, RunConfig, flatten
+from config.tables import SHARED, tables
 from keys import hint, unknown
 from keys import shown as quoted
 from keys.files import read_toml, reason
 from problems import PROBLEMS
 from problems.metrics import METRICS
-from server_app.compare.runs import MACHINE, name_of, shown
+from server_app.compare.folders import names
+from server_app.compare.runs import MACHINE, name_of
 from server_app.sweep.study import Between, Method, Study
 
 if TYPE_CHECKING:
@@ -211,11 +213,11 @@ class _Reader:
         """Yield a method for each combination of what is compared, with its points."""
         fields = RunConfig.keys()
         used: set[str] = set()
-        differing = [key for key in dict.fromkeys(key for each in compare for key in each)
-                     if len({str(each.get(key)) for each in compare}) > 1]  # fmt: skip
+        start = {key: fields[key].default for key in ("algorithm", "problem")} | dict(base)
+        labels, _ = names([{"algorithm": start["algorithm"], **combination} for combination in compare])
         algorithms: set[str] = set()
-        for combination in compare:
-            whole = {**{key: fields[key].default for key in ("algorithm", "problem")}, **base, **combination}
+        for label, combination in zip(labels, compare, strict=True):
+            whole = {**start, **combination}
             own = ("", str(whole["algorithm"]), str(whole["problem"]))
             algorithms.add(own[1])
             axes: dict[str, Any] = {}
@@ -228,8 +230,6 @@ class _Reader:
                 self.wrong.append(f"[tune] has {count:,} points: at most {MOST_POINTS:,}; draws = 20 draws a few")
                 return
             rest = {key: value for key, value in combination.items() if key != "algorithm"}
-            told = shown({key: value for key, value in rest.items() if key in differing})
-            label = ", ".join([own[1], *[told] * bool(told)])
             yield Method(label=label, algorithm=own[1], settings=rest, grid=({},) if draws else _points(axes),
                          ranges=axes if draws else {})  # fmt: skip
         for key in tune.keys() - used:
@@ -258,8 +258,8 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def _strange(content: Mapping[str, Any]) -> Iterator[str]:
     for key in content.keys() - set(PARTS):
-        keys = RunConfig.keys()
-        more = "; a key of the run-config belongs into [base], [compare] or [tune]" if key in keys else ""
+        keys = {*RunConfig.keys(), *SHARED, *tables()}
+        more = "; keys of the run-config belong into [base], [compare] or [tune]" if key in keys else ""
         yield f"{unknown('key', key, PARTS)}{more}"
 
 

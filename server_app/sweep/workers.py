@@ -164,6 +164,7 @@ class RayWorkers(Workers):
     """The same on a Ray cluster, or on one that is started here; the runs' folder has to be shared by its machines."""
 
     def __init__(self, count: int, data_root: str) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning else
         import ray
 
         self.count, self.data_root = count, data_root
