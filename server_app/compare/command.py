@@ -35,14 +35,15 @@ def main(options: argparse.Namespace) -> int:
             raise ConfigError("command", [f"--to {options.to!r}: {wrong}"])
         found, notes = read(options.runs)
         comparison = Comparison.of(found, options.metric, options.versus, notes)
-        print(comparison.markdown())
-        if options.to:
-            comparison.write(as_path(options.to), options.against or ("rounds",))
-            print(f"written to {options.to}")
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except OSError as error:
-        print(f"error: {options.to}: {reason(error)}", file=sys.stderr)
-        return 1
+    print(comparison.markdown())
+    if options.to:
+        try:
+            comparison.write(as_path(options.to), options.against or ("rounds",))
+        except OSError as error:
+            print(f"error: --to {options.to!r}: {reason(error)}", file=sys.stderr)
+            return 1
+        print(f"written to {options.to}")
     return 0

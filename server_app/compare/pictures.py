@@ -88,7 +88,7 @@ def label_lines(axes: Axes, dpi: float) -> None:
             fontsize=LABEL,
             verticalalignment="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "linestyle": ":", "relpos": (0, 0.5)},
         )
 
 
