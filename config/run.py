@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -148,6 +148,8 @@ class RunConfig(BaseModel):
     checkpoint_every: Natural = Field(1, description="rounds between two writings of the model, and of what "
                                       "resume needs; more where writing would take over 2 % of the time; 0: only the "
                                       "model, at the end")  # fmt: skip
+    report: bool = Field(True, description="write report.html, curves, a model card and a TRIPOD+AI table at the end; "
+                         "false saves about a second")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "
@@ -205,7 +207,7 @@ class RunConfig(BaseModel):
         if config is None or problems:
             raise ConfigError("run-config", problems)
         try:
-            config.strategy()
+            _ = config.strategy  # which checks its own
         except StrategyError as error:
             raise ConfigError("run-config", str(error).splitlines()) from None
         return config
@@ -226,7 +228,7 @@ class RunConfig(BaseModel):
 
     def written(self) -> dict[str, Value]:
         """Return the keys that `to_toml` writes."""
-        strategy, own = self.strategy(), own_options(ALGORITHMS[self.algorithm])
+        strategy, own = self.strategy, own_options(ALGORITHMS[self.algorithm])
         shared = {key: getattr(strategy, f.name) for key, f in SHARED.items()}
         hyper = {f"{self.algorithm}.{key}": getattr(strategy, f.name) for key, f in own.items()}
         options = {f"{self.problem}.{key}": self.options.get(key, f.default)
@@ -241,10 +243,11 @@ class RunConfig(BaseModel):
     @property
     def seed(self) -> int:
         """The seed of every random choice of the run."""
-        return self.strategy().seed
+        return self.strategy.seed
 
+    @cached_property
     def strategy(self) -> FederatedStrategy:
-        """Build the algorithm with its hyper-parameters."""
+        """The algorithm with its hyper-parameters."""
         return ALGORITHMS[self.algorithm](**arguments(self.hyper))
 
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, MetricRecord
 
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
-from keys import Number, in_a_line, mistakes, shown
+from keys import Number, in_a_line, mistakes, record_in, shown
 from keys.schema import NAMED
 from problems.metrics import METRICS, contradictions, schema_like, undefined
 
@@ -37,11 +37,13 @@ COST = {
     "gradients": Number(0, 1e15, whole=True),
     "samples": Number(0, 1e15, whole=True),
     "seconds": Number(0, 1e9),
+    "memory-from": Number(0, 1e15, whole=True),
+    "memory-kept": Number(0, 1e15, whole=True),
 }
 
 
-def require_records(content: RecordDict, **kinds: str) -> None:
-    """Check that these records are there, each of its kind ("array_records", ...), and no other.
+def require_records(content: RecordDict, **kinds: type) -> None:
+    """Check that these records are there, each of its kind (``ArrayRecord``, ...), and no other.
 
     Raises
     ------
@@ -49,7 +51,7 @@ def require_records(content: RecordDict, **kinds: str) -> None:
         Naming those that are missing or too many.
     """
     wrong = [f"{shown(name)} is no record that it may have" for name in content if name not in kinds]
-    wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if name not in getattr(content, kind)]
+    wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
     if wrong:
         raise BadAnswerError(in_a_line(wrong))
 
@@ -79,31 +81,30 @@ class Answers:
 
         def check(site: Site, question: Message, answer: Message) -> None:
             content = answer.content
-            kinds = {"arrays": "array_records", "metrics": "metric_records", "cost": "metric_records"}
-            require_records(content, **kinds)
-            record = content.array_records["arrays"]
-            sent = unpack(question.content.array_records["arrays"])
-            if record and all(map(_says_nan, record.values())):
-                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(record)[:NAMED]))}")
-            wrong = mistakes(content.metric_records["cost"], COST)
-            if text := misfits(record, self.rehearsal.answered(turn, sent)):
+            require_records(content, arrays=ArrayRecord, metrics=MetricRecord, cost=MetricRecord)
+            vectors = record_in(content, "arrays", ArrayRecord)
+            if vectors and all(map(_says_nan, vectors.values())):
+                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors)[:NAMED]))}")
+            wrong = mistakes(record_in(content, "cost", MetricRecord), COST)
+            sent = record_in(question.content, "arrays", ArrayRecord)
+            if text := misfits(vectors, self.rehearsal.answered(turn, sent)):
                 wrong.append(text)
             if wrong:
                 raise BadAnswerError(in_a_line(wrong))
-            arrays = unpack(record)
+            arrays = unpack(vectors)
             if bad := beyond(arrays, largest):
                 what = "NaN or infinity" if not_finite(arrays) else f"entries beyond {largest:.3g}"
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
             if text := self.rehearsal.algorithm.unfit(arrays, turn, self.rehearsal.d):
                 raise BadAnswerError(text)
-            self._evaluated(site, dict(content.metric_records["metrics"]), asked=evaluate)
+            self._evaluated(site, record_in(content, "metrics", MetricRecord), asked=evaluate)
 
         return check
 
     def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
         """Check an answer to the last evaluation."""
-        require_records(answer.content, metrics="metric_records")
-        self._evaluated(site, dict(answer.content.metric_records["metrics"]), asked=True)
+        require_records(answer.content, metrics=MetricRecord)
+        self._evaluated(site, record_in(answer.content, "metrics", MetricRecord), asked=True)
 
     def _evaluated(self, site: Site, metrics: Mapping[str, Any], *, asked: bool) -> None:
         """Check an evaluation; a site that has too few samples, or was not asked, sends an empty one."""
@@ -138,4 +139,4 @@ class Answers:
 
 def _says_nan(array: Array) -> bool:
     """Whether an array is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
-    return sound(array) and array.shape == (1,) and bool(unpack(ArrayRecord({"": array}))[""].isnan())
+    return array.shape == (1,) and sound(array) and bool(unpack(ArrayRecord({"": array}))[""].isnan())

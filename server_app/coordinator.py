@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord
 
 from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
+from keys.files import reason
 from models import resolve_device
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary
@@ -18,6 +19,7 @@ from server_app.evaluation import central_evaluation
 from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
+from server_app.page import about, write_report
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
@@ -88,14 +90,16 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             report.close()
             state.write()
             folder.note("stopped", reason=str(error) or "it was interrupted")
+        leave_report(config, report)
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
     else:
         folder.note("complete")
         state.remove()
+        leave_report(config, report)
     finally:
         folder.close()
-    personalised = config.strategy().personalised
+    personalised = config.strategy.personalised
     progress.sites(report.records, sizes, personalised=personalised)
     if personalised:
         progress.say(where_models_are(grid))
@@ -107,7 +111,7 @@ def _play(
     config: RunConfig, given: Given | None, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
-    strategy, progress = config.strategy(), report.progress
+    strategy, progress = config.strategy, report.progress
     exchange = Exchange(
         grid,
         config.round_timeout,
@@ -131,6 +135,7 @@ def _play(
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
+    about.write(about.about(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
         require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
@@ -159,6 +164,17 @@ def _play(
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def leave_report(config: RunConfig, report: Report) -> None:
+    """Write the report, if the run is to have one and got as far as that; a full disk costs a warning."""
+    if not (config.report and report.records):
+        return
+    try:
+        write_report(report.folder)
+    except (OSError, RunError) as error:
+        said = reason(error) if isinstance(error, OSError) else error
+        report.progress.warn(f"{report.folder}: the report cannot be written ({said}); all else of the run is there")
 
 
 def starting_point(problem: Problem, given: Given | None, progress: Progress) -> Arrays:

@@ -11,7 +11,6 @@ from federation import RunError
 from keys.files import json_in, read_file, reason
 from models.storage import replacing
 from problems.metrics import HEADLINE, across, pool
-from server_app.curves import draw
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
-
-HOW_ON = "when that is mended, the run goes on with --run-config 'resume=\"{}\"'"
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
@@ -157,8 +154,15 @@ class Report:
             with self.lines.open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
-            raise RunError(f"{self.lines} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
+            raise self._unwritten(self.lines, error) from None
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
+
+    def _unwritten(self, path: Path, error: OSError) -> RunError:
+        """Return what ends the run, with what can be done."""
+        if not self.folder.exists():
+            return RunError(f"{self.folder} was removed while the run went on, and with it what it held: start it anew")
+        how_on = f"when that is mended, the run goes on with --run-config 'resume=\"{self.folder}\"'"
+        return RunError(f"{path} cannot be written ({reason(error)}); {how_on}")
 
     # ------------------------------------------------------------------ at its end
 
@@ -171,15 +175,9 @@ class Report:
                 os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Write what is there: the last line, the model, the curves."""
+        """Write what is there: the last line, the model."""
         self.flush()
         try:
             self.write()
         except OSError as error:
-            raise RunError(f"{self.folder} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
-        picture = self.folder / "curves.png"
-        try:
-            if self.records:
-                draw(self.records, picture, personalised=self.personalised)
-        except OSError as error:
-            self.progress.warn(f"{picture} cannot be written ({error}); all else of the run is there")
+            raise self._unwritten(self.folder, error) from None

@@ -21,6 +21,7 @@ from keys import Value, read_overrides, to_toml
 from server_app import simulate
 from tests.deployment import processes
 from tests.deployment.processes import followed, until, untimed
+from tests.server_app.sites import REPORT
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
@@ -60,7 +61,7 @@ def test_run_config_goes_through_as_it_is(tmp_path: Path, run_config: str) -> No
 def test_the_experiments_for_average_precision_are_read(name: str) -> None:
     config = RunConfig.parse(read_overrides([str(REPO / "experiments" / "fcsg" / f"{name}.toml")]))
     assert (config.problem, config.sampler, config.sites) == ("auprc", "fixed-positives", 4)
-    assert config.strategy().name == "acc-fcsg-m"
+    assert config.strategy.name == "acc-fcsg-m"
 
 
 @pytest.mark.slow
@@ -84,7 +85,7 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
         "config.toml",
         "metrics.jsonl",
         "model.safetensors",
-        "curves.png",
+        *REPORT,
         "state.safetensors",
         "status.json",
     }
