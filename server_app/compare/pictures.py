@@ -12,17 +12,18 @@ import numpy as np
 from problems.metrics import METRICS
 from server_app.compare import AGAINST
 from server_app.compare.runs import metric, name_of
+from server_app.page.figures import BLUE, GREEN, VERMILLION, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from server_app.compare.groups import Group
 
-# Okabe and Ito, Color Universal Design, 2008, without its yellow, which is too light for a line.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLOURS = (BLUE, VERMILLION, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # the others of the same palette
 LINES = ("-", "--", ":", "-.")  # the colours, then again with another style
 LABEL = 8.5  # points
 MOST_LABELS = 10  # beside the lines; of more there is a legend
@@ -44,7 +45,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "rounds") -> None:
     """Draw a line per group, the mean of its runs, and a band of one standard deviation to either side.
 
-    Runs of a group are evaluated after the same rounds; what they had spent by then is averaged, too.
+    What the runs had spent by a round is averaged, too.
     """
     for place, group in enumerate(groups):
         by_round: dict[int, list[float]] = defaultdict(list)
@@ -55,7 +56,8 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
                 if (value := metric(record, path)) is not None:
                     by_round[record["round"]].append(value)
                     spent[record["round"]].append(costs.get(record["round"], float(record["round"])))
-        rounds = sorted(by_round)
+        most = max(map(len, by_round.values()), default=0)
+        rounds = sorted(r for r in by_round if len(by_round[r]) == most)  # some runs may be evaluated more often
         means, deviations = zip(*(spread(by_round[r]) for r in rounds), strict=True) if rounds else ((), ())
         places = [statistics.mean(spent[r]) for r in rounds]
         kind = style(place)
@@ -106,7 +108,11 @@ def apart(places: Sequence[float], least: float, low: float, high: float) -> lis
 
 def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path: Path) -> None:
     """Draw a panel per metric, path → heading, and write it as PNG and, beside it, as PDF."""
-    import matplotlib
+    save(lambda: panels(groups, wanted, against), path)
+
+
+def panels(groups: Sequence[Group], wanted: Mapping[str, str], against: str) -> Figure:
+    """Draw a panel per metric, path → heading."""
     from matplotlib.figure import Figure
     from matplotlib.textpath import TextPath
     from matplotlib.ticker import MaxNLocator
@@ -116,7 +122,7 @@ def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path:
     left, plot, beside = 0.85, 3.6, max(widths) + 0.3 if labelled else 0.25
     below = 0.55 + (0 if single or labelled else 0.2 * math.ceil(len(groups) / 3) + 0.2)
     size = (len(wanted) * (left + plot + beside), below + 2.9)
-    figure = Figure(figsize=size, dpi=150)
+    figure = Figure(figsize=size)
     every = []
     for place, (metric_path, heading) in enumerate(wanted.items()):
         corner = place * (left + plot + beside) + left
@@ -130,7 +136,6 @@ def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path:
         if against == "rounds":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
         every.append(axes)
     if labelled:
         figure.draw_without_rendering()  # the limits of the axes are known then
@@ -138,6 +143,4 @@ def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path:
             label_lines(axes, figure.dpi)
     elif not single:
         figure.legend(*every[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=LABEL, frameon=False)
-    with matplotlib.rc_context({"pdf.fonttype": 42}):  # fonts as such: text can be searched and edited
-        for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
-            figure.savefig(path.with_suffix(suffix), metadata=metadata)
+    return figure

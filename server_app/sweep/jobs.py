@@ -285,7 +285,7 @@ class Sweep(Generic[S]):
             raise ConfigError("runs that are kept", [text]) from None
         now = tomllib.loads(parsed(job.settings).to_toml())
         # A default that has changed since makes it another run; a key that was added or removed does not.
-        if any(now[key] != then[key] for key in now.keys() & then.keys() - set(MACHINE)):
+        if any(now[key] != then[key] for key in now.keys() & then.keys() - MACHINE):
             return None
         if len(outcome.records) < job.until and not outcome.diverged:
             return None  # it was paused earlier

@@ -59,7 +59,7 @@ def compute(settings: Settings, folder: Path, until: int = 0) -> str:
     from server_app import simulate
 
     end, before = OUTCOME, 0.0
-    where: dict[str, Value] = {"workers": 1, "threads": 1, "checkpoint-every": until}
+    where: dict[str, Value] = {"workers": 1, "threads": 1, "checkpoint-every": until, "report": False}
     if (folder / PAUSE).exists():
         before = float(read_json(folder / PAUSE)["seconds"])
         (folder / PAUSE).unlink()  # cut off from here on, it is done anew
