@@ -11,7 +11,7 @@ from problems.metrics import HEADLINE, METRICS
 from server_app.compare.folders import Found, edges, grouped, require_comparable
 from server_app.compare.groups import CONFIDENCE, Difference, Group
 from server_app.compare.pictures import draw
-from server_app.compare.runs import final, name_of, paths
+from server_app.compare.runs import final, metric, name_of, paths
 from server_app.compare.text import NOTHING, amount, latex, markdown, remark, spread, write_csv
 from strategies import ALGORITHMS
 
@@ -184,7 +184,5 @@ def heading_of(path: str, found: Sequence[Found]) -> str:
     label = METRICS[name].label if name else rest
     kind = rest.rpartition(".")[2] if part == "over-sites" else ""
     where = f"{kind} {WHERE[part]}".strip()
-    coordinator = part == "central" and "n" not in next(
-        each.run.outcome.last["central"] for each in found if "central" in each.run.outcome.last
-    )
+    coordinator = part == "central" and all(metric(each.run.outcome.last, "central.n") is None for each in found)
     return label if coordinator else f"{label}, {where}"

@@ -16,7 +16,17 @@ from keys.files import as_path, is_file, read_json, read_toml, reason
 from problems import PROBLEMS
 from server_app.compare.grids import beyond, steps
 from server_app.compare.groups import Group
-from server_app.compare.runs import DIVERGED, OUTCOME, Outcome, Run, lower_is_better, name_of, read_records, shown
+from server_app.compare.runs import (
+    DIVERGED,
+    OUTCOME,
+    Outcome,
+    Run,
+    lower_is_better,
+    metric,
+    name_of,
+    read_records,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +78,7 @@ class Found:
                 f"it is of another version, or its config.toml was changed ({'; '.join(error.problems)}): do the run "
                 "again with this version"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise ValueError(f"its config.toml cannot be read ({reason(error)}): do the run again") from None
         written = config.written()
         repeat = {key: written[key] for key in REPEATED if key != "fold" or config.folds}
@@ -168,8 +178,8 @@ def require_comparable(found: Sequence[Found], path: str) -> None:
             wrong.append(f"{each.path}: {where} are others than those of most runs ({'; '.join(texts)}): leave it out")
     counts: dict[tuple[Any, ...], dict[Any, list[Found]]] = {}
     for each in found if not wrong else ():
-        record: Any = each.run.outcome.last.get(path.partition(".")[0], {})
-        count = tuple(record.get(key) for key in ("n", "positives"))
+        part, last = path.partition(".")[0], each.run.outcome.last
+        count = tuple(metric(last, f"{part}.{key}") for key in ("n", "positives"))
         if None not in count:
             counts.setdefault(tuple(each.run.repeat.items()), {}).setdefault(count, []).append(each)
     for seed, sizes in counts.items():
@@ -231,8 +241,8 @@ def edges(found: Sequence[Found], path: str) -> Iterator[str]:
         points = {str(point): point for each in family if (point := _own_steps(each))}
         if len(points) < 2:
             continue
-        by = held_out if all(held_out.partition(".")[2] in each.run.outcome.last.get("pooled", {}) for each in family
-                             if not each.run.outcome.diverged) else path  # fmt: skip
+        ended = [each.run.outcome.last for each in family if not each.run.outcome.diverged]
+        by = held_out if all(metric(last, held_out) is not None for last in ended) else path
         means = {}
         for text, point in points.items():
             group = Group("", [each.run for each in family if _own_steps(each) == point])

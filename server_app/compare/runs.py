@@ -68,7 +68,8 @@ def read_records(folder: Path) -> list[Record]:
     records = [json_in(line) for line in read_file(lines).splitlines()] if os.path.lexists(lines) else []
     for number, record in enumerate(records, start=1):
         whole = isinstance(record, dict) and record.keys() >= COSTS and _all_numbers(record)
-        if not whole or str(record["round"]) != str(number):
+        tables = whole and any(isinstance(record.get(key), dict) for key in (*COSTS, "seconds"))
+        if not whole or tables or str(record["round"]) != str(number):
             raise ValueError(f"line {number} of {lines.name} is not what a run writes after round {number}")
     return records
 
@@ -111,9 +112,9 @@ class Run:
         total, curve = 0.0, []
         for record in self.outcome.records:
             if kind == "megabytes":
-                total += (record["bytes-down"] + record["bytes-up"]) / 1e6
+                total += ((record["bytes-down"] or 0.0) + (record["bytes-up"] or 0.0)) / 1e6
             else:
-                total += record.get(kind, 0.0)
+                total += record.get(kind) or 0.0
             curve.append((record["round"], total if kind == "seconds" else total / self.sites))
         return curve
 
@@ -128,14 +129,19 @@ def metric(record: Record, path: str) -> float | None:
     value: Any = record
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def paths(record: Record) -> list[str]:
     """Return the path of each metric of a line that is about all sites."""
-    found = [f"{part}.{name}" for part in ("central", "pooled") for name in record.get(part, {})]
-    found += [f"over-sites.{name}.{kind}" for name, kinds in record.get("over-sites", {}).items() for kind in kinds]
-    return [path for path in found if metric(record, path) is not None]
+    parts = {part: found for part in ("central", "pooled", "over-sites") if isinstance(found := record.get(part), dict)}
+    return [
+        path
+        for part, values in parts.items()
+        for name, value in values.items()
+        for path in ([f"{part}.{name}.{kind}" for kind in value] if isinstance(value, dict) else [f"{part}.{name}"])
+        if metric(record, path) is not None
+    ]
 
 
 def name_of(path: str) -> str:

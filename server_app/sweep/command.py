@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import sys
@@ -58,8 +59,10 @@ def main(options: argparse.Namespace) -> int:
         sweep = Sweep(study, folder / "runs")
         sweep.check()
         keep(options.file, content, folder)
+        lock = own(folder)
         run(sweep, options.jobs, options.data_root or data_root(content), options.engine)
         finish(sweep, folder, options.metric, options.against or ("rounds",))
+        os.close(lock)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -73,6 +76,25 @@ def main(options: argparse.Namespace) -> int:
         print("interrupted; finished runs are kept: the same command goes on from there", file=sys.stderr)
         return 130
     return 0
+
+
+def own(folder: Path) -> int:
+    """Take the folder for this process alone; returns what lets go of it when it is closed, or the process ends.
+
+    Raises
+    ------
+    ConfigError
+        When another has it.
+    """
+    from config import ConfigError
+
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ConfigError("command", [f"--to {str(folder)!r}: another sweep goes on there: wait for it"]) from None
+    return lock
 
 
 def data_root(content: Mapping[str, Any]) -> str:

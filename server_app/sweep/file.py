@@ -28,7 +28,7 @@ KEYS: dict[str, tuple[Any, int, int]] = {"tuning-seed": (100, 0, 10**9), "grow":
                                          "halving": (0, 0, 10)}  # fmt: skip
 """Numbers of a file: the default, the least and the most."""
 PARTS = ("base", "compare", "tune", "seeds", "select", *KEYS)
-MOST_POINTS = 10**4
+MOST_POINTS, MOST_FOLDS = 10**4, 1000
 
 
 def read(file: Path) -> tuple[Study, dict[str, Any]]:
@@ -80,8 +80,8 @@ class _Reader:
             return None
         methods = list(self.methods(base, compare, tune, draws=numbers["draws"]))
         repeat: dict[str, tuple[Value, ...]] = {"seed": seeds}
-        if folds := base.get("folds"):
-            repeat["fold"] = tuple(range(int(folds)))
+        if folds := self.folds(base):
+            repeat["fold"] = tuple(range(folds))
         return Study(
             base={key: value for key, value in base.items() if key not in MACHINE},
             methods=tuple(methods),
@@ -173,6 +173,14 @@ class _Reader:
             self.wrong.append(f"{name} = {quoted(given)}: {why}")
             return Between(1.0, 2.0)
         return Between(low, high, whole=isinstance(low, int) and isinstance(high, int))
+
+    def folds(self, base: Settings) -> int:
+        """Return how many folds each seed is run with; 0 without cross-validation."""
+        folds = base.get("folds", 0)
+        if not isinstance(folds, int) or not 0 <= folds <= MOST_FOLDS:
+            self.wrong.append(f"base.folds = {quoted(folds)}: each is run: an integer from 0 to {MOST_FOLDS}")
+            return 0
+        return folds
 
     def number(self, key: str) -> int:
         """Return a whole number of the file."""

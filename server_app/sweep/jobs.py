@@ -102,10 +102,11 @@ class Sweep(Generic[S]):
     def settings(self, method: Method, cell: Settings, *more: Settings) -> Settings:
         """Return the run-config of a method; of two that name a key the later one counts."""
         merged: dict[str, Any] = self.base()
-        iterations = merged.get("rounds", 1) * merged.get("local-steps", 1)
+        before = dict(merged)
         for part in (cell, method.settings, *more, self.changes):
             merged |= part
         if self.study.equal_iterations:
+            iterations = before.get("rounds", 1) * before.get("local-steps", 1)
             merged["rounds"] = max(1, round(iterations / merged["local-steps"]))
         merged["algorithm"] = method.algorithm
         own = ("", method.algorithm, merged.get("problem", "auc"))  # the tables of others change nothing
@@ -249,18 +250,20 @@ class Sweep(Generic[S]):
             For all that cannot be done.
         """
         repeats = len(list(combinations(self.study.repeat)))
-        wrong: dict[str, str] = {}  # what is wrong, and the first run of which it is
-        for method in self.study.methods:
-            for point in self.grid(method):  # the repeats of a run differ by seed and fold, which are as good as any
-                for job in (*self.reported(method, point)[::repeats], *self.tuning(method)[:1]):
-                    try:
-                        parsed(job.settings)
-                    except ConfigError as error:
-                        for problem in error.problems:
-                            wrong.setdefault(problem, job.method.label)
-        if wrong:
-            one = len(self.study.methods) == 1
-            raise ConfigError("sweep", [text if one else f"{label}: {text}" for text, label in wrong.items()])
+        # The repeats of a run differ by seed and fold, which are as good as any.
+        runs = (job for each in self.study.methods for point in self.grid(each)
+                for job in self.reported(each, point)[::repeats])  # fmt: skip
+        for jobs in (runs, (job for each in self.study.methods for job in self.tuning(each)[:1])):
+            wrong: dict[str, str] = {}  # what is wrong, and the first run of which it is
+            for job in jobs:
+                try:
+                    parsed(job.settings)
+                except ConfigError as error:
+                    for problem in error.problems:
+                        wrong.setdefault(problem, job.method.label)
+            if wrong:
+                one = len(self.study.methods) == 1
+                raise ConfigError("sweep", [text if one else f"{label}: {text}" for text, label in wrong.items()])
 
     # ------------------------------------------------------------------ what came of them
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -162,6 +164,16 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(runs: Path, tmp_path:
         "nothing of that name",
     )
     assert [bool(re.search(pattern, text)) for pattern, text in zip(wanted, told, strict=True)] == [True] * len(told)
+
+
+@pytest.mark.parametrize("value", [None, {}, [], "x", 1e308, -1, True, {"auroc": None}, {"auroc": {"mean": 1}}])
+@pytest.mark.parametrize("key", ["round", "bytes-up", "seconds", "central", "pooled"])
+def test_what_a_line_holds_in_a_place_of_another_thing_is_compared_or_refused(runs: Path, key: str, value: Any) -> None:
+    path = runs / "fedavg-1" / "metrics.jsonl"
+    records = [json.loads(line) | {key: value} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with contextlib.suppress(ConfigError):  # and nothing else
+        assert len(compared(runs / "*").markdown().splitlines()) > 4
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from keys.files import read_toml
 from server_app import simulate
 from server_app.__main__ import main
 from server_app.compare.runs import OUTCOME
+from server_app.sweep.command import own
 from server_app.sweep.file import read
 from server_app.sweep.jobs import PAUSE, Job, Sweep
 from server_app.sweep.study import Study
@@ -129,6 +130,9 @@ WRONG: dict[str, tuple[str, str]] = {
     "no base": ('base = "none.toml"', "base = 'none.toml': No such file"),
     "too many points": (f"[tune]\nhidden = {[*range(1, 10002)]}", "10,001 points: at most 10,000"),
     "a number": ("halving = 1", "halving = 1: 0 lets all runs go to their end"),
+    "folds that are none": ('[base]\nfolds = "x"', "base.folds = 'x': each is run"),
+    "rounds that are none": ('halving = 3\n[base]\nrounds = "x"\n[tune]\nhidden = [1, 2]', "rounds = 'x': "),
+    "a date": ("[base]\nhidden = 1979-05-27\n[tune]\nbatch-size = [1, 2]", "hidden = datetime.date"),
     "a refused value": ("[base]\nrounds = 0", "rounds = 0: input should be greater than or equal to 1"),
     "a refused point": ("[tune]\ncodasca.lr = [0.1, -1]", "codasca.lr = -1: must be a finite number"),
 }
@@ -281,6 +285,11 @@ def test_a_sweep_ends_with_a_comparison_and_the_winner_and_goes_on_with_more_see
     file.write_text(FILE.replace("rounds = 4", "rounds = 5"))
     assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
     assert "the sweep of another file, or of this one before base changed: name another --to" in capsys.readouterr().err
+    file.write_text(FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    lock = own(to)
+    assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
+    assert "another sweep goes on there" in capsys.readouterr().err
+    os.close(lock)
     assert main(["sweep", str(file), "--to", str(file.parent), "--jobs", "1"]) == 2
     assert "there is something else in it" in capsys.readouterr().err
 
