@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from config import RunConfig
-from config.resume import COMPUTED
+from config.resume import COMPUTED, LEFT
 from keys import Value
 from keys.fields import MOST
 from keys.files import json_in, read_file, read_json
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 Settings = Mapping[str, Value]
 """Run-config keys, flat."""
 
-MACHINE = frozenset(COMPUTED)  # what says where and how a run is computed, not what it computes
+MACHINE = frozenset(COMPUTED | LEFT)  # what says where and how a run is computed, not what it computes
 COSTS = {"round", "gradients", "samples", "bytes-down", "bytes-up"}  # in each line of a run
 OUTCOME = "outcome.json"  # of a sweep's run, written last: a folder without it is of a run that was cut off
 DIVERGED = re.compile("diverges|NaN or infinity")  # in the reason that a run stopped for

@@ -45,7 +45,6 @@ def style(ink: str) -> Iterator[None]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 10,
-        "axes.titlelocation": "left",
         "font.size": 9,
         "figure.facecolor": "none",
         "axes.facecolor": "none",
@@ -116,7 +115,7 @@ def _over_rounds(axes: Axes, name: str, records: Sequence[Record], said: str, pe
     axes.set(xlabel="round", ylabel=METRICS[name].label)
     if METRICS[name].log:
         axes.set_yscale("log")
-    axes.set_title(said, color=VERMILLION)
+    axes.set_title(said, loc="left", color=VERMILLION)
     if personalised:
         axes.set_title("dashed: worst decile", loc="right", color=VERMILLION, fontsize=8)
     elif sites:

@@ -36,7 +36,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", default="", metavar="FOLDER", help="runs and results; default: runs/NAME-OF-THE-FILE")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time; default: one per core")
     parser.add_argument("--engine", choices=ENGINES, default="processes", help="who does them: processes, or Ray")
-    parser.add_argument("--data-root", default=os.environ.get("EDELWEISS_DATA", ""), help="as the key data-root")
+    parser.add_argument("--data-root", default="", help="as the key data-root, instead of it")
     parser.add_argument("--metric", action="append", default=[], help="of the comparison, as of compare")
     parser.add_argument("--against", action="append", choices=AGAINST, help="as of compare")
 
@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> int:
         sweep.check()
         keep(options.file, content, folder)
         lock = own(folder)
-        run(sweep, options.jobs, options.data_root or data_root(content), options.engine)
+        run(sweep, options.jobs, options.data_root, options.engine)
         finish(sweep, folder, options.metric, options.against or ("rounds",))
         os.close(lock)
     except ConfigError as error:
@@ -95,12 +95,6 @@ def own(folder: Path) -> int:
         os.close(lock)
         raise ConfigError("command", [f"--to {str(folder)!r}: another sweep goes on there: wait for it"]) from None
     return lock
-
-
-def data_root(content: Mapping[str, Any]) -> str:
-    """Return the key data-root of the file's [base], which is no part of what a run computes."""
-    base = content.get("base", {})
-    return str(base.get("data-root", "")) if isinstance(base, dict) else ""
 
 
 def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:

@@ -28,6 +28,7 @@ KEYS: dict[str, tuple[Any, int, int]] = {"tuning-seed": (100, 0, 10**9), "grow":
                                          "halving": (0, 0, 10)}  # fmt: skip
 """Numbers of a file: the default, the least and the most."""
 PARTS = ("base", "compare", "tune", "seeds", "select", *KEYS)
+PLACE = ("data-root", "device", "tracker")  # of [base], for all runs; other keys of the machine are the sweep's own
 MOST_POINTS, MOST_FOLDS = 10**4, 1000
 
 
@@ -92,6 +93,7 @@ class _Reader:
             trials=numbers["draws"],
             halving=numbers["halving"],
             rank=len(methods) > 1,
+            place={key: value for key, value in base.items() if key in PLACE},
         )
 
     def base(self) -> dict[str, Value]:

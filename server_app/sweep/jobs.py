@@ -257,7 +257,7 @@ class Sweep(Generic[S]):
             wrong: dict[str, str] = {}  # what is wrong, and the first run of which it is
             for job in jobs:
                 try:
-                    parsed(job.settings)
+                    parsed({**job.settings, **self.study.place})
                 except ConfigError as error:
                     for problem in error.problems:
                         wrong.setdefault(problem, job.method.label)

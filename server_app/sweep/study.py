@@ -97,6 +97,8 @@ class Study:
         1 / halving of them: the better ones by ``select``. What a grid grows by is run to the end.
     rank : bool
         Whether methods without a choice are run at the tuning seed, too, so that one can be chosen among all.
+    place : Settings
+        Keys of all runs that do not change what they compute, such as where the data are.
     equal_iterations : bool
         Whether each run takes rounds × local-steps of the run-config, whatever its local-steps.
     """
@@ -112,4 +114,5 @@ class Study:
     trials: int = 0
     halving: int = 0
     rank: bool = False
+    place: Settings = field(default_factory=dict)
     equal_iterations: bool = False

@@ -146,7 +146,7 @@ class Workers:
         StoppedError
             When one cannot be done.
         """
-        place = {"data-root": self.data_root} if self.data_root else {}
+        place = {**sweep.study.place, **({"data-root": self.data_root} if self.data_root else {})}
         futures: dict[Future[str], Job] = {
             self._submit({**job.settings, **place}, sweep.folder / job.name, job.until): job for job in jobs
         }

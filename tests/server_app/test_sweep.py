@@ -89,10 +89,11 @@ def test_a_file_is_a_method_for_each_that_is_compared_with_the_points_of_its_own
 
 
 def test_a_base_may_be_a_file_beside_it_and_folds_are_repeated(file: Path) -> None:
-    (file.parent / "job.toml").write_text('dataset = "digits"\nfolds = 3\nworkers = 2\n[codasca]\nlr = 0.5\n')
+    (file.parent / "job.toml").write_text('dataset = "digits"\nfolds = 3\nworkers = 2\ndevice = "cpu"\n[codasca]\nlr = 0.5\n')
     file.write_text('base = "job.toml"\n[tune]\nbatch-size = [8, 16]\n')
     study, _ = read(file)
     assert study.base == {"dataset": "digits", "folds": 3, "codasca.lr": 0.5}, "workers change nothing"
+    assert study.place == {"device": "cpu"}
     assert study.repeat == {"seed": (0, 1, 2), "fold": (0, 1, 2)}
     assert [dict(point) for point in study.methods[0].grid] == [{"batch-size": 8}, {"batch-size": 16}]
 
