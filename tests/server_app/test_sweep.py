@@ -89,7 +89,8 @@ def test_a_file_is_a_method_for_each_that_is_compared_with_the_points_of_its_own
 
 
 def test_a_base_may_be_a_file_beside_it_and_folds_are_repeated(file: Path) -> None:
-    (file.parent / "job.toml").write_text('dataset = "digits"\nfolds = 3\nworkers = 2\ndevice = "cpu"\n[codasca]\nlr = 0.5\n')
+    keys = 'dataset = "digits"\nfolds = 3\nworkers = 2\ndevice = "cpu"'
+    (file.parent / "job.toml").write_text(f"{keys}\n[codasca]\nlr = 0.5\n")
     file.write_text('base = "job.toml"\n[tune]\nbatch-size = [8, 16]\n')
     study, _ = read(file)
     assert study.base == {"dataset": "digits", "folds": 3, "codasca.lr": 0.5}, "workers change nothing"
