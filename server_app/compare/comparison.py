@@ -120,15 +120,16 @@ class Comparison:
 
     def csv_lines(self) -> Iterator[dict[str, Any]]:
         """Yield a line per run."""
-        place = {id(each.run): each.path for each in self.found}
+        place = {id(each.run): each for each in self.found}
         for group in self.groups:
             for run in group.runs:
                 line: dict[str, Any] = {"group": group.label, **run.repeat}
                 line |= {"rounds": len(run.outcome.records), "outcome": "diverged" if run.outcome.diverged else "done"}
-                line |= {path: final(run.outcome, path) for path in self.metrics}
+                for path in self.metrics:
+                    line |= {path: final(run.outcome, path)} | place[id(run)].over_patients(path)
                 line |= {heading: round(curve[-1][1], 6) for kind, heading in COSTS.items()
                          if (curve := run.spending(kind))}  # fmt: skip
-                yield line | {"folder": place[id(run)]}
+                yield line | {"folder": place[id(run)].path}
 
     def write(self, folder: Path, against: Sequence[str] = ("rounds",)) -> None:
         """Write runs.csv, table.md and table.tex, and a picture for each of what curves are drawn against."""

@@ -100,6 +100,16 @@ class Found:
             keys.pop("concentration", None)
         return {key: self.written[key] for key in keys if key in self.written}
 
+    def over_patients(self, path: str) -> dict[str, float]:
+        """Return the interval over patients that the run's evidence.json has of a metric; empty without one."""
+        part, _, name = path.partition(".")
+        try:
+            evidence: Any = read_json(self.path / "evidence.json")
+            found = evidence[{"central": "common-test-set", "pooled": "pooled"}[part]][name]
+            return {f"{path}, {end} over patients": float(found[end]) for end in ("low", "high")}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
 
 def _ended(path: Path, config: RunConfig) -> Outcome:
     """Read what came of a run; ValueError where it has not ended."""

@@ -87,6 +87,11 @@ def test_only_step_sizes_grow_and_only_beside_points_that_differ_in_nothing_else
     assert beyond([{"x": 1}, {"x": 2}], {"x": 2}) is None
 
 
+def test_the_neighbours_of_a_step_size_agree_in_a_step_size_that_varies_by_itself() -> None:
+    points = [{"a.lr": lr, "a.lr-dual": dual} for lr, dual in ((0.01, 0.1), (0.1, 0.1), (1.0, 1.0))]
+    assert beyond(points, points[1]) == {"a.lr": 0.3, "a.lr-dual": 0.1}
+
+
 def test_a_grid_grows_until_the_best_lies_inside_or_it_may_not(sweep: Sweep) -> None:
     fedavg = method("fedavg", 0.1, 0.3, settings={"problem": "bce"})
     sweep = replace(sweep, study=replace(sweep.study, methods=(fedavg,), extend=2))

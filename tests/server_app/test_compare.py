@@ -207,6 +207,8 @@ def test_a_metric_or_a_group_that_is_not_there_is_refused_with_the_nearest(runs:
 
 def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = tmp_path / "out"
+    told = {"pooled": None, "common-test-set": {"auroc": {"value": 0.71, "low": 0.6, "high": 0.8}}}
+    (runs / "codasca-1" / "evidence.json").write_text(json.dumps(told))
     assert main(["compare", str(runs / "*"), "--to", str(to), "--against", "bytes", "--against", "rounds"]) == 0
     printed = capsys.readouterr().out
     pictures = {f"curves-{against}.{form}" for against in ("bytes", "rounds") for form in ("png", "pdf")}
@@ -217,6 +219,8 @@ def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.Captur
     assert {(row["group"], float(row["central.auroc"])) for row in rows} == {
         (name, value) for name, values in VALUES.items() for value in values
     }
+    low = {row["folder"].rpartition("/")[2]: row["central.auroc, low over patients"] for row in rows}
+    assert {name: float(value) for name, value in low.items() if value} == {"codasca-1": 0.6}
     tex = (to / "table.tex").read_text()
     body = tex[tex.index(r"\begin{tabular}") :].splitlines()
     assert [line for line in body if line.startswith("\\") and "&" not in line][1:] == [
