@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -161,8 +160,3 @@ def shown(settings: Settings) -> str:
         for key, value in settings.items()
     )
     return ", ".join(dict.fromkeys(texts))  # once, where several problems have the key
-
-
-def finite(value: float | None) -> bool:
-    """Whether there is a number, and a finite one."""
-    return value is not None and math.isfinite(value)

@@ -133,6 +133,7 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: list[str], against: tuple
     from server_app.sweep.jobs import different
 
     write_csv(folder / "choice.csv", list(choice(sweep)))
+    forget(sweep)
     best = {method.label: point for method in sweep.study.methods if (point := sweep.choose(method)) is not None}
     lost = [f"{m.label}: every point diverged." for m in sweep.study.methods if m.label not in best]
     if not best:
@@ -145,6 +146,14 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: list[str], against: tuple
         (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
         print(f"best by {sweep.study.select}: {job}")
         print(f"run it with: python -m server_app --run-config {folder / 'winner.toml'}")
+
+
+def forget(sweep: Sweep[Study]) -> None:
+    """Remove what runs that were stopped early could go on from: they would begin anew, and come to the same."""
+    for job in (job for method in sweep.study.methods for job in sweep.tuning(method) if job.until):
+        for path in ("state.safetensors", "memory-*.tar"):
+            for file in (sweep.folder / job.name).glob(path):
+                file.unlink()
 
 
 def winner(sweep: Sweep[Study]) -> Job | None:

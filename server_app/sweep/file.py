@@ -75,6 +75,8 @@ class _Reader:
         if both := sorted({*compared} & {word for key in tune for word in key.split()}):
             self.wrong.append(f"{', '.join(both)}: in [compare] and in [tune]; each value of a key is compared, or the "
                               "best one is chosen")  # fmt: skip
+        if numbers["halving"] and "rounds" in tune:
+            self.wrong.append("tune.rounds and halving: runs are stopped after equal shares of the rounds: leave one out")
         if numbers["halving"] == 1:
             self.wrong.append("halving = 1: 0 lets all runs go to their end; 3 lets a third go on")
         if self.wrong:

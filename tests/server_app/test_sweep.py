@@ -131,6 +131,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no table": ('base = 3', "base = 3: must be a table"),
     "no base": ('base = "none.toml"', "base = 'none.toml': No such file"),
     "too many points": (f"[tune]\nhidden = {[*range(1, 10002)]}", "10,001 points: at most 10,000"),
+    "rounds that are tuned": ("halving = 3\n[tune]\nrounds = [2, 9]", "tune.rounds and halving"),
     "a number": ("halving = 1", "halving = 1: 0 lets all runs go to their end"),
     "folds that are none": ('[base]\nfolds = "x"', "base.folds = 'x': each is run"),
     "rounds that are none": ('halving = 3\n[base]\nrounds = "x"\n[tune]\nhidden = [1, 2]', "rounds = 'x': "),
@@ -245,6 +246,16 @@ def test_a_run_that_was_paused_has_the_bits_of_one_that_was_not(tmp_path: Path, 
     straight = simulate({**job, "workers": 1, "runs-dir": str(tmp_path), "run-name": "straight"}).folder
     assert lines(folder) == lines(straight)
     assert (folder / "model.safetensors").read_bytes()[-200:] == (straight / "model.safetensors").read_bytes()[-200:]
+
+
+def test_a_paused_run_without_what_it_could_go_on_from_begins_anew_and_comes_to_the_same(tmp_path: Path) -> None:
+    job = {"problem": "saddle", "sites": 2, "rounds": 4, "local-steps": 2, "algorithm": "sagda", "evaluate-every": 1}
+    for name in ("whole", "forgotten"):
+        compute(job, tmp_path / name, 2)
+    (tmp_path / "forgotten" / "state.safetensors").unlink()
+    for name in ("whole", "forgotten"):
+        assert compute(job, tmp_path / name) == ""
+    assert lines(tmp_path / "whole") == lines(tmp_path / "forgotten")
 
 
 def test_a_run_that_was_killed_after_a_pause_is_done_anew(tmp_path: Path) -> None:
