@@ -166,7 +166,8 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
     for each in found.values():
         once[str(sorted({**each.written, **each.run.repeat}.items()))] = each
     twice = len(found) - len(once)
-    return list(once.values()), [f"{twice} runs repeat others here: of equal ones the last counts."] if twice else []
+    notes = [f"Of runs with equal settings and seeds the last one counts: {twice} left out."] if twice else []
+    return list(once.values()), notes
 
 
 def require_comparable(found: Sequence[Found], path: str) -> None:

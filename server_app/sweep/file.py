@@ -76,7 +76,7 @@ class _Reader:
             self.wrong.append(f"{', '.join(both)}: in [compare] and in [tune]; each value of a key is compared, or the "
                               "best one is chosen")  # fmt: skip
         if numbers["halving"] and "rounds" in tune:
-            self.wrong.append("tune.rounds and halving: runs are stopped after equal shares of the rounds: leave one out")
+            self.wrong.append("tune.rounds and halving: runs stop after equal shares of the rounds: leave one out")
         if numbers["halving"] == 1:
             self.wrong.append("halving = 1: 0 lets all runs go to their end; 3 lets a third go on")
         if self.wrong:

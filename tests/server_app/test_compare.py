@@ -100,7 +100,7 @@ def test_the_same_run_twice_counts_once(runs: Path) -> None:
     leave(runs / "zz", [0.1, 0.9], algorithm="codasca", seed=0)
     comparison = compared(runs / "codasca*", runs / "zz", runs / "codasca-1")
     assert comparison.lines()[1][1] == "3"
-    assert "1 runs repeat others here: of equal ones the last counts." in comparison.notes
+    assert "Of runs with equal settings and seeds the last one counts: 1 left out." in comparison.notes
     assert comparison.groups[0].values("central.auroc") == pytest.approx([0.9, 0.71, 0.93])
 
 
