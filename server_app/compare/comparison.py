@@ -82,7 +82,7 @@ class Comparison:
             )
         if alone := [group.label for group in self.groups if group is not self.base
                      and Difference.between(group, self.base, path).pairs < 2]:  # fmt: skip
-            yield f"Fewer than two pairs of equal seeds with {self.base.label}: {', '.join(alone)}."
+            yield f"Fewer than two pairs of equal seeds with {self.base.label}: {'; '.join(alone)}."
         yield from edges(self.found, path)
         versions = {run.outcome.version for run in runs}
         if len(versions) > 1:
