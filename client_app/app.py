@@ -174,8 +174,12 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
 
+    If the run says so, it keeps the common model, too. All that comes was held against what this run may send, so it is
+    no larger than the model.
+
     Asked again, because its answer was lost or the coordinator was stopped, the site takes that.
     """
+    from client_app.card import write_card
     from client_app.site import Request, model_facts
     from federation import unpack
 
@@ -191,11 +195,15 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
     metrics = MetricRecord({**site.evaluation(request, model)})
-    mine = dict(model) if strategy.personalised else {}
-    if statistics is not None and (strategy.personalised or kept_here is not None):
+    data = site.data()
+    shared = site.run.share_model and data is not None and not strategy.personalised
+    mine = dict(model) if strategy.personalised or shared else {}
+    if statistics is not None and (mine or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
-        store.keep(mine, model_facts(site.run, request.cohort))
+        path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data))
+        if "x" in mine and (shared or site.guarded):
+            write_card(path, site.run, own=not shared)
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return RecordDict({"metrics": metrics})
 

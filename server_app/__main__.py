@@ -6,8 +6,7 @@ import argparse
 import signal
 import sys
 
-from server_app.compare import command as compare
-from server_app.sweep import command as sweep
+from server_app.commands import compare, export, predict, sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
     )
     takes_run_config(parser)
-    commands = parser.add_subparsers(dest="command", metavar="submit | compare | sweep")
+    commands = parser.add_subparsers(dest="command", metavar="submit | compare | sweep | predict | export")
     submit = commands.add_parser(
         "submit",
         help="run it at a SuperLink instead",
@@ -29,18 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     takes_run_config(submit)
-    about = "Compare finished runs: means over seeds, paired differences, costs, curves."
-    compare.takes(commands.add_parser("compare", help="compare finished runs", description=about))
-    about = "Do the runs of a grid or a random search, choose on held-out samples, and compare what was chosen."
-    sweep.takes(commands.add_parser("sweep", help="do many runs, and choose", description=about))
+    others = {"compare": compare, "sweep": sweep, "predict": predict, "export": export}
+    for name, command in others.items():
+        command.takes(commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION))
     options = parser.parse_args(arguments)
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.command:
-            does = {"submit": submitted, "compare": compare.main, "sweep": sweep.main}
-            return does[options.command](options)
+            return submitted(options) if options.command == "submit" else others[options.command].main(options)
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 REPEATED = ("seed", "fold")  # runs that differ in these alone are a group, and are paired by them
 ASIDE = FREE | {"state-dir", "evaluate-every", "central-test", *REPEATED}  # makes no other setting
-TEST_SET = ("dataset", "data-file", "label", "image-size", "positive-classes", "negative-classes", "test-share",
-            "data-seed")  # fmt: skip
+TEST_SET = ("dataset", "data-file", "study", "group-column", "label", "image-size", "positive-classes",
+            "negative-classes", "test-share", "data-seed")  # fmt: skip
 HELD_OUT = (*TEST_SET, "partition", "concentration", "sites", "holdout-share", "personal-test", "folds")
 
 

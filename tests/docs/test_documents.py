@@ -354,4 +354,4 @@ def test_the_page_about_comparisons_has_every_key_of_a_sweep_and_of_what_must_be
     page = TEXTS["docs/compare.md"]
     assert {row[0].strip("`") for row in table(page, "key")} == {*sweep_file.PARTS} - {"base", "compare", "tune"}
     told = {key for row in table(page, "metric") for key in re.findall(r"`([\w-]+)`", row[1])}
-    assert {*folders.HELD_OUT} - told == {"positive-classes", "negative-classes", "data-file", "data-seed"}
+    assert {*folders.HELD_OUT} - told == {"positive-classes", "negative-classes"}

@@ -21,8 +21,8 @@ from keys.files import read_toml
 from server_app import simulate
 from server_app.__main__ import main
 from server_app.compare.runs import OUTCOME
-from server_app.sweep.command import own
 from server_app.sweep.file import read
+from server_app.sweep.folder import owned
 from server_app.sweep.jobs import PAUSE, Job, Sweep
 from server_app.sweep.study import Study
 from server_app.sweep.workers import compute
@@ -299,10 +299,9 @@ def test_a_sweep_ends_with_a_comparison_and_the_winner_and_goes_on_with_more_see
     assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
     assert "the sweep of another file, or of this one before base changed: name another --to" in capsys.readouterr().err
     file.write_text(FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
-    lock = own(to)
-    assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
+    with owned(to):
+        assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
     assert "another sweep goes on there" in capsys.readouterr().err
-    os.close(lock)
     assert main(["sweep", str(file), "--to", str(file.parent), "--jobs", "1"]) == 2
     assert "there is something else in it" in capsys.readouterr().err
 

@@ -1,100 +1,53 @@
-"""``python -m server_app sweep``: many runs, a choice among them, and a comparison of what was chosen."""
+"""The folder of a sweep: whose it is, and what it ends with."""
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import shutil
-import sys
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from server_app.compare import AGAINST
+from config import ConfigError
+from keys import to_toml
+from keys.files import read_toml, reason
+from server_app.compare.comparison import Comparison
+from server_app.compare.folders import read
+from server_app.compare.runs import MACHINE, lower_is_better, metric
+from server_app.compare.text import write_csv
+from server_app.sweep.jobs import different, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from keys import Value
     from server_app.sweep.jobs import Job, Sweep
     from server_app.sweep.study import Study
 
-MOST_JOBS = 1024
-ENGINES = ("processes", "ray")
 FREE = {"seeds", "draws"}  # of the file: with others, runs that are there stay good
 COPY = "sweep.toml"
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def takes(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument("file", type=Path, metavar="FILE.toml", help="what is compared and tuned; see docs/compare.md")
-    parser.add_argument("--to", default="", metavar="FOLDER", help="runs and results; default: runs/NAME-OF-THE-FILE")
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time; default: one per core")
-    parser.add_argument("--engine", choices=ENGINES, default="processes", help="who does them: processes, or Ray")
-    parser.add_argument("--data-root", default="", help="as the key data-root, instead of it")
-    parser.add_argument("--metric", action="append", default=[], help="of the comparison, as of compare")
-    parser.add_argument("--against", action="append", choices=AGAINST, help="as of compare")
-
-
-def main(options: argparse.Namespace) -> int:
-    """Do a sweep; returns the exit code."""
-    from config import ConfigError
-    from keys.files import as_path, reason, unwritable
-    from server_app.sweep.file import read
-    from server_app.sweep.jobs import Sweep
-    from server_app.sweep.workers import StoppedError, run
-
-    try:
-        folder = as_path(options.to or Path("runs") / options.file.stem).resolve()
-        if not 1 <= options.jobs <= MOST_JOBS:
-            raise ConfigError("command", [f"--jobs {options.jobs}: must be from 1 to {MOST_JOBS}"])
-        if wrong := unwritable(folder):
-            raise ConfigError("command", [f"--to {str(folder)!r}: {wrong}"])
-        study, content = read(options.file)
-        sweep = Sweep(study, folder / "runs")
-        sweep.check()
-        keep(options.file, content, folder)
-        lock = own(folder)
-        run(sweep, options.jobs, options.data_root, options.engine)
-        finish(sweep, folder, options.metric, options.against or ("rounds",))
-        os.close(lock)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except StoppedError as error:
-        print(f"error: {error}\nFinished runs are kept: the same command goes on from there.", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {folder}: {reason(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; finished runs are kept: the same command goes on from there", file=sys.stderr)
-        return 130
-    return 0
-
-
-def own(folder: Path) -> int:
-    """Take the folder for this process alone; returns what lets go of it when it is closed, or the process ends.
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Take the folder for this process alone.
 
     Raises
     ------
     ConfigError
         When another has it.
     """
-    from config import ConfigError
-
-    lock = os.open(folder, os.O_RDONLY)
+    lock = os.open(folder, os.O_RDONLY)  # let go of when the process ends, however it does
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
         raise ConfigError("command", [f"--to {str(folder)!r}: another sweep goes on there: wait for it"]) from None
-    return lock
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
@@ -105,9 +58,6 @@ def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
     ConfigError
         When the folder has the runs of another file.
     """
-    from config import ConfigError
-    from keys.files import read_toml, reason
-
     there = folder / COPY
     if there.exists():
         try:
@@ -124,14 +74,8 @@ def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
     shutil.copyfile(file, there)
 
 
-def finish(sweep: Sweep[Study], folder: Path, metrics: list[str], against: tuple[str, ...]) -> None:
+def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: Sequence[str]) -> None:
     """Write the choice, the comparison of what was chosen, and the run-config of the best; print what they say."""
-    from config import ConfigError
-    from server_app.compare.comparison import Comparison
-    from server_app.compare.folders import read
-    from server_app.compare.text import write_csv
-    from server_app.sweep.jobs import different
-
     write_csv(folder / "choice.csv", list(choice(sweep)))
     forget(sweep)
     best = {method.label: point for method in sweep.study.methods if (point := sweep.choose(method)) is not None}
@@ -158,8 +102,6 @@ def forget(sweep: Sweep[Study]) -> None:
 
 def winner(sweep: Sweep[Study]) -> Job | None:
     """Return the first reported run of the method that was best where it was chosen; None where no number says it."""
-    from server_app.compare.runs import lower_is_better
-
     sign = -1 if lower_is_better(sweep.study.select) else 1
     values = {method.label: value for method in sweep.study.methods
               if (value := sweep.chosen_by(method)) is not None}  # fmt: skip
@@ -172,10 +114,6 @@ def winner(sweep: Sweep[Study]) -> Job | None:
 
 def run_config(job: Job) -> str:
     """Return a run as a file that a run can be started with; what depends on the machine is left to that."""
-    from keys import to_toml
-    from server_app.compare.runs import MACHINE
-    from server_app.sweep.jobs import parsed
-
     written: dict[str, Value] = {k: v for k, v in parsed(job.settings).written().items() if k not in MACHINE}
     return to_toml(written)
 
@@ -198,8 +136,6 @@ def said(sweep: Sweep[Study]) -> list[str]:
 
 def choice(sweep: Sweep[Study]) -> list[dict[str, Any]]:
     """Return a line per run that chooses."""
-    from server_app.compare.runs import metric
-
     lines = []
     for method in sweep.study.methods:
         for job in sweep.tuning(method):

@@ -1,4 +1,4 @@
-"""``python -m server_app compare``: runs against each other."""
+"""``compare RUN RUN ...``: finished runs against each other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from server_app.compare import AGAINST
 
 if TYPE_CHECKING:
     import argparse
+
+SUMMARY = "compare finished runs"
+DESCRIPTION = "Compare finished runs: means over seeds, paired differences with intervals, costs, curves."
 
 
 def takes(parser: argparse.ArgumentParser) -> None:
