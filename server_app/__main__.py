@@ -1,4 +1,4 @@
-"""``python -m server_app``: a run in the local engine, or at a SuperLink, from the command line."""
+"""``python -m server_app``: a run in the local engine, or at a SuperLink, and what comes after, from the command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import signal
 import sys
 
-from server_app.commands import export, predict, report
+from server_app.commands import compare, export, predict, report, sweep
 
-COMMANDS = {"predict": predict, "export": export, "report": report}
+COMMANDS = {"compare": compare, "sweep": sweep, "report": report, "predict": predict, "export": export}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -214,13 +214,15 @@ def memories(rng: Random) -> Iterator[Case]:
 def outcomes(rng: Random) -> Iterator[Case]:
     """Yield kept outcomes of a study that are others."""
     from benchmarks.studies import STUDIES
-    from benchmarks.sweep import OUTCOME, Job, Sweep, parsed
+    from benchmarks.sweep import Sweep
+    from server_app.compare.runs import OUTCOME
+    from server_app.sweep.jobs import Job, parsed
 
     end = {"diverged": "", "seconds": 1.5, "version": "1"}
     line = {"round": 1, "gradients": 8.0, "samples": 160.0, "bytes-down": 3e6, "bytes-up": 1e6, "central": {"loss": 1}}
 
     def kept(scratch: str) -> tuple[Sweep, Job, Path]:
-        sweep = Sweep(STUDIES["saddle"], False, Path(scratch))
+        sweep = Sweep(STUDIES["saddle"], Path(scratch))
         job = sweep.reported(sweep.study.methods[0], sweep.grid(sweep.study.methods[0])[0])[0]
         folder = sweep.folder / job.name
         folder.mkdir()
