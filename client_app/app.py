@@ -168,8 +168,10 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
 
-    Asked again, because its answer was lost or the coordinator was stopped, the site takes that.
+    Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
+    asked to count scores on a grid, which follows from what all sites answered before.
     """
+    from client_app.evidence import counted, told
     from client_app.site import Request, model_facts
     from federation import unpack
 
@@ -184,14 +186,18 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
-    metrics = MetricRecord({**site.evaluation(request, model)})
+    if request.cuts:
+        return RecordDict({"evidence": ConfigRecord(counted(site, request, model))})
+    content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
+    if site.gives_evidence:
+        content["evidence"] = ConfigRecord(told(site, request, model) if content["metrics"] else {})
     mine = dict(model) if strategy.personalised else {}
     if statistics is not None and (strategy.personalised or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
         store.keep(mine, model_facts(site.run, request.cohort))
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
-    return RecordDict({"metrics": metrics})
+    return content
 
 
 def call(message: Message, context: Context) -> Message:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
+from evidence import BINS
+from evidence.told import ascending
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
 from federation.schema import misfits
 from federation.wire import LARGEST, beyond
-from keys import Flag, Number, Schema, Text, in_a_line, mistakes
+from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -70,8 +72,12 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         "name": Text(name=True),
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
+        **({"cuts": Several(Number(), most=BINS)} if last and site.gives_evidence else {}),
     }
-    return mistakes({key: value for key, value in record.items() if key not in COHORT}, schema)
+    wrong = mistakes({key: value for key, value in record.items() if key not in COHORT}, schema, optional=("cuts",))
+    if not wrong and "cuts" in record and not ascending(record["cuts"]):  # type: ignore[arg-type]
+        wrong.append("cuts do not ascend")
+    return wrong
 
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord
 
+from evidence import Told
+from evidence.told import wrong_counts
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
@@ -66,11 +68,14 @@ class Answers:
         An evaluation as the problem makes it, of whatever samples; without, any metric that has a row may come.
     loss_bound : float
         See `federation.Rounds`.
+    evidence : bool
+        Whether the last evaluation comes with what `evidence.Told` says.
     """
 
     rehearsal: Rehearsal
     example: Metrics | None = None
     loss_bound: float = math.inf
+    evidence: bool = False
     _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # what evaluations were over
 
     def to_training(self, turn: Turn, model: Arrays, *, evaluate: bool) -> Check:
@@ -102,8 +107,27 @@ class Answers:
 
     def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
         """Check an answer to the last evaluation."""
-        require_records(answer.content, metrics="metric_records")
-        self._evaluated(site, dict(answer.content.metric_records["metrics"]), asked=True)
+        content = answer.content
+        told = {"evidence": "config_records"} if self.evidence else {}
+        require_records(content, metrics="metric_records", **told)
+        metrics = dict(content.metric_records["metrics"])
+        self._evaluated(site, metrics, asked=True)
+        if told and (record := dict(content.config_records["evidence"])):
+            if not metrics:
+                raise BadAnswerError("sent evidence, and no evaluation")
+            if wrong := Told.wrong(record, *self._size(site)):
+                raise BadAnswerError(in_a_line(wrong))
+
+    def on_a_grid(self, site: Site, question: Message, answer: Message) -> None:
+        """Check the counts of a site that has answered to the last evaluation before."""
+        require_records(answer.content, evidence="config_records")
+        bins = len(question.content.config_records["config"]["cuts"])  # type: ignore[arg-type]
+        if wrong := wrong_counts(dict(answer.content.config_records["evidence"]), bins, *self._size(site)):
+            raise BadAnswerError(in_a_line(wrong))
+
+    def _size(self, site: Site) -> tuple[int, int]:
+        """Return how many samples a site has evaluated on, and how many of them are positive."""
+        return self._counted[site]["n"], self._counted[site]["positives"]
 
     def _evaluated(self, site: Site, metrics: Mapping[str, Any], *, asked: bool) -> None:
         """Check an evaluation; a site that has too few samples, or was not asked, sends an empty one."""

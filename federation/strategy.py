@@ -48,6 +48,7 @@ class FederatedStrategy(Algorithm, Strategy):
         head: int | None = None,
         checkpoints: Checkpoints | None = None,
         problem: Problem | None = None,
+        evidence: bool = False,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -68,7 +69,7 @@ class FederatedStrategy(Algorithm, Strategy):
         exchange : Exchange, optional
             How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
             within ``timeout``.
-        evaluate_every, loss_bound, project, observer, head, checkpoints, problem
+        evaluate_every, loss_bound, project, observer, head, checkpoints, problem, evidence
             See `Rounds`.
 
         Returns
@@ -99,6 +100,7 @@ class FederatedStrategy(Algorithm, Strategy):
             head=head,
             checkpoints=checkpoints or Checkpoints(),
             problem=problem,
+            evidence=evidence,
         ).play()
 
     # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.

@@ -22,6 +22,7 @@ class Bce(NetworkProblem):
     kind = "minimisation"
     optimises = "binary cross-entropy, the usual baseline"
     reports = ("auroc", "auprc")
+    log_odds = True
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the cross-entropy on the batch."""

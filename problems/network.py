@@ -58,6 +58,8 @@ class NetworkProblem(Problem, Layers):
     """
 
     scalars: ClassVar[tuple[str, ...]] = ()
+    log_odds: ClassVar[bool] = False
+    """Whether the scores are the log-odds of a positive, and not just higher for positives."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

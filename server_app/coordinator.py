@@ -12,9 +12,11 @@ from flwr.app import ConfigRecord
 from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
 from models import resolve_device
+from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary
-from server_app.evaluation import central_evaluation
+from server_app.evaluation import central_evaluation, common_test_set
+from server_app.evidence import evidence_of, in_words
 from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
@@ -97,6 +99,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         folder.close()
     personalised = config.strategy().personalised
     progress.sites(report.records, sizes, personalised=personalised)
+    for line in in_words(report.evidence) if report.evidence else ():
+        progress.say(line)
     if personalised:
         progress.say(where_models_are(grid))
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
@@ -138,13 +142,14 @@ def _play(
     words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     agreed = ConfigRecord(to_record(cohort))
+    test = common_test_set(config, problem, cohort, report)
     result = strategy.start(
         grid,
         pack(start),
         config.rounds,
         train_config=agreed,
         evaluate_config=agreed,
-        evaluate_fn=central_evaluation(config, problem, cohort, report),
+        evaluate_fn=central_evaluation(config, problem, test, report),
         exchange=replace(exchange, sites=list(sites)),
         evaluate_every=config.evaluate_every,
         loss_bound=config.loss_bound,
@@ -153,11 +158,14 @@ def _play(
         head=problem.head if isinstance(problem, NetworkProblem) else None,
         checkpoints=state,
         problem=problem,
+        evidence=config.evidence and ranks(type(problem)),
     )
     arrays = unpack(result.arrays)
     model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
+    if isinstance(problem, NetworkProblem):
+        report.evidence = evidence_of(config, problem, report.scores, arrays, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 

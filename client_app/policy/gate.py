@@ -169,12 +169,12 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     if "round" not in config:
         return record
     request, last = Request.of(message), message.metadata.message_type == "evaluate"
-    lasting = replace(request, round=0, phase="", settled=0, evaluate=True)
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=())
     said = hashlib.sha256(repr(lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)
     number = int(request.round)
-    place = [1, 0, 0] if last else [0, number, phases.index(request.phase)]
+    place = [1, 0, int(bool(request.cuts))] if last else [0, number, phases.index(request.phase)]
     digest = hashlib.blake2b(repr(sorted(config.items())).encode())
     for arrays in message.content.array_records.values():
         for name, array in arrays.items():

@@ -1,0 +1,69 @@
+"""What a site tells of its scores for evidence.json: see `evidence.told`, and the site's own rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from client_app.errors import RefusedError
+from client_app.policy.subgroups import subgroups
+from evidence import Counts, Sketch, Told
+from evidence.delong import design_effect, exact
+from evidence.told import counts_record
+from problems.network import NetworkProblem
+
+if TYPE_CHECKING:
+    from client_app.site import OpenSite, Request
+    from evidence.sums import Floats, Ints
+    from problems import Arrays
+
+STEP = 0.25  # to which a design effect is rounded where groups of patients are told only
+
+
+def told(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
+    """Return the record of the first answer; empty where the model has diverged, which the evaluation says."""
+    scores, labels = _scored(site, request, model)
+    if not np.isfinite(scores).all():
+        return {}
+    patients = _patients(site)
+    design = 1.0 if patients is None else design_effect(scores, labels, patients)
+    groups = subgroups(site, scores, labels, patients)
+    if not site.exact:
+        return Told(design=max(STEP, STEP * round(design / STEP)), groups=groups).record()
+    sketch = Sketch.of(scores, labels)
+    return Told((sketch.positives, sketch.negatives), exact(scores, labels, patients), design, groups).record()
+
+
+def counted(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
+    """Return the record of the second answer.
+
+    Raises
+    ------
+    RefusedError
+        Where groups of patients are told only: a grid that others choose might have few in a bin.
+    """
+    if not site.exact:
+        raise RefusedError(
+            f"it tells of its patients in groups of {site.policy.fewest_of_each_class}, so it counts no scores on a "
+            "grid that others choose"
+        )
+    return counts_record(Counts.of(*_scored(site, request, model), np.array(request.cuts)))
+
+
+def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Floats]:
+    """Return scores and labels of the held-out samples."""
+    problem, held_out = site.problem(request), site.samples(request)[1]
+    assert isinstance(problem, NetworkProblem), "others give no evidence"
+    assert held_out is not None, "a network is evaluated on samples"
+    scores = problem.logits(model["x"], held_out).double().cpu().numpy()
+    return scores, held_out.targets().double().cpu().numpy()
+
+
+def _patients(site: OpenSite) -> Ints | None:
+    """Return whose each held-out sample is, as numbers; None where each is another's."""
+    data = site.data()
+    if data is None or data.whose is None:
+        return None
+    names, numbers = np.unique(data.whose[data.held_out.rows.numpy()], return_inverse=True)
+    return numbers.astype(np.int64) if len(names) < len(numbers) else None
