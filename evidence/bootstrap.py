@@ -55,23 +55,19 @@ class Replicates:
 
     def roc_band(self) -> tuple[Floats, Floats]:
         """Return the ends of the interval of the true positive rate at each false positive rate of `GRID`."""
-        tp, fp = above(self.positives, self.negatives)
-        return self._band(fp / np.maximum(fp[:, -1:], 1), tp / np.maximum(tp[:, -1:], 1), start=0.0)
+        tp, fp = (np.pad(counts, ((0, 0), (1, 0))) for counts in above(self.positives, self.negatives))
+        return _band(fp / np.maximum(fp[:, -1:], 1), tp / np.maximum(tp[:, -1:], 1))
 
     def precision_band(self) -> tuple[Floats, Floats]:
         """Return the ends of the interval of precision at each recall of `GRID`."""
         tp, fp = above(self.positives, self.negatives)
-        return self._band(tp / np.maximum(tp[:, -1:], 1), tp / np.maximum(tp + fp, 1e-300), start=None)
+        return _band(tp / np.maximum(tp[:, -1:], 1), tp / np.maximum(tp + fp, 1))
 
-    @staticmethod
-    def _band(x: Floats, y: Floats, start: float | None) -> tuple[Floats, Floats]:
-        before: list[float] = [] if start is None else [start]
-        curves = [
-            np.interp(GRID, [*before, *one], [*before, *other])
-            for one, other in zip(x.tolist(), y.tolist(), strict=True)
-        ]
-        low, high = np.quantile(curves, ENDS, axis=0)
-        return low, high
+
+def _band(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    curves = [np.interp(GRID, one, other) for one, other in zip(x, y, strict=True)]
+    low, high = np.quantile(curves, ENDS, axis=0)
+    return low, high
 
 
 def drawn_anew(

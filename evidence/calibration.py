@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
 STEPS, CONVERGED = 100, 1e-10
 RIDGE = 1e-9  # keeps scores that do not vary from having any slope
-STEEPEST = 1e6  # a steeper fit, in standard deviations of the scores, separates the classes and has no optimum
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Fit:
         return self.intercept + self.slope * scores
 
 
+NOTHING = Fit(math.nan, math.nan, np.full((2, 2), math.nan))
 AS_THEY_ARE = Fit(0.0, 1.0, np.zeros((2, 2)))
 """Of scores that are log-odds."""
 
@@ -66,9 +66,8 @@ def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float 
     """
     every = positives + negatives
     total = every.sum()
-    nothing = Fit(math.nan, math.nan, np.full((2, 2), math.nan))
-    if not (positives.sum() > 0 and negatives.sum() > 0):
-        return nothing
+    if not (positives.sum() > 0 and negatives.sum() > 0) or (slope is None and _separates(scores, positives, negatives)):
+        return NOTHING
     mean = float(every @ scores / total)
     scale = math.sqrt(every @ (scores - mean) ** 2 / total) or 1.0
     design = np.stack([np.ones_like(scores), (scores - mean) / scale])[: 1 if slope is not None else 2]
@@ -93,14 +92,18 @@ def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float 
         while not objective(weights + step) <= value + 1e-12 * abs(value) and np.abs(step).max() > 1e-15:
             step /= 2
         weights = weights + step
-        if np.abs(weights).max() > STEEPEST:
-            return nothing
     covariance = np.linalg.inv(information)
     if slope is not None:
         return Fit(float(weights[0]), slope, np.array([[float(covariance[0, 0]), 0.0], [0.0, 0.0]]))
     back = np.array([[1.0, -mean / scale], [0.0, 1 / scale]])  # undoes the standardisation
     intercept, steepness = back @ weights
     return Fit(float(intercept), float(steepness), back @ covariance @ back.T)
+
+
+def _separates(scores: Floats, positives: Floats, negatives: Floats) -> bool:
+    """Whether some slope, however steep, is never the best: the scores of one class end where the other's begin."""
+    one, other = scores[positives > 0], scores[negatives > 0]
+    return scores.min() < scores.max() and bool(one.min() >= other.max() or other.min() >= one.max())
 
 
 def platt(sites: Sequence[Counts]) -> Fit:
@@ -146,6 +149,8 @@ def assessment(log_odds: Floats, positives: Floats, negatives: Floats) -> dict[s
     every, p = positives + negatives, probability(log_odds)
     total = every.sum()
     large, both = logistic(log_odds, positives, negatives, slope=1.0), logistic(log_odds, positives, negatives)
+    if np.ptp(log_odds) < 1e-9:  # one prediction for all has no slope
+        both = NOTHING
     curve = _curve(p, positives, every)
     return {
         "intercept": normal(large.intercept, float(large.covariance[0, 0]), "Wald"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
 THRESHOLDS = np.arange(1, 100) / 100  # of decision curves
-GRID = np.arange(101) / 100  # where bands of curves are told
+GRID = np.arange(1, 101) / 100  # where bands of curves are told
 
 
 def above(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:

@@ -30,7 +30,7 @@ class Sketch:
     Attributes
     ----------
     positives, negatives : ndarray
-        Scores that cut those of each class into equal parts, ascending, the lowest score first; at most `BINS`.
+        Scores that cut those of each class into equal parts, ascending, from the lowest to the highest; at most `BINS`.
         All values that there are, where these are no more.
     weights : (ndarray, ndarray)
         How many samples each of them stands for.
@@ -58,14 +58,14 @@ def _equal_parts(scores: Floats) -> Floats:
     if len(values) <= BINS:
         return values
     ordered = np.sort(scores)
-    return np.unique(ordered[np.arange(BINS) * len(ordered) // BINS])
+    return np.unique(ordered[np.append(np.arange(BINS - 1) * len(ordered) // (BINS - 1), len(ordered) - 1)])
 
 
 def common_cuts(sketches: Sequence[Sketch], bins: int = BINS) -> Floats:
     """Return the lower ends of the bins of a grid, ascending; at least one.
 
-    Of all cuts of all sites those are taken that part both classes together, each with half of the weight, most
-    equally.
+    Of all cuts of all sites those are taken that part both classes and the range of the scores most equally, all three
+    with the same weight: the classes for what follows from ranks, the range for what follows from values.
     """
     points, place = np.unique(
         np.concatenate([cuts for sketch in sketches for cuts in (sketch.positives, sketch.negatives)]),
@@ -76,9 +76,12 @@ def common_cuts(sketches: Sequence[Sketch], bins: int = BINS) -> Floats:
     totals = [sum(float(sketch.weights[kind].sum()) for sketch in sketches) for kind in (0, 1)]
     weights = [weight / (total or 1.0) for sketch in sketches
                for weight, total in zip(sketch.weights, totals, strict=True)]  # fmt: skip
-    below = np.cumsum(np.bincount(place, np.concatenate(weights)))
+    apart = np.diff(points, prepend=points[0]) / (points[-1] - points[0])
+    below = np.cumsum(added(np.concatenate(weights), place, len(points)) + apart)
     chosen = np.searchsorted(below, np.arange(bins) * below[-1] / bins, side="right")
-    return np.asarray(points[np.unique(np.minimum(chosen, len(points) - 1))])
+    chosen = np.unique(np.minimum(chosen, len(points) - 1))
+    # A bin that began at a positive's own score would have it below all others in the bin.
+    return np.asarray((points[chosen] + points[np.maximum(chosen - 1, 0)]) / 2)
 
 
 def bins_of(scores: Floats, cuts: Floats) -> Ints:

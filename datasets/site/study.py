@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,10 +70,10 @@ class Column:
             parts = {" or ".join(said): values == np.float32(code) for code, said in words.items()}
         else:
             ends = np.array([-math.inf, *self.bands, math.inf], np.float32)
-            inner = [f"{low:g} to {high:g}" for low, high in zip(self.bands, self.bands[1:], strict=False)]
+            inner = [f"{low:g} to {high:g}" for low, high in pairwise(self.bands)]
             names = [f"below {self.bands[0]:g}", *inner, f"{self.bands[-1]:g} or more"]
             parts = {name: (values >= low) & (values < high)
-                     for name, low, high in zip(names, ends, ends[1:], strict=True)}  # fmt: skip
+                     for name, (low, high) in zip(names, pairwise(ends), strict=True)}  # fmt: skip
         return {**parts, "missing": np.isnan(values)}
 
 
