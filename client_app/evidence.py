@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evidence.sums import Floats, Ints
     from problems import Arrays
 
-STEP = 0.25  # to which a design effect is rounded where groups of patients are told only
+STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
 
 
 def told(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
@@ -27,11 +27,10 @@ def told(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
     if not np.isfinite(scores).all():
         return {}
     patients = _patients(site)
-    design = 1.0 if patients is None else design_effect(scores, labels, patients)
     groups = subgroups(site, scores, labels, patients)
     if not site.exact:
-        return Told(design=max(STEP, STEP * round(design / STEP)), groups=groups).record()
-    sketch = Sketch.of(scores, labels)
+        return Told(design=1.0 if patients is None else most(patients), groups=groups).record()
+    sketch, design = Sketch.of(scores, labels), 1.0 if patients is None else design_effect(scores, labels, patients)
     return Told((sketch.positives, sketch.negatives), exact(scores, labels, patients), design, groups).record()
 
 
@@ -49,6 +48,15 @@ def counted(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
             "grid that others choose"
         )
     return counts_record(Counts.of(*_scored(site, request, model), np.array(request.cuts)))
+
+
+def most(patients: Ints) -> float:
+    """Return the largest design effect that there can be: if all samples of a patient said the same.
+
+    It depends on no score, so no model that a coordinator makes up can read a patient from it.
+    """
+    sizes = np.bincount(patients).astype(float)
+    return float(STEP * np.ceil(sizes @ sizes / sizes.sum() / STEP))
 
 
 def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Floats]:
