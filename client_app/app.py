@@ -8,12 +8,13 @@ import traceback
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
+from keys import record_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +64,8 @@ def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message
     from federation.fingerprint import fingerprint
 
     try:
-        config = message.content.config_records.get("config")
-        theirs = str(config["app"])[:64] if config and "app" in config else ""
+        config = record_in(message.content, "config", ConfigRecord)
+        theirs = str(config.get("app", ""))[:64]
         if theirs != fingerprint():
             theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
             raise RefusedError(
@@ -120,13 +121,14 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 
     started = time.perf_counter()
     request = Request.of(message)
-    strategy, problem = site.run.strategy(), site.problem(request)
+    strategy, problem = site.run.strategy, site.problem(request)
     turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
-    sent = unpack(message.content.array_records["arrays"], problem.device)
+    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
     if strategy.card.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
     memory = store.load(problem.device, before=place)
+    began = store.latest(before=place) if memory else None
     fresh = partial(site.fresh, request)
 
     kept_here = memory.pop("buffers", None)
@@ -152,8 +154,12 @@ def train(message: Message, site: OpenSite) -> RecordDict:
             reply["buffers"] = statistics
 
     spent = time.perf_counter() - started
-    cost = MetricRecord({"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent})
-    if bad := not_finite(reply | memory):  # the coordinator leaves such an answer out; remembered, it would spoil all
+    bad = not_finite(reply | memory)
+    kept = place if memory and not bad else None
+    work = {"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent}
+    memories = {"memory-from": strategy.position(began), "memory-kept": strategy.position(kept)}
+    cost = MetricRecord({**work, **memories})
+    if bad:  # the coordinator leaves such an answer out; remembered, it would spoil all
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
         if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
             reply = {name: torch.full((1,), torch.nan) for name in bad}
@@ -176,8 +182,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     from federation import unpack
 
     request = Request.of(message)
-    strategy, problem = site.run.strategy(), site.problem(request)
-    sent = unpack(message.content.array_records["arrays"], problem.device)
+    strategy, problem = site.run.strategy, site.problem(request)
+    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store = site.memory(request)
     memory = store.load(problem.device, before=(request.round + 1, 0))
     own = {} if memory else store.kept(problem.device)

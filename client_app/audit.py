@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keys import record_in, records_in
+
 if TYPE_CHECKING:
     from typing import BinaryIO
 
@@ -69,15 +71,19 @@ class Audit:
             self._append({**self._head("out", message), "refused": reason})
 
     def _write(self, way: str, message: Message, content: RecordDict) -> None:
+        from flwr.app import ConfigRecord
+
         line = self._head(way, message)
-        if refusal := content.config_records.get("error"):
-            line["refused"] = str(refusal["message"])
+        if refusal := record_in(content, "error", ConfigRecord):
+            line["refused"] = str(refusal.get("message"))
         else:
             line |= contents(content)
         self._append(line)
 
     def _head(self, way: str, message: Message) -> dict[str, Any]:
-        config: Mapping[str, Any] = message.content.config_records.get("config", {})
+        from flwr.app import ConfigRecord
+
+        config = record_in(message.content, "config", ConfigRecord)
         return {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "way": way,
@@ -147,11 +153,12 @@ class Audit:
 def contents(content: RecordDict) -> dict[str, Any]:
     """Return what a message holds without its values: of arrays name, shape, norm and bytes; of numbers the names."""
     import numpy as np
+    from flwr.app import ArrayRecord
 
     from federation.schema import sound
 
     arrays: list[dict[str, Any]] = []
-    for vectors in content.array_records.values():
+    for vectors in records_in(content, ArrayRecord).values():
         for name, array in vectors.items():
             if not sound(array):  # the message is refused, and nobody reads it
                 arrays.append({"name": _short(name), "shape": None, "norm": None, "bytes": len(array.data)})
@@ -161,8 +168,7 @@ def contents(content: RecordDict) -> dict[str, Any]:
             told = norm if math.isfinite(norm) else None  # which JSON has no word for
             arrays.append({"name": _short(name), "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
     numbers: list[str] = []
-    records: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
-    for record in records:
+    for record in (record for record in content.values() if not isinstance(record, ArrayRecord)):
         for name, value in record.items():
             numbers.append(_short(name) + (f"[{len(value)}]" if isinstance(value, list) else ""))
     more = max(0, len(arrays) - MOST) + max(0, len(numbers) - MOST)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from flwr.app import ArrayRecord, ConfigRecord
+
 from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
@@ -15,7 +17,7 @@ from federation.algorithm import phases_of
 from federation.answers import require_records
 from federation.schema import misfits
 from federation.wire import LARGEST, beyond
-from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes
+from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes, record_in
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -39,10 +41,10 @@ def require_sound(message: Message, site: OpenSite) -> None:
     kind, about_data = message.metadata.message_type, False
     try:
         if kind == "query":
-            require_records(message.content, config="config_records")
-            wrong = mistakes(message.content.config_records["config"], RUN, optional=("run",))
+            require_records(message.content, config=ConfigRecord)
+            wrong = mistakes(record_in(message.content, "config", ConfigRecord), RUN, optional=("run",))
         else:
-            require_records(message.content, config="config_records", arrays="array_records")
+            require_records(message.content, config=ConfigRecord, arrays=ArrayRecord)
             if not (wrong := _wrong_config(message, site, last=kind == "evaluate")):
                 wrong, about_data = _wrong_cohort(message, site) or _wrong_arrays(message, site, kind), True
     except BadAnswerError as error:
@@ -56,14 +58,14 @@ def require_sound(message: Message, site: OpenSite) -> None:
 
 def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
-    run, record = site.run, message.content.config_records["config"]
+    run, record = site.run, record_in(message.content, "config", ConfigRecord)
     place: Schema = {
         "round": Number(run.rounds if last else 1, run.rounds, whole=True),
         "site": Number(0, run.sites - 1, whole=True),
     }
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
-    strategy, number = run.strategy(), int(str(record.get("round", run.rounds)))
+    strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
     taking_place = phases_of(strategy, number, run.rounds, run.sites)
     schema = {
         **RUN,
@@ -82,7 +84,7 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
     """Return what is wrong with what a message says of all sites' data."""
-    record, data = message.content.config_records["config"], site.data()
+    record, data = record_in(message.content, "config", ConfigRecord), site.data()
     multiclass = PROBLEMS[site.run.problem].multiclass
     shape, classes = ((), 2) if data is None else (data.train.shape, data.classes)
     schema = cohort_schema(shape, multiclass=multiclass)
@@ -94,7 +96,7 @@ def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
 
 def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     """Return what is wrong with the vectors of a message that says the truth about itself."""
-    request, record = Request.of(message), message.content.array_records["arrays"]
+    request, record = Request.of(message), record_in(message.content, "arrays", ArrayRecord)
     rehearsal = site.rehearsal(request)
     if kind == "evaluate":
         tables = rehearsal.last(request.site, record)
@@ -105,7 +107,7 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     arrays = unpack(record)
     if bad := beyond(arrays):
         return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
-    strategy = site.run.strategy()
+    strategy = site.run.strategy
     turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
     text = strategy.unfit(arrays, turn, rehearsal.d)
     return [text] if text else []

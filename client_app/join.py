@@ -18,9 +18,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flwr.app import ConfigRecord
+
 from client_app.connection import read_certificates, read_key
 from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, ForgottenError, answer_health_checks, connected, public_half
-from keys import ConfigError
+from keys import ConfigError, record_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,8 +158,8 @@ class Joined:
 
 def described(message: Message) -> str:
     """Say what a message asks for."""
-    kind, config = message.metadata.message_type, message.content.config_records.get("config")
-    number = config.get("round") if config else None
+    kind, config = message.metadata.message_type, record_in(message.content, "config", ConfigRecord)
+    number = config.get("round")
     return f"{kind} round {number}" if kind == "train" and isinstance(number, int) else kind
 
 

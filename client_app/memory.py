@@ -113,8 +113,12 @@ class Memory:
         StateError
             When somebody else's vectors are there.
         """
-        earlier = [place for place in places(self.folder) if place < before]
-        return self._read(path_of(self.folder, earlier[-1]), device) if earlier else {}
+        place = self.latest(before)
+        return self._read(path_of(self.folder, place), device) if place else {}
+
+    def latest(self, before: Place) -> Place | None:
+        """Return the place of what was saved last before a place; None if nothing was."""
+        return max((place for place in places(self.folder) if place < before), default=None)
 
     def save(self, arrays: Arrays, at: Place, settled: int) -> None:
         """Save what is remembered from a place on; whoever stops this half-way leaves what was there.

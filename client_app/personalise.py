@@ -91,7 +91,7 @@ class FinishedRun:
             cohort = Cohort.of_file(facts)
         except FileNotFoundError:
             why = "it was stopped before the end, or its sites shared nothing"
-            if not config.strategy().exchanges:
+            if not config.strategy.exchanges:
                 why = f"with algorithm = {config.algorithm!r} sites share nothing"
             raise PersonaliseError(f"{folder}: the run left no model.safetensors: {why}") from None
         except (OSError, ValueError) as error:
@@ -244,7 +244,7 @@ def warm_up(problem: NetworkProblem, x: Tensor, oracle: SiteOracle) -> None:
 
 def own_rate(config: RunConfig, *names: str) -> float:
     """Return the run's step size: the first of these fields that its algorithm has, else 0.1."""
-    strategy = config.strategy()
+    strategy = config.strategy
     return float(next((getattr(strategy, name) for name in names if hasattr(strategy, name)), 0.1))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from flwr.app import ConfigRecord
 
 from client_app.memory import Memory, Provenance
 from client_app.policy import Policy
@@ -20,7 +21,7 @@ from config.study import read_study
 from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, SiteData, forget_data, load_site, stamp
 from datasets.config import SITE
 from federation.rehearsal import Rehearsal
-from keys import Value, arguments, from_record
+from keys import Value, arguments, from_record, record_in
 from models import resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
@@ -147,7 +148,7 @@ class Request:
     @classmethod
     def of(cls, message: Message) -> Request:
         """Read the message's ``config`` record."""
-        record: Mapping[str, Any] = message.content.config_records["config"]
+        record: Mapping[str, Any] = record_in(message.content, "config", ConfigRecord)
         return replace(from_record(cls, record), cohort=from_record(Cohort, record))
 
 
@@ -267,7 +268,7 @@ class OpenSite:
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends."""
-        return rehearsed(self.run.strategy(), self.run.rounds, self.run.sites, self.problem(request))
+        return rehearsed(self.run.strategy, self.run.rounds, self.run.sites, self.problem(request))
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
@@ -307,7 +308,7 @@ class OpenSite:
 
     def fresh(self, request: Request) -> Arrays:
         """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""
-        return self.problem(request).fresh(request.site if self.run.strategy().own_heads else None)
+        return self.problem(request).fresh(request.site if self.run.strategy.own_heads else None)
 
     def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""

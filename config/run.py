@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -207,7 +207,7 @@ class RunConfig(BaseModel):
         if config is None or problems:
             raise ConfigError("run-config", problems)
         try:
-            config.strategy()
+            _ = config.strategy  # which checks its own
         except StrategyError as error:
             raise ConfigError("run-config", str(error).splitlines()) from None
         return config
@@ -228,7 +228,7 @@ class RunConfig(BaseModel):
 
     def written(self) -> dict[str, Value]:
         """Return the keys that `to_toml` writes."""
-        strategy, own = self.strategy(), own_options(ALGORITHMS[self.algorithm])
+        strategy, own = self.strategy, own_options(ALGORITHMS[self.algorithm])
         shared = {key: getattr(strategy, f.name) for key, f in SHARED.items()}
         hyper = {f"{self.algorithm}.{key}": getattr(strategy, f.name) for key, f in own.items()}
         options = {f"{self.problem}.{key}": self.options.get(key, f.default)
@@ -243,10 +243,11 @@ class RunConfig(BaseModel):
     @property
     def seed(self) -> int:
         """The seed of every random choice of the run."""
-        return self.strategy().seed
+        return self.strategy.seed
 
+    @cached_property
     def strategy(self) -> FederatedStrategy:
-        """Build the algorithm with its hyper-parameters."""
+        """The algorithm with its hyper-parameters."""
         return ALGORITHMS[self.algorithm](**arguments(self.hyper))
 
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -238,7 +239,8 @@ def _numbers(values: object, count: int | None = None) -> bool:
     return isinstance(values, tuple) and (count is None or len(values) == count) and all(map(is_number, values))
 
 
-def cohort_schema(shape: Sequence[int], *, multiclass: bool) -> Schema:
+@lru_cache(maxsize=64)
+def cohort_schema(shape: tuple[int, ...], *, multiclass: bool) -> Schema:
     """Describe a record of a `Cohort`, at a site whose inputs have this shape."""
     features = tuple(shape[:1])
     return {

@@ -66,7 +66,9 @@ def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float 
     """
     every = positives + negatives
     total = every.sum()
-    if not (positives.sum() > 0 and negatives.sum() > 0) or (slope is None and _separates(scores, positives, negatives)):
+    if not (positives.sum() > 0 and negatives.sum() > 0):
+        return NOTHING
+    if slope is None and _separates(scores, positives, negatives):
         return NOTHING
     mean = float(every @ scores / total)
     scale = math.sqrt(every @ (scores - mean) ** 2 / total) or 1.0

@@ -240,6 +240,10 @@ class Algorithm(ABC):
         )
         return replace(stages.turn(server_round, rounds, phase), sites=sites)
 
+    def position(self, place: tuple[float, float] | None) -> int:
+        """Return the number of a place in a run, given as a round and the place of a phase in it; 0 for none."""
+        return int((place[0] - 1) * len(self.phases) + place[1]) + 1 if place else 0
+
 
 class SkipsPhases(ABC):
     """An algorithm some of whose phases take place in some rounds only."""

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
 from evidence.told import wrong_counts
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
-from keys import Number, in_a_line, mistakes, shown
+from keys import Number, in_a_line, mistakes, record_in, shown
 from keys.schema import NAMED
 from problems.metrics import METRICS, contradictions, schema_like, undefined
 
@@ -39,11 +39,13 @@ COST = {
     "gradients": Number(0, 1e15, whole=True),
     "samples": Number(0, 1e15, whole=True),
     "seconds": Number(0, 1e9),
+    "memory-from": Number(0, 1e15, whole=True),
+    "memory-kept": Number(0, 1e15, whole=True),
 }
 
 
-def require_records(content: RecordDict, **kinds: str) -> None:
-    """Check that these records are there, each of its kind ("array_records", ...), and no other.
+def require_records(content: RecordDict, **kinds: type) -> None:
+    """Check that these records are there, each of its kind (``ArrayRecord``, ...), and no other.
 
     Raises
     ------
@@ -51,7 +53,7 @@ def require_records(content: RecordDict, **kinds: str) -> None:
         Naming those that are missing or too many.
     """
     wrong = [f"{shown(name)} is no record that it may have" for name in content if name not in kinds]
-    wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if name not in getattr(content, kind)]
+    wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
     if wrong:
         raise BadAnswerError(in_a_line(wrong))
 
@@ -84,35 +86,34 @@ class Answers:
 
         def check(site: Site, question: Message, answer: Message) -> None:
             content = answer.content
-            kinds = {"arrays": "array_records", "metrics": "metric_records", "cost": "metric_records"}
-            require_records(content, **kinds)
-            record = content.array_records["arrays"]
-            sent = unpack(question.content.array_records["arrays"])
-            if record and all(map(_says_nan, record.values())):
-                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(record)[:NAMED]))}")
-            wrong = mistakes(content.metric_records["cost"], COST)
-            if text := misfits(record, self.rehearsal.answered(turn, sent)):
+            require_records(content, arrays=ArrayRecord, metrics=MetricRecord, cost=MetricRecord)
+            vectors = record_in(content, "arrays", ArrayRecord)
+            if vectors and all(map(_says_nan, vectors.values())):
+                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors)[:NAMED]))}")
+            wrong = mistakes(record_in(content, "cost", MetricRecord), COST)
+            sent = record_in(question.content, "arrays", ArrayRecord)
+            if text := misfits(vectors, self.rehearsal.answered(turn, sent)):
                 wrong.append(text)
             if wrong:
                 raise BadAnswerError(in_a_line(wrong))
-            arrays = unpack(record)
+            arrays = unpack(vectors)
             if bad := beyond(arrays, largest):
                 what = "NaN or infinity" if not_finite(arrays) else f"entries beyond {largest:.3g}"
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
             if text := self.rehearsal.algorithm.unfit(arrays, turn, self.rehearsal.d):
                 raise BadAnswerError(text)
-            self._evaluated(site, dict(content.metric_records["metrics"]), asked=evaluate)
+            self._evaluated(site, record_in(content, "metrics", MetricRecord), asked=evaluate)
 
         return check
 
     def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
         """Check an answer to the last evaluation."""
         content = answer.content
-        told = {"evidence": "config_records"} if self.evidence else {}
-        require_records(content, metrics="metric_records", **told)
-        metrics = dict(content.metric_records["metrics"])
+        told = {"evidence": ConfigRecord} if self.evidence else {}
+        require_records(content, metrics=MetricRecord, **told)
+        metrics = record_in(content, "metrics", MetricRecord)
         self._evaluated(site, metrics, asked=True)
-        if told and (record := dict(content.config_records["evidence"])):
+        if told and (record := record_in(content, "evidence", ConfigRecord)):
             if not metrics:
                 raise BadAnswerError("sent evidence, and no evaluation")
             if wrong := Told.wrong(record, *self._size(site)):
@@ -120,9 +121,9 @@ class Answers:
 
     def on_a_grid(self, site: Site, question: Message, answer: Message) -> None:
         """Check the counts of a site that has answered to the last evaluation before."""
-        require_records(answer.content, evidence="config_records")
-        bins = len(question.content.config_records["config"]["cuts"])  # type: ignore[arg-type]
-        if wrong := wrong_counts(dict(answer.content.config_records["evidence"]), bins, *self._size(site)):
+        require_records(answer.content, evidence=ConfigRecord)
+        bins = len(record_in(question.content, "config", ConfigRecord)["cuts"])  # type: ignore[arg-type]
+        if wrong := wrong_counts(record_in(answer.content, "evidence", ConfigRecord), bins, *self._size(site)):
             raise BadAnswerError(in_a_line(wrong))
 
     def _size(self, site: Site) -> tuple[int, int]:
@@ -162,4 +163,4 @@ class Answers:
 
 def _says_nan(array: Array) -> bool:
     """Whether an array is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
-    return sound(array) and array.shape == (1,) and bool(unpack(ArrayRecord({"": array}))[""].isnan())
+    return array.shape == (1,) and sound(array) and bool(unpack(ArrayRecord({"": array}))[""].isnan())

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from flwr.app import ConfigRecord
 
 from evidence import Counts, Site, Sketch, Told, common_cuts
 from evidence.told import counts_of
 from federation.errors import RunError
+from keys import record_in
 from problems.metrics import BINS, LIMIT
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def gathered(
     counts: dict[Place, Counts] = {}
     try:
         for site, answer in ask():
-            counts[site] = counts_of(dict(answer.content.config_records["evidence"]))
+            counts[site] = counts_of(record_in(answer.content, "evidence", ConfigRecord))
     except RunError:
         pass  # the exchange has named those who did not answer
     return {

@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from federation.errors import BadAnswerError, BadValuesError, RunError
 from federation.wire import size, unpack
-from keys import printable
+from keys import printable, record_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -298,8 +298,8 @@ class Exchange:
         """Return an answer if it can be used, or why not. What it says has not been looked at before."""
         if answer.has_error():
             return Answer(failure=f"failed: {printable(answer.error.reason or 'it gave no reason', LONGEST)}")
-        refusal = answer.content.config_records.get("error")
-        if refusal is not None:
+        refusal = record_in(answer.content, "error", ConfigRecord)
+        if refusal:
             name, text = (printable(str(refusal.get(key, "")), LONGEST) for key in ("site", "message"))
             return Answer(failure=f"refused: {text or 'it gave no reason'}", site=name)
         try:
@@ -324,4 +324,4 @@ def _sites(names: Sequence[str]) -> str:
 
 def _arrays(message: Message) -> Arrays:
     """Return the vectors in a message; none where it has none."""
-    return unpack(message.content.array_records.get("arrays", ArrayRecord()))
+    return unpack(record_in(message.content, "arrays", ArrayRecord))

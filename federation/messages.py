@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from federation.fingerprint import fingerprint
+from keys import record_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 def message(arrays: ArrayRecord, config: Mapping[str, object], turn: Turn, site: Site, kind: str) -> Message:
     """Write a message: what a site cannot know of its turn goes with it, the rest follows from the run-config."""
     told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "site": site.index, "name": site.name}
-    record = ConfigRecord({**config, **told})  # type: ignore[dict-item]
-    return Message(RecordDict({"arrays": arrays, "config": record}), site.node_id, kind)
+    order = ConfigRecord({**config, **told})  # type: ignore[dict-item]
+    return Message(RecordDict({"arrays": arrays, "config": order}), site.node_id, kind)
 
 
 def metrics_in(answer: Message) -> Metrics:
     """Return the evaluation in an answer; empty when there is none."""
-    return cast("Metrics", dict(answer.content.metric_records["metrics"]))
+    return cast("Metrics", dict(record_in(answer.content, "metrics", MetricRecord)))
 
 
 def noting(

@@ -23,11 +23,13 @@ from federation.algorithm import phases_of
 from federation.errors import StrategyError
 from federation.schema import Table, Vector, table
 from federation.sites import Reply, Site
+from federation.wire import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    from flwr.app import ArrayRecord
     from torch import Tensor
 
     from federation.algorithm import Algorithm
@@ -80,8 +82,10 @@ class Rehearsal:
         short = [replace(play, removed=removed), replace(play, removed=removed - STEP)]
         self._whole = play
         self._players = short if self.d > LONG else [play]
-        self._answers: dict[tuple[tuple[str, Vector], ...], list[Table]] = {}  # of one phase
+        self._answers: dict[tuple[tuple[str, str, tuple[int, ...]], ...], list[Table]] = {}  # of one phase
         self._place = (0, "")
+        self._alike = True  # no site has been told from another so far
+        self._sent: dict[tuple[int, str, int, bool], Table] = {}  # of a round, while that is so
 
     def phases(self, server_round: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
@@ -89,42 +93,57 @@ class Rehearsal:
 
     def sent(self, server_round: int, phase: str, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent in a phase; ``named`` are the arrays of the message."""
-        return self._played(site, named, lambda player, history: player.sent(server_round, phase, site, history))
+        return self._played((server_round, phase), site, named)
 
     def last(self, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent for the last evaluation."""
-        return self._played(site, named, lambda player, history: player.last(site, history))
+        return self._played((self.rounds + 1, ""), site, named)
 
-    def answered(self, turn: Turn, sent: Arrays) -> list[Table]:
+    def answered(self, turn: Turn, sent: ArrayRecord) -> list[Table]:
         """Return the tables of what a site may answer to vectors that it was sent in a phase."""
         if (turn.round, turn.phase) != self._place:
             self._place, self._answers = (turn.round, turn.phase), {}
             for player in self._players:
                 player.memory = player.after
-        key = tuple(table(sent).items())
+        key = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
         if key not in self._answers:
+            arrays = unpack(sent)
             both = [
-                self._rehearsed(lambda player: player.answered(turn, sent, True)),
-                self._rehearsed(lambda player: player.answered(turn, sent, False)),
+                self._rehearsed(lambda player: player.answered(turn, arrays, True)),
+                self._rehearsed(lambda player: player.answered(turn, arrays, False)),
             ]
             if BUFFERS in sent:  # statistics come back where they are averaged, and something has changed them
-                both += [one | table({BUFFERS: sent[BUFFERS]}) for one in both]
+                both += [one | table({BUFFERS: arrays[BUFFERS]}) for one in both]
             self._answers[key] = both
         return self._answers[key]
 
-    def _played(self, site: int, named: Iterable[str], play: Callable[[Player, History], Arrays]) -> Iterator[Table]:
-        """Yield what comes of each history: at first that nothing got lost."""
+    def _played(self, place: tuple[int, str], site: int, named: Iterable[str]) -> Iterator[Table]:
+        """Yield what is sent after each history: at first that nothing got lost."""
         # A vector of one site, and no average, bears that site's number: "x-3".
         numbers = {name.rpartition("-")[2] for name in named if "-" in name}
         heard = {int(text) for text in numbers if text.isdecimal() and len(text) < 9} & set(range(self.sites)) - {site}
         others = tuple(sorted(heard))
         usual = tuple(sorted({*others, site}))
-        yield self._rehearsed(lambda player: play(player, (usual, True)))
+        yield self._after(place, site, (usual, True))
         for history in ((usual, False), (others or ((site + 1) % self.sites,), True)):
             try:
-                yield self._rehearsed(lambda player, history=history: play(player, history))  # type: ignore[misc]
+                yield self._after(place, site, history)
             except StrategyError:  # this algorithm cannot get there
                 continue
+
+    def _after(self, place: tuple[int, str], site: int, history: History) -> Table:
+        """Return what is sent after a history; the same to all sites, until the algorithm asks which one it is."""
+        if not self._alike:
+            return self._rehearsed(lambda player: player.sent(*place, site, history))
+        answering, keeps = history
+        if (key := (*place, len(answering), keeps)) not in self._sent:
+            Anybody.known = False
+            found = self._rehearsed(lambda player: player.sent(*place, 0, ((*range(len(answering)),), keeps)))
+            self._alike = not Anybody.known
+            if not self._alike:
+                return self._after(place, site, history)
+            self._sent = {known: table for known, table in self._sent.items() if known[0] == place[0]} | {key: found}
+        return self._sent[key]
 
     def _rehearsed(self, play: Callable[[Player], Arrays]) -> Table:
         try:
@@ -182,20 +201,17 @@ class Player:
     # ------------------------------------------------------------------ the server and one site
 
     def sent(self, r: int, phase: str, site: int, history: History) -> Arrays:
-        """Return what a site is sent in a phase."""
+        """Return what a site is sent in a phase; behind the last round, for the last evaluation."""
         state, memory = self._before(r, history)
+        if r > self.rounds:
+            model = {name: state[name] for name in ("x", "y") if name in state} | self._buffers()
+            return self.algorithm.final(state, model, self._turn(self.rounds, self.algorithm.phases[-1]), _site(site))
         for played in phases_of(self.algorithm, r, self.rounds, self.sites):
             turn = self._turn(r, played)
             if played == phase:
                 return self.algorithm.broadcast(state, turn, _site(site)) | self._buffers()
             state, memory = self._exchange(state, memory, turn, history)
         raise StrategyError(f"phase = {phase!r} does not take place in round {r}")
-
-    def last(self, site: int, history: History) -> Arrays:
-        """Return what a site is sent for the last evaluation."""
-        state, _ = self._before(self.rounds + 1, history)
-        model = {name: state[name] for name in ("x", "y") if name in state} | self._buffers()
-        return self.algorithm.final(state, model, self._turn(self.rounds, self.algorithm.phases[-1]), _site(site))
 
     def _before(self, r: int, history: History) -> tuple[Arrays, Arrays]:
         """Return the server's state and a site's memory before a round.
@@ -251,8 +267,20 @@ class Player:
         return {name: vector for name, vector in self.start.items() if name == BUFFERS}
 
 
+class Anybody(Site):
+    """A site that notices when it is asked which one it is."""
+
+    known = False
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute."""
+        if name in ("index", "name", "node_id"):
+            Anybody.known = True
+        return super().__getattribute__(name)
+
+
 def _site(index: int) -> Site:
-    return Site(index, f"site-{index}", index + 1)
+    return Anybody(index, f"site-{index}", index + 1)
 
 
 class Blank:

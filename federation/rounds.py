@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from evidence import Told
@@ -27,7 +27,7 @@ from federation.output import Output
 from federation.rehearsal import Rehearsal
 from federation.sites import Reply, Site
 from federation.wire import beyond, pack, unpack
-from keys import Stream
+from keys import Stream, record_in
 from problems.metrics import metric, pool
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class Rounds:
         self.first_come = order if isinstance(algorithm, FirstCome) else None
         start = unpack(self.start)
         rehearsal = Rehearsal(algorithm, start, self.count, len(self.exchange.sites), self.problem, self.head)
+        self._kept: dict[Site, int] = {}  # where in the run each site's memory is from
         example = self.problem.example() if self.problem else None
         self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
@@ -228,9 +229,8 @@ class Rounds:
     def _telling(self, answers: Iterable[Message], first: First) -> Iterator[Message]:
         """Pass the answers on, noting what they tell for the evidence."""
         for answer in answers:
-            if record := answer.content.config_records.get("evidence"):
-                site = self.exchange.by_node[answer.metadata.src_node_id]
-                first[site] = metrics_in(answer), Told.of(dict(record))
+            if record := record_in(answer.content, "evidence", ConfigRecord):
+                first[self.exchange.by_node[answer.metadata.src_node_id]] = metrics_in(answer), Told.of(record)
             yield answer
 
     def _on_a_grid(self, arrays: ArrayRecord, first: First) -> dict[str, SiteEvidence]:
@@ -282,10 +282,12 @@ class Rounds:
         def opened() -> Iterator[Reply]:
             nonlocal samples
             for answer in messages:
-                site, cost = self.exchange.by_node[answer.metadata.src_node_id], answer.content.metric_records["cost"]
+                site = self.exchange.by_node[answer.metadata.src_node_id]
+                cost = record_in(answer.content, "cost", MetricRecord)
+                self._note_memory(site, int(str(cost["memory-from"])), int(str(cost["memory-kept"])))
                 samples += float(str(cost["samples"]))
                 work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
-                reply = Reply(site, unpack(answer.content.array_records["arrays"]))
+                reply = Reply(site, unpack(record_in(answer.content, "arrays", ArrayRecord)))
                 if BUFFERS in reply.arrays:
                     mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
                 yield reply
@@ -296,14 +298,24 @@ class Rounds:
             self.state["y"] = self.project(self.state["y"])
         return samples
 
+    def _note_memory(self, site: Site, began: int, kept: int) -> None:
+        """Warn of a site that lacks what it kept, by its last answer, to go on from. Both are positions in the run."""
+        if began < (before := self._kept.get(site, 0)):
+            r = (before - 1) // len(self.algorithm.phases) + 1
+            self.exchange.warn(
+                f"site {site.name!r} has lost what it remembered of round {r}: it goes on without, and the "
+                "run's numbers are no longer those that its seed gives elsewhere"
+            )
+        self._kept[site] = kept
+
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
         output = {} if self.output.which == "last" else self.output.model
         parts = {"state": self.state, "buffers": self.buffers, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
-        return Snapshot(
-            server_round, tensors, {"sending-order": self.first_come and self.first_come.bit_generator.state}
-        )
+        order = self.first_come and self.first_come.bit_generator.state
+        memories = {site.name: kept for site, kept in self._kept.items()}
+        return Snapshot(server_round, tensors, {"sending-order": order, "memories": memories})
 
     def _restore(self, snapshot: Snapshot) -> None:
         parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "output": {}}
@@ -312,6 +324,8 @@ class Rounds:
             parts[part][name] = vector
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
+        memories = snapshot.facts["memories"]
+        self._kept = {site: memories[site.name] for site in self.exchange.sites if site.name in memories}
         if self.first_come:
             self.first_come.bit_generator.state = snapshot.facts["sending-order"]
 

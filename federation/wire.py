@@ -32,22 +32,22 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def pack(arrays: Arrays) -> ArrayRecord:
-    """Serialise named vectors; ``record[name].numpy()`` reads one anywhere."""
-    record = ArrayRecord()
+    """Serialise named vectors; ``packed[name].numpy()`` reads one anywhere."""
+    packed = ArrayRecord()
     for name, vector in arrays.items():
         values = vector.detach().cpu().contiguous().numpy()
         dtype, shape = str(values.dtype), tuple(values.shape)
         data = b"".join((header(dtype, shape), values.data.cast("B") if values.size else b""))
-        record[name] = Array(dtype, shape, "numpy.ndarray", data)
-    return record
+        packed[name] = Array(dtype, shape, "numpy.ndarray", data)
+    return packed
 
 
-def unpack(record: ArrayRecord, device: torch.device | str = "cpu") -> Arrays:
+def unpack(packed: ArrayRecord, device: torch.device | str = "cpu") -> Arrays:
     """Read named vectors without copying them; on the CPU they are views of the message and must not be written to."""
     arrays: Arrays = {}
-    for name, array in record.items():
+    for name, array in packed.items():
         dtype = np.dtype(array.dtype)
-        count = int(np.prod(array.shape))
+        count = math.prod(array.shape)
         values = np.frombuffer(array.data, dtype, count, offset=len(array.data) - count * dtype.itemsize)
         arrays[name] = torch.from_numpy(values.reshape(array.shape)).to(device)
     return arrays

@@ -14,7 +14,7 @@ from keys.fields import (
     text_errors,
 )
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
-from keys.records import from_record, to_record
+from keys.records import from_record, record_in, records_in, to_record
 from keys.registry import by_name
 from keys.schema import Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from keys.streams import Stream
@@ -47,6 +47,8 @@ __all__ = [
     "options_of",
     "printable",
     "read_overrides",
+    "record_in",
+    "records_in",
     "shorter",
     "shown",
     "text_errors",

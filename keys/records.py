@@ -21,3 +21,14 @@ def from_record(cls: type[T], record: Mapping[str, Any]) -> T:
     """Return the dataclass whose fields `to_record` gave; other entries of the record are somebody else's."""
     found = {f.name: record[key_of(f.name)] for f in fields(cls) if key_of(f.name) in record}  # type: ignore[arg-type]
     return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in found.items()})
+
+
+def records_in(content: Mapping[str, Any], kind: type[T]) -> dict[str, T]:
+    """Return a message's records of a kind, by name; Flower's own views of a kind check and copy them at every look."""
+    return {name: found for name, found in content.items() if isinstance(found, kind)}
+
+
+def record_in(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """Return a record of a message; an empty one if it has none of this name and kind."""
+    found = content.get(name)
+    return found if isinstance(found, kind) else kind()

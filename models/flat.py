@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -128,13 +129,21 @@ class FlatNetwork:
         """Return the module's outputs for a batch, (n, outputs) for inputs (n, \\*shape).
 
         What the module draws comes from the network's own stream, see `reseed`.
+
+        Raises
+        ------
+        ModelError
+            In training mode, for so small a batch that batch norm finds no variance in it.
         """
         outputs: Tensor
-        if self._stream is None:
-            outputs = self.module(inputs)
-        else:
-            with self._stream.lent(self.module.training):
+        try:
+            with nullcontext() if self._stream is None else self._stream.lent(self.module.training):
                 outputs = self.module(inputs)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            text = "batch norm needs more than one in training: raise batch-size, or take a model without it"
+            raise ModelError(f"a batch of {len(inputs)}: {text}") from None
         return outputs
 
     def gradient(self, loss: Tensor, extra: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from datasets import Cohort, Facts, standardisation, wrong_facts
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
 from federation.fingerprint import fingerprint
-from keys import from_record, in_a_line
+from keys import from_record, in_a_line, record_in
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
     problem = PROBLEMS[config.problem]
 
     def check(site: Site, question: Message, answer: Message) -> None:
-        require_records(answer.content, facts="config_records")
-        record = answer.content.config_records["facts"]
+        require_records(answer.content, facts=ConfigRecord)
+        record = record_in(answer.content, "facts", ConfigRecord)
         wrong = wrong_facts(record, config.sites, needs_data=problem.needs_data, multiclass=problem.multiclass)
         if wrong:
             raise BadAnswerError(in_a_line(wrong))
@@ -54,7 +54,7 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
     names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RunError(f"two sites have the same name ({', '.join(twice)}): set another site= in their --node-config")
-    uniform = config.strategy().weighting == "uniform"
+    uniform = config.strategy.weighting == "uniform"
     return {
         Site(
             index=place,
@@ -184,5 +184,5 @@ def summary(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters
         return f"{what}{parameters:,} parameters"
     labels = f"{cohort.classes} classes"
     if not PROBLEMS[config.problem].multiclass:
-        labels = f"{cohort.prior:.1%} positive" + " on average over sites" * (config.strategy().weighting == "uniform")
+        labels = f"{cohort.prior:.1%} positive" + " on average over sites" * (config.strategy.weighting == "uniform")
     return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"

@@ -97,7 +97,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         state.remove()
     finally:
         folder.close()
-    personalised = config.strategy().personalised
+    personalised = config.strategy.personalised
     progress.sites(report.records, sizes, personalised=personalised)
     for line in in_words(report.evidence) if report.evidence else ():
         progress.say(line)
@@ -111,7 +111,7 @@ def _play(
     config: RunConfig, given: Given | None, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
-    strategy, progress = config.strategy(), report.progress
+    strategy, progress = config.strategy, report.progress
     exchange = Exchange(
         grid,
         config.round_timeout,

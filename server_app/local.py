@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import call
 from client_app.memory import path_of, places, run_folder
 from federation import RunError
-from keys import shown
+from keys import records_in, shown
 from keys.files import as_path, is_file, reason, unwritable
 from keys.scratch import Scratch
 from models import resolve_device
@@ -69,7 +69,7 @@ def processes_pay(config: RunConfig, d: int, workers: int, method: str) -> bool:
     method : str
         How they start: "fork" or "spawn".
     """
-    strategy = config.strategy()
+    strategy = config.strategy
     step = STEP[PROBLEMS[config.problem].needs_data] + d * config.batch_size / RATE
     site = MESSAGE + strategy.local_steps * step
     saved = site - (site + HAND_OVER) / workers
@@ -270,7 +270,7 @@ class LocalGrid(Grid):
 
     def _started(self, message: Message) -> Pool | None:
         """Return a pool of workers if the run is to have one; decided by the first training message."""
-        arrays = [array for record in message.content.array_records.values() for array in record.values()]
+        arrays = [array for record in records_in(message.content, ArrayRecord).values() for array in record.values()]
         d = max((math.prod(array.shape) for array in arrays), default=0)
         if self.workers > 1 and not (self.config.workers or processes_pay(self.config, d, self.workers, self._method)):
             self.workers = 1

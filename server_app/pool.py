@@ -20,6 +20,7 @@ from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 
 from federation import RunError
+from keys import records_in
 from server_app.segments import Layout, Segment, Segments, read, split
 from server_app.worker import DEPTH, NAME, UNGUARDED, why, work
 
@@ -200,4 +201,4 @@ class Pool:
 
 def _key(message: Message) -> int:
     """Identify what a message carries: messages to many sites share one record, see `federation.rounds.Rounds`."""
-    return id(next(iter(message.content.array_records.values()), None))
+    return id(next(iter(records_in(message.content, ArrayRecord).values()), None))

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
 
-HOW_ON = "when that is mended, the run goes on with --run-config 'resume=\"{}\"'"
-
 
 def plain(metrics: Metrics) -> dict[str, float]:
     """Drop the histograms, which only pooling needs."""
@@ -162,12 +160,19 @@ class Report:
             with self.lines.open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
-            raise RunError(f"{self.lines} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
+            raise self._unwritten(self.lines, error) from None
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
     def told(self, sites: Mapping[str, evidence.Site]) -> None:
         """Note what is known of the scores at the sites, for evidence.json."""
         self.scores = dict(sites)
+
+    def _unwritten(self, path: Path, error: OSError) -> RunError:
+        """Return what ends the run, with what can be done."""
+        if not self.folder.exists():
+            return RunError(f"{self.folder} was removed while the run went on, and with it what it held: start it anew")
+        how_on = f"when that is mended, the run goes on with --run-config 'resume=\"{self.folder}\"'"
+        return RunError(f"{path} cannot be written ({reason(error)}); {how_on}")
 
     # ------------------------------------------------------------------ at its end
 
@@ -187,7 +192,7 @@ class Report:
             if self.evidence is not None:
                 write_evidence(self.evidence, self.folder)
         except OSError as error:
-            raise RunError(f"{self.folder} cannot be written ({error}); {HOW_ON.format(self.folder)}") from None
+            raise self._unwritten(self.folder, error) from None
         picture = self.folder / "curves.png"
         try:
             if self.records:

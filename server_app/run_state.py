@@ -100,8 +100,9 @@ class RunState(Checkpoints):
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
             raise ValueError(f"{', '.join(wrong)}: no such thing is written")
         cohort = from_record(Cohort, facts["cohort"])
-        if facts["facts"].keys() != {"sending-order"}:
-            raise ValueError("it does not say in which order sites were sent to")
+        memories = facts["facts"].get("memories")
+        if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:
+            raise ValueError("it does not say in which order sites were sent to, or what they remember")
         if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
         if facts["names"] != sorted(tensors) or any(name.partition("/")[0] not in PARTS for name in tensors):
@@ -151,7 +152,7 @@ class RunState(Checkpoints):
         """
         config = self.report.config
         vectors = 1 + (STATE if self.every else 0)
-        if self.every and self.local and config.strategy().card.remembers:
+        if self.every and self.local and config.strategy.card.remembers:
             vectors += MEMORY * config.sites
         needed, free = 2 * vectors * 4 * d, shutil.disk_usage(self.folder).free  # the new beside the old, in float32
         if free < needed:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, ArrayRecord
 
+from keys import records_in
+
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
@@ -73,5 +75,5 @@ def read(mapped: mmap.mmap | None, layout: Layout) -> dict[str, ArrayRecord]:
 
 def split(content: RecordDict) -> tuple[dict[str, ArrayRecord], dict[str, Any]]:
     """Separate the arrays of a message from its small records."""
-    arrays = dict(content.array_records)
+    arrays = records_in(content, ArrayRecord)
     return arrays, {name: record for name, record in content.items() if name not in arrays}

@@ -27,7 +27,7 @@ def memory_of(config: RunConfig, d: int, workers: int, *, remembers_here: bool) 
     remembers_here : bool
         Whether what the sites remember is kept in memory.
     """
-    remembered = config.sites if remembers_here and config.strategy().card.remembers else 0
+    remembered = config.sites if remembers_here and config.strategy.card.remembers else 0
     return 4 * d * (COORDINATOR + WORKER * workers + remembered)
 
 

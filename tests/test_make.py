@@ -60,7 +60,7 @@ def test_run_config_goes_through_as_it_is(tmp_path: Path, run_config: str) -> No
 def test_the_experiments_for_average_precision_are_read(name: str) -> None:
     config = RunConfig.parse(read_overrides([str(REPO / "experiments" / "fcsg" / f"{name}.toml")]))
     assert (config.problem, config.sampler, config.sites) == ("auprc", "fixed-positives", 4)
-    assert config.strategy().name == "acc-fcsg-m"
+    assert config.strategy.name == "acc-fcsg-m"
 
 
 @pytest.mark.slow

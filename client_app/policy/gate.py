@@ -9,12 +9,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flwr.app import ArrayRecord, ConfigRecord
+
 from client_app.errors import RefusedError
 from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
 from client_app.policy.records import RunRecord
 from client_app.site import Request
 from config.resume import lasting
 from datasets import DataError
+from keys import record_in, records_in
 from problems import PROBLEMS
 from problems.capabilities import ClosedFormDual
 from problems.metrics import METRICS
@@ -61,7 +64,7 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     DataError
         When the policy is strict and something in the table may be a mistake.
     """
-    policy, config = site.policy, message.content.config_records["config"]
+    policy, config = site.policy, record_in(message.content, "config", ConfigRecord)
     if not (site.guarded or policy.asks):
         return site
     if site.guarded and policy.strict and not site.node.names_label:
@@ -73,7 +76,7 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     _require_same(record, earlier, new)
     if data is not None:
         _require_enough(site, data)
-    phases = site.run.strategy().phases
+    phases = site.run.strategy.phases
     if record and record.open:
         if (followed := _followed(record, message, phases)) != record:
             records.note(followed)
@@ -161,7 +164,7 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     RefusedError
         When it is otherwise.
     """
-    config = message.content.config_records["config"]
+    config = record_in(message.content, "config", ConfigRecord)
     key = str(config.get("run", ""))
     if key and record.key not in ("", key):
         raise RefusedError(OTHERWISE)
@@ -176,7 +179,7 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     number = int(request.round)
     place = [1, 0, int(bool(request.cuts))] if last else [0, number, phases.index(request.phase)]
     digest = hashlib.blake2b(repr(sorted(config.items())).encode())
-    for arrays in message.content.array_records.values():
+    for arrays in records_in(message.content, ArrayRecord).values():
         for name, array in arrays.items():
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(array.data)
@@ -198,7 +201,7 @@ def _require_enough(site: OpenSite, data: SiteData) -> None:
             f"there are fewer than {policy.fewest_training} training samples here, and an update that so few have made "
             "would say much of each, so this site does not take part"
         )
-    if ClosedFormDual in run.strategy().needs and few_of_a_class(
+    if ClosedFormDual in run.strategy.needs and few_of_a_class(
         counts_by_class(data.train.targets(), data.classes), policy
     ):
         raise RefusedError(
@@ -255,7 +258,7 @@ def _wait(records: Records, record: RunRecord, seconds: float) -> None:
 
 def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     """Return what the operator is shown of a run."""
-    run, strategy, problem = site.run, site.run.strategy(), PROBLEMS[site.run.problem]
+    run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
     shown = {
         "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
         "sends in a round": strategy.card.sends,

@@ -174,7 +174,7 @@ def value_of(run: RunConfig, key: str) -> float | None:
     if not table and key not in SHARED:
         return float(getattr(run, name.replace("-", "_")))
     if table in ("", run.algorithm):
-        return float(getattr(run.strategy(), name.replace("-", "_")))
+        return float(getattr(run.strategy, name.replace("-", "_")))
     if table == run.problem:
         return float(run.options.get(name, tables()[table][name].default))  # type: ignore[arg-type]
     return None

@@ -36,7 +36,7 @@ def test_graphs_and_mixes_are_chosen_as_the_file_says(
 def test_what_the_paper_states_is_in_the_files_of_its_data(name: str, batch: int) -> None:
     run = RunConfig.parse(read_overrides([str(REPO / "experiments" / "deprl" / f"{name}.toml")]))
     assert (run.batch_size, run.concentration, run.partition) == (batch, 0.3, "dirichlet")
-    method = run.strategy()
+    method = run.strategy
     assert isinstance(method, DePRL)
     assert (method.lr_head, method.lr_body, method.local_steps, method.body_steps) == (0.005, 0.01, 2, 1)
     assert (method.decay, method.weight_decay) == (0.96, 1e-5)

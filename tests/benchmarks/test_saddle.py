@@ -32,7 +32,7 @@ def strategy(label: str) -> FederatedStrategy:
     method = METHODS[label]
     sweep = Sweep(STUDIES["saddle"], False, Path())
     (first, *_) = sweep.reported(method, sweep.grid(method)[0])
-    return RunConfig.parse(first.settings).strategy()
+    return RunConfig.parse(first.settings).strategy
 
 
 @cache
@@ -53,7 +53,7 @@ def test_the_study_has_the_setting_of_the_paper() -> None:
             config = RunConfig.parse(job.settings)
             steps = 1 if label == "npa" else 10
             assert (config.sites, config.options["dimension"], config.rounds) == (K, D, ROUNDS)
-            assert config.strategy().local_steps == steps
+            assert config.strategy.local_steps == steps
             assert config.options["heterogeneity"] in (1.0, 10.0)
 
 

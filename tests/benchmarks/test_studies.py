@@ -82,7 +82,7 @@ def test_a_comparison_is_fair(study: Study, full: bool) -> None:
     assert len(set(seeds)) >= 3
     # All methods of a study have the same SGD, or none has more than step sizes where some cannot.
     first = [next(iter(sweep.reported(method, sweep.grid(method)[0]))) for method in study.methods]
-    built, plain = [RunConfig.parse(job.settings).strategy() for job in first], (1.0, 0.0, 0.0)
+    built, plain = [RunConfig.parse(job.settings).strategy for job in first], (1.0, 0.0, 0.0)
     assert len({(s.decay, s.weight_decay, s.momentum) if isinstance(s, LocalSteps) else plain for s in built}) == 1
     for method in study.methods:
         for job in sweep.tuning(method):

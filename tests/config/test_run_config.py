@@ -77,7 +77,7 @@ def test_the_comment_of_a_choice_lists_every_choice(key: str, names: object) -> 
 def test_the_defaults_are_a_run() -> None:
     config = RunConfig.parse(declared())
     assert (config.algorithm, config.problem, config.dataset) == ("codasca", "auc", "breast-cancer")
-    assert config.strategy() == RunConfig.parse({}).strategy()
+    assert config.strategy == RunConfig.parse({}).strategy
     assert options_of(config) == options_of(RunConfig.parse({}))
     assert config.model_copy(update={"hyper": {}, "options": {}}) == RunConfig.parse({})
 
@@ -250,7 +250,7 @@ def test_every_option_is_refused_out_of_its_range_and_named_in_full(table: str) 
 
 def test_an_integer_is_a_number() -> None:
     config = RunConfig.parse({"codasca.lr": 1, "round-timeout": 5, "fraction": 1})
-    assert config.strategy().lr == 1  # type: ignore[attr-defined]
+    assert config.strategy.lr == 1  # type: ignore[attr-defined]
     assert config.round_timeout == 5
 
 

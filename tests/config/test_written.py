@@ -31,7 +31,7 @@ ODD: list[dict[str, Value]] = [
 def test_to_toml_is_the_same_run(values: dict[str, Value]) -> None:
     config = RunConfig.parse(values)
     again = RunConfig.parse(flatten(tomllib.loads(config.to_toml())))
-    assert again.strategy() == config.strategy()
+    assert again.strategy == config.strategy
     assert options_of(again) == options_of(config)
     assert options_of(config).items() >= {key.partition(".")[2]: value for key, value in values.items()
                                           if key.startswith(f"{config.problem}.")}.items()  # fmt: skip
@@ -68,4 +68,4 @@ def test_flatten_keeps_dotted_keys() -> None:
 def test_a_table_nested_or_flat_is_the_same() -> None:
     nested = RunConfig.parse(flatten({"codasca": {"lr": 0.5}}))
     assert nested == RunConfig.parse({"codasca.lr": 0.5})
-    assert nested.strategy().lr == 0.5  # type: ignore[attr-defined]
+    assert nested.strategy.lr == 0.5  # type: ignore[attr-defined]

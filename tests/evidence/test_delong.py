@@ -117,5 +117,6 @@ def test_a_perfect_ranking_of_few_is_not_certain() -> None:
 
 def test_the_interval_of_a_share_is_that_of_a_textbook() -> None:
     # Newcombe, Stat Med 17 (1998), Table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29, by the score method.
-    for hits, n, ends in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0, 0.1611)), (1, 29, (0.0061, 0.1718))):
+    table = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0, 0.1611), (1, 29): (0.0061, 0.1718)}
+    for (hits, n), ends in table.items():
         assert wilson(hits, n) == pytest.approx(ends, abs=5e-5)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from config import RunConfig
 from datasets import Cohort
-from federation import FederatedStrategy, Oracle, Stages, StrategyError, Turn, rehearsal
+from federation import FederatedStrategy, Oracle, Site, Stages, StrategyError, Turn, pack, rehearsal
 from federation.rehearsal import Rehearsal
-from federation.schema import Table
+from federation.schema import Table, Vector
 from problems import PROBLEMS, Arrays
 from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import packed
@@ -28,7 +28,7 @@ def rehearsal_of(name: str, hidden: int, **keys: Any) -> Rehearsal:
     job |= {"rounds": ROUNDS, "local-steps": steps, "stage-iterations": 3 * steps}
     config = RunConfig.parse(job | keys | ({"maml.ways": 2} if problem == "maml" else {}))
     built = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
-    return Rehearsal(config.strategy(), built.initial(), ROUNDS, SITES, built)
+    return Rehearsal(config.strategy, built.initial(), ROUNDS, SITES, built)
 
 
 def tables(played: Rehearsal) -> list[list[Table]]:
@@ -38,7 +38,7 @@ def tables(played: Rehearsal) -> list[list[Table]]:
         for phase in played.phases(r):
             found.append(list(played.sent(r, phase, 1, ["x-0"])))
             sent = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in found[-1][0].items()}
-            found.append(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), sent))
+            found.append(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), pack(sent)))
     return [*found, list(played.last(1))]
 
 
@@ -67,7 +67,7 @@ def test_what_got_lost_makes_other_tables() -> None:
     for phase in kept.phases(2):
         sent = next(kept.sent(2, phase, 0))
         blank = {name: torch.zeros(vector.shape) for name, vector in sent.items()}
-        lost = kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), blank)
+        lost = kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), pack(blank))
     assert [set(one) for one in lost] == [{"x", "y"}, set()], "a site that lost its anchor sits the steps out"
 
 
@@ -89,7 +89,40 @@ def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
 
     played = Rehearsal(Peeking(), {"x": torch.zeros(3)}, 2, 2)
     with pytest.raises(StrategyError, match=r"'peeking' cannot be played without data.*AttributeError.*patients"):
-        played.answered(played.algorithm.turn(1, 2, "train", 2), {"x": torch.zeros(3)})
+        played.answered(played.algorithm.turn(1, 2, "train", 2), pack({"x": torch.zeros(3)}))
+
+
+class Telling(FederatedStrategy):
+    """Sends each site as many numbers as there are sites before it, from some round on; counts what is played."""
+
+    name = "telling"
+    played: ClassVar[list[str]] = []
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        return state | ({"before": torch.zeros(site.index)} if turn.round >= self.local_steps else {})
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        self.played.append(turn.phase)
+        return {"x": sent["x"]}, {}
+
+
+@pytest.mark.parametrize("first", [1, 3, 9])
+def test_sites_are_told_apart_as_soon_as_the_algorithm_does(first: int) -> None:
+    played = Rehearsal(Telling(local_steps=first), {"x": torch.zeros(3)}, 5, 4)
+    for r in range(1, 6):
+        for site in (2, 0, 3):
+            one, *others = played.sent(r, "train", site)
+            assert others == [one] * len(others)
+            assert one.get("before", Vector((-1,), "float32")).shape == ((site,) if r >= first else (-1,))
+
+
+def test_what_is_sent_to_all_alike_is_played_once() -> None:
+    played = Rehearsal(Telling(local_steps=9), {"x": torch.zeros(3)}, 5, 4)
+    for r in range(1, 6):
+        next(played.sent(r, "train", 0))
+        Telling.played.clear()
+        assert next(played.sent(r, "train", 3)).keys() == {"x"}
+        assert not Telling.played
 
 
 @pytest.mark.parametrize("server_round", [0, 10, -3])

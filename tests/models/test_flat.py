@@ -335,3 +335,13 @@ def test_the_head_has_its_layers_statistics_with_it() -> None:
     names = {name for name in nn.Sequential(*layers).state_dict() if name[0] in "234"}
     assert len(names) == 1 + 5 + 2
     assert FlatNetwork(nn.Sequential(*layers), "2").names_in_head() == names
+
+
+def test_a_batch_without_variance_is_refused_in_training_alone() -> None:
+    network = FlatNetwork(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    network.train(True)
+    with pytest.raises(ModelError, match=r"a batch of 1: batch norm needs more than one .*raise batch-size"):
+        network.forward(torch.zeros(1, 3))
+    assert network.forward(torch.zeros(2, 3)).shape == (2, 4)
+    network.train(False)
+    assert network.forward(torch.zeros(1, 3)).shape == (1, 4)

@@ -121,6 +121,20 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [file], "half a file would fill the disk"
 
 
+def test_a_run_whose_folder_is_removed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, folder = Report.trained, tmp_path / "runs" / "removed"
+
+    def removing(report: Report, server_round: int, *rest: Any) -> None:
+        trained(report, server_round, *rest)
+        if server_round == 3:
+            shutil.rmtree(folder)
+
+    monkeypatch.setattr(Report, "trained", removing)
+    with pytest.raises(RunError, match=r"runs/removed was removed while the run went on, .*: start it anew$"):
+        simulate(saddle_job(tmp_path, run_name="removed"), quiet=False)
+    assert not folder.exists()
+
+
 def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ ALLOWED = {
     "train": {
         "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean", "count", "body", "mask", "values"},
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
-        "cost": {"gradients", "samples", "seconds"},
+        "cost": {"gradients", "samples", "seconds", "memory-from", "memory-kept"},
     },
     "evaluate": {"metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"}},
 }

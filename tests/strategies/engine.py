@@ -72,7 +72,7 @@ def run_saddle(keys: dict[str, Any], weights: list[float] | None = None) -> tupl
     grid = Watched(config, unused_run_id())
     with grid:
         sites = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(config.sites)]
-        result = config.strategy().start(
+        result = config.strategy.start(
             grid,
             pack(start),
             config.rounds,

@@ -185,7 +185,7 @@ def test_the_bytes_of_dispfl_are_values_and_bits(tmp_path: Path) -> None:
 def test_the_consensus_error_is_that_of_what_workers_begin_with(tmp_path: Path) -> None:
     for algorithm in ("d-psgd", "deprl", "dispfl"):
         grid, result = run(tmp_path, algorithm, rounds=3)
-        strategy = RunConfig.parse({"algorithm": algorithm}).strategy()
+        strategy = RunConfig.parse({"algorithm": algorithm}).strategy
         assert isinstance(strategy, Decentralised)
         for r in (1, 2):
             downs = [arrays for way, _, arrays in grid.seen if way == "down" and arrays][4 * r : 4 * r + 4]
