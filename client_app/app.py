@@ -196,7 +196,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         return RecordDict({"evidence": ConfigRecord(counted(site, request, model))})
     content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
     if site.gives_evidence:
-        content["evidence"] = ConfigRecord(told(site, request, model) if content["metrics"] else {})
+        other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
+        content["evidence"] = ConfigRecord(told(site, request, model, other) if content["metrics"] else {})
     mine = dict(model) if strategy.personalised else {}
     if statistics is not None and (strategy.personalised or kept_here is not None):
         mine["buffers"] = statistics

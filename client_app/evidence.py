@@ -9,7 +9,7 @@ import numpy as np
 from client_app.errors import RefusedError
 from client_app.policy.subgroups import subgroups
 from evidence import Counts, Sketch, Told
-from evidence.delong import design_effect, exact
+from evidence.delong import design_effect, exact, paired
 from evidence.told import counts_record
 from problems.network import NetworkProblem
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
 
 
-def told(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
-    """Return the record of the first answer; empty where the model has diverged, which the evaluation says."""
+def told(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> dict[str, Any]:
+    """Return the record of the first answer; empty where the model has diverged, which the evaluation says.
+
+    ``other`` is the model that the run is compared with, empty for none; the problem has its statistics afterwards.
+    """
     scores, labels = _scored(site, request, model)
     if not np.isfinite(scores).all():
         return {}
@@ -31,7 +34,14 @@ def told(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:
     if not site.exact:
         return Told(design=1.0 if patients is None else most(patients), groups=groups).record()
     sketch, design = Sketch.of(scores, labels), 1.0 if patients is None else design_effect(scores, labels, patients)
-    return Told((sketch.positives, sketch.negatives), exact(scores, labels, patients), design, groups).record()
+    cuts, own = (sketch.positives, sketch.negatives), exact(scores, labels, patients)
+    if not other:
+        return Told(cuts, own, design, groups).record()
+    if "buffers" in other:
+        site.problem(request).load_buffers(other["buffers"])
+    scores_of_other, _ = _scored(site, request, other)
+    _, theirs, covariance = paired(scores, scores_of_other, labels, patients)
+    return Told(cuts, own, design, groups, theirs, covariance).record()
 
 
 def counted(site: OpenSite, request: Request, model: Arrays) -> dict[str, Any]:

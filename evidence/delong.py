@@ -148,3 +148,23 @@ def design_effect(scores: Floats, labels: Floats, patients: Ints) -> float:
     """Return how many times as large the variance is because patients have several samples; 1 where it is unknown."""
     clustered, alone = exact(scores, labels, patients).variance, exact(scores, labels).variance
     return clustered / alone if alone > 0 and clustered > 0 else 1.0
+
+
+def paired(
+    one: Floats, other: Floats, labels: Floats, patients: Ints | None = None
+) -> tuple[Auroc, Auroc, float]:
+    """Return the AUROCs of two models on the same samples, and their covariance, NaN like a variance.
+
+    Parameters
+    ----------
+    one, other : ndarray
+        Scores of the two, shape (n,).
+    labels, patients : ndarray
+        As for `exact`.
+    """
+    found = exact(one, labels, patients), exact(other, labels, patients)
+    if math.isnan(found[0].value):
+        return *found, math.nan
+    whose = np.arange(len(labels)) if patients is None else patients
+    centred = [placements(scores, labels) - auroc.value for scores, auroc in zip((one, other), found, strict=True)]
+    return *found, covariance(centred[0], centred[1], labels, whose)

@@ -61,12 +61,18 @@ class Told:
         See `evidence.delong.design_effect`; 1 where each patient has one sample.
     groups : sequence of Group
         Subgroups.
+    other : Auroc
+        Of the model that the run is compared with, on the same samples; NaN without one.
+    covariance : float
+        Of the two.
     """
 
     cuts: tuple[Floats, Floats] = field(default_factory=lambda: (np.zeros(0), np.zeros(0)))
     auroc: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
     design: float = 1.0
     groups: Sequence[Group] = ()
+    other: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
+    covariance: float = math.nan
 
     @property
     def grouped(self) -> bool:
@@ -89,6 +95,9 @@ class Told:
             "auroc": self.auroc.value,
             "variance": self.auroc.variance,
             "design": self.design,
+            "other-auroc": self.other.value,
+            "other-variance": self.other.variance,
+            "covariance": self.covariance,
             **{f"group-{key}": values for key, values in groups.items()},
         }
 
@@ -101,6 +110,8 @@ class Told:
             Auroc(record["auroc"], record["variance"]),
             record["design"],
             [Group(column, name, n, positives, Auroc(*auroc)) for column, name, n, positives, *auroc in rows],
+            Auroc(record["other-auroc"], record["other-variance"]),
+            record["covariance"],
         )
 
     @staticmethod
@@ -112,6 +123,9 @@ class Told:
             "auroc": SHARE,
             "variance": VARIANCE,
             "design": Number(1e-3, 1e6),
+            "other-auroc": SHARE,
+            "other-variance": VARIANCE,
+            "covariance": Number(-1, 1, nan=True),
             **{f"group-{key}": Several(item, most=MOST_GROUPS) for key, item in COLUMNS.items()},
         }
         if wrong := mistakes(record, schema):

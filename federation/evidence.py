@@ -66,6 +66,8 @@ def gathered(
             design=told.design,
             grouped=site not in counts,
             groups=told.groups,
+            other=told.other,
+            covariance=told.covariance,
         )
         for site, (metrics, told) in first.items()
     }

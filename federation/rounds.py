@@ -81,6 +81,8 @@ class Rounds:
         What is optimised: then it is known what an evaluation holds, and what an algorithm ``needs``.
     evidence : bool
         Whether the last evaluation is about the scores, too (`evidence.Told`); of a problem that ranks samples.
+    other : ArrayRecord, optional
+        Another model, x and the buffers if there are any, that it compares the final one with.
     state : Arrays
         What the server keeps, as `Algorithm.aggregate` returned it last.
     buffers : Arrays
@@ -104,6 +106,7 @@ class Rounds:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     problem: Problem | None = None
     evidence: bool = False
+    other: ArrayRecord | None = None
     state: Arrays = field(init=False)
     buffers: Arrays = field(init=False)
     done: int = field(init=False)
@@ -366,6 +369,8 @@ class Rounds:
             packed = arrays if sent is model else pack(sent)
             asked = config if cuts is None else {**config, "cuts": cuts[site]}
             messages.append(message(packed, asked, turn, site, "evaluate"))
+            if self.other is not None and cuts is None:
+                messages[-1].content["other"] = self.other
         return messages
 
     def participants(self, server_round: int) -> Sequence[Site]:

@@ -16,7 +16,7 @@ from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary
 from server_app.evaluation import central_evaluation, common_test_set
-from server_app.evidence import evidence_of, in_words
+from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
@@ -132,6 +132,7 @@ def _play(
         cohort = given.standardising(pooled(config, sites, progress)) if given else pooled(config, sites, progress)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
+    other = compared_with(config, problem)
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
@@ -159,13 +160,14 @@ def _play(
         checkpoints=state,
         problem=problem,
         evidence=config.evidence and ranks(type(problem)),
+        other=None if other is None else pack(other),
     )
     arrays = unpack(result.arrays)
     model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
     if isinstance(problem, NetworkProblem):
-        report.evidence = evidence_of(config, problem, report.scores, arrays, test)
+        report.evidence = evidence_of(config, problem, report.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
-from sklearn.metrics import average_precision_score, brier_score_loss
+from scipy.stats import norm
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from client_app import evidence as at_the_site
 from client_app.app import call
+from config import ConfigError, RunConfig
 from evidence.calibration import probability
 from keys import Value
+from models import ModelError
 from server_app import simulate
 from server_app.coordinator import Result
 from server_app.evidence import in_words
@@ -59,9 +62,9 @@ def together(sites: Mapping[str, Scored]) -> Scored:
 
 def is_delong(estimate: Mapping[str, Any], labels: np.ndarray, scores: np.ndarray, error: float) -> None:
     """Check an AUROC and its interval: on the logit scale by the variance of all pairs."""
-    [value], [[variance]] = delong(labels, scores)
-    assert estimate["value"] == pytest.approx(value, abs=error)
+    assert estimate["value"] == pytest.approx(roc_auc_score(labels, scores), abs=error)
     if estimate["by"] == "DeLong":
+        [value], [[variance]] = delong(labels, scores)
         ends = np.log(value / (1 - value)) + np.array([-1.96, 1.96]) * np.sqrt(variance) / (value * (1 - value))
         assert (estimate["low"], estimate["high"]) == pytest.approx(tuple(probability(ends)), abs=max(error, 1e-4))
 
@@ -87,11 +90,10 @@ def test_what_is_pooled_is_what_all_scores_together_would_give(
         assert found["probabilities"]["by"] == "platt"
     both = {site: own for site, own in scored.items() if 0 < own[1].sum() < len(own[1])}
     for site, (own, truth) in both.items():
-        if 1 < truth.sum() < len(truth) - 1:
-            is_delong(found["sites"][site]["auroc"], truth, own, 1e-9)
+        is_delong(found["sites"][site]["auroc"], truth, own, 1e-9)
     assert set(found["sites"]) == set(scored)
     assert found["within-sites"]["sites"] == len(both)
-    mean = np.mean([delong(truth, own)[0][0] for own, truth in both.values()])
+    mean = np.mean([roc_auc_score(truth, own) for own, truth in both.values()])
     assert found["within-sites"]["auroc"]["value"] == pytest.approx(mean, abs=1e-9)
 
 
@@ -237,3 +239,73 @@ def test_subgroups_of_the_columns_that_the_study_names(
         assert (told["n"] % fewest, told["positives"] % fewest) == (0, 0)
 
 
+
+
+def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: None, monkeypatch: Any) -> None:
+    first = simulate(job(tmp_path, algorithm="fedavg", problem="bce", rounds=1, run_name="first"))
+    seen: dict[str, list[np.ndarray]] = {}
+    real = at_the_site._scored
+
+    def noting(site: Any, request: Any, model: Any) -> Scored:
+        found = real(site, request, model)
+        if not request.cuts:
+            seen.setdefault(request.name, [found[1]]).append(found[0])
+        return found
+
+    monkeypatch.setattr(at_the_site, "_scored", noting)
+    found = left_by(simulate(job(tmp_path, compare_with=str(first.folder), rounds=2)))
+    compared, differences, variances = found["compared"], [], []
+    for name, (labels, own, other) in seen.items():
+        if 1 < labels.sum() < len(labels) - 1:
+            values, covariance = delong(labels, own, other)
+            differences.append(values[0] - values[1])
+            variances.append(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+            told = compared["by-site"][name]
+            assert (told["auroc"], told["other"]) == pytest.approx(tuple(values), abs=1e-9)
+            assert told["difference"]["value"] == pytest.approx(differences[-1], abs=1e-9)
+    assert compared["sites"] == len(differences) > 1
+    within, spread = compared["difference"], np.sqrt(sum(variances)) / len(variances)
+    assert within["value"] == pytest.approx(np.mean(differences), abs=1e-9)
+    assert within["high"] - within["low"] == pytest.approx(2 * 1.959964 * spread, rel=1e-5)
+    assert compared["p"] == pytest.approx(2 * norm.sf(abs(np.mean(differences)) / spread), rel=1e-6)
+    test = compared["common-test-set"]
+    assert test["auroc"] == pytest.approx(found["common-test-set"]["auroc"]["value"])
+    assert test["other"] == pytest.approx(first.metrics[-1]["central"]["auroc"])
+    assert any("compared with the other model" in line for line in in_words(found))
+
+
+def test_a_model_compared_with_itself_does_not_differ(tmp_path: Path, small_resnet: None, evidence: None) -> None:
+    """Of images, with statistics of batch norm, which the other model brings along."""
+    keys: dict[str, Value] = {"dataset": "mnist", "model": "resnet18", "sites": 2, "rounds": 1, "positive-classes": "3",
+                              "negative-classes": "8", "local-steps": 1}  # fmt: skip
+    if not os.environ.get("EDELWEISS_DATA"):
+        pytest.skip("needs EDELWEISS_DATA")
+    first = simulate(job(tmp_path, **keys, run_name="first"))  # type: ignore[arg-type]
+    found = left_by(simulate(job(tmp_path, **keys, compare_with=str(first.folder))))["compared"]  # type: ignore[arg-type]
+    assert [one["difference"]["value"] for one in found["by-site"].values()] == [0, 0]
+    assert found["common-test-set"]["difference"]["value"] == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"hidden": 4}, {}, "hidden = 4"),
+        ({"seed": 1}, {}, "its inputs were standardised otherwise"),
+        ({"standardise": False}, {}, "its inputs were standardised otherwise"),
+        ({}, {"model": "linear"}, "it is of model = 'mlp'"),
+    ],
+    ids=str,
+)
+def test_a_model_that_cannot_be_compared_is_refused(
+    first: dict[str, Value], second: dict[str, Value], said: str, tmp_path: Path
+) -> None:
+    folder = simulate(job(tmp_path, **{"rounds": 1, "sites": 2, "run_name": "first", **first})).folder
+    with pytest.raises(ModelError, match=f"compare-with = .*{said}"):
+        simulate(job(tmp_path, **{"rounds": 1, "sites": 2, "compare_with": str(folder), **second}))
+
+
+def test_without_evidence_there_is_nothing_to_compare() -> None:
+    with pytest.raises(ConfigError, match="compare-with = 'a' is part of the evidence"):
+        RunConfig.parse({"compare-with": "a", "evidence": False})
+    with pytest.raises(ConfigError, match="has no AUROC"):
+        RunConfig.parse({"compare-with": "a", "problem": "fair"})
