@@ -11,7 +11,7 @@ from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
 from evidence import BINS
-from evidence.told import ascending
+from evidence.told import SCORE, ascending
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
@@ -81,7 +81,7 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         "name": Text(name=True),
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
-        **({"cuts": Several(Number(), most=BINS)} if last and site.gives_evidence else {}),
+        **({"cuts": Several(SCORE, most=BINS)} if last and site.gives_evidence else {}),
     }
     wrong = mistakes({key: value for key, value in record.items() if key not in COHORT}, schema, optional=("cuts",))
     if not wrong and "cuts" in record and not ascending(record["cuts"]):  # type: ignore[arg-type]

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from evidence.sums import Floats
 
 MOST_GROUPS = 100
-COUNT, SCORE = Number(0, 2**53, whole=True), Number()
-SHARE, VARIANCE = Number(0, 1, nan=True, rounding=1e-9), Number(0, nan=True)
+LARGEST = 1e30  # of a score, and of a sum of scores: beyond it a model has diverged
+COUNT, SCORE = Number(0, 2**53, whole=True), Number(-LARGEST, LARGEST)
+SHARE, VARIANCE = Number(0, 1, nan=True, rounding=1e-9), Number(0, 1, nan=True)
 COLUMNS: dict[str, Number | Text] = {
     "column": Text(),
     "name": Text(),
@@ -130,7 +131,13 @@ class Told:
         }
         if wrong := mistakes(record, schema):
             return wrong
-        wrong = [f"{key} do not ascend" for key in ("positive-cuts", "negative-cuts") if not ascending(record[key])]
+        cuts = {key: record[key] for key in ("positive-cuts", "negative-cuts")}
+        wrong = [f"{key} do not ascend" for key, values in cuts.items() if not ascending(values)]
+        for (key, values), count in zip(cuts.items(), (positives, n - positives), strict=True):
+            if any(cuts.values()) and bool(values) != bool(count):
+                wrong.append(f"{key} has {len(values)} entries, of {count} samples")
+        if all(cuts.values()) and math.isnan(record["auroc"]):
+            wrong.append("auroc = nan: it has samples of both classes")
         if len({len(record[f"group-{key}"]) for key in COLUMNS}) > 1:
             wrong.append("the columns of its subgroups have not the same length")
         elif any(p > all_ or all_ > n for p, all_ in zip(record["group-positives"], record["group-n"], strict=True)):

@@ -215,6 +215,5 @@ KINDS: dict[str, Kind] = {
     "from a site: arrays": from_a_site(arrays),
     "from a site: records": from_a_site(records),
     "from a site: metrics and cost": from_a_site(lambda content: values(content, "metrics", "cost")),
-    "from a site: evidence": from_a_site(lambda content: values(content, "evidence")),
 }
 """What can be wrong with a message."""

@@ -87,7 +87,7 @@ def test_a_second_grid_is_refused_and_the_first_asked_again_answered_alike(tmp_p
     [
         ([1.0, 0.0], "cuts do not ascend"),
         ([0.0, 0.0], "cuts do not ascend"),
-        ([float("nan")], "cuts = [nan]: must be a list of at most 256, each a finite number"),
+        ([float("nan")], "cuts = [nan]: must be a list of at most 256, each a finite number >= -1e+30 and <= 1e+30"),
         ([float(n) for n in range(257)], "must be a list of at most 256"),
         ("0", "cuts = '0': must be a list"),
     ],

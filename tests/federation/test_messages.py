@@ -24,7 +24,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "records": records,
     "config": configs,
     "facts": lambda content: values(content, "facts"),
-    "metrics": lambda content: values(content, "metrics", "cost", "evidence"),
+    "metrics": lambda content: values(content, "metrics", "cost"),
 }
 Case = tuple[str, int, Callable[[RecordDict], None]]
 few = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))

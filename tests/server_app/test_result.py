@@ -133,6 +133,7 @@ def test_the_folder_holds_what_was_promised(result: Result) -> None:
     assert sorted(path.name for path in result.folder.iterdir()) == [
         "config.toml",
         "curves.png",
+        "evidence.json",
         "metrics.jsonl",
         "model.safetensors",
         "status.json",
