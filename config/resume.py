@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from config.run import RunConfig
     from keys import Value
 
-COMPUTED = {"runs-dir", "run-name", "data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
+COMPUTED = {"runs-dir", "run-name", "data-root", "engine", "workers", "threads", "device", "checkpoint-every", "report"}
 GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
 FREE = {"resume"} | COMPUTED | GIVES_UP
 """Keys that may change when a run goes on: where and how it is computed, whom it waits for, and when it gives up."""

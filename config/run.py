@@ -152,6 +152,8 @@ class RunConfig(BaseModel):
     checkpoint_every: Natural = Field(1, description="rounds between two writings of the model, and of what "
                                       "resume needs; more where writing would take over 2 % of the time; 0: only the "
                                       "model, at the end")  # fmt: skip
+    report: bool = Field(True, description="write report.html, curves, a model card and a TRIPOD+AI table at the end; "
+                         "false saves about a second")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord
 
 from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
+from keys.files import reason
 from models import resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
@@ -20,6 +21,7 @@ from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
+from server_app.page import about, write_report
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
@@ -90,11 +92,13 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             report.close()
             state.write()
             folder.note("stopped", reason=str(error) or "it was interrupted")
+        leave_report(config, report)
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         raise
     else:
         folder.note("complete")
         state.remove()
+        leave_report(config, report)
     finally:
         folder.close()
     personalised = config.strategy.personalised
@@ -136,6 +140,7 @@ def _play(
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
+    about.write(about.about(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
         require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
     model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
@@ -169,6 +174,17 @@ def _play(
     if isinstance(problem, NetworkProblem):
         report.evidence = evidence_of(config, problem, report.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def leave_report(config: RunConfig, report: Report) -> None:
+    """Write the report, if the run is to have one and got as far as that; a full disk costs a warning."""
+    if not (config.report and report.records):
+        return
+    try:
+        write_report(report.folder)
+    except (OSError, RunError) as error:
+        said = reason(error) if isinstance(error, OSError) else error
+        report.progress.warn(f"{report.folder}: the report cannot be written ({said}); all else of the run is there")
 
 
 def starting_point(problem: Problem, given: Given | None, progress: Progress) -> Arrays:

@@ -11,7 +11,6 @@ from federation import RunError
 from keys.files import json_in, read_file, reason
 from models.storage import replacing
 from problems.metrics import HEADLINE, across, pool
-from server_app.curves import draw
 from server_app.evidence import write as write_evidence
 from strategies import ALGORITHMS
 
@@ -185,7 +184,7 @@ class Report:
                 os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Write what is there: the last line, the model, the curves."""
+        """Write what is there: the last line, the model."""
         self.flush()
         try:
             self.write()
@@ -193,9 +192,3 @@ class Report:
                 write_evidence(self.evidence, self.folder)
         except OSError as error:
             raise self._unwritten(self.folder, error) from None
-        picture = self.folder / "curves.png"
-        try:
-            if self.records:
-                draw(self.records, picture, personalised=self.personalised)
-        except OSError as error:
-            self.progress.warn(f"{picture} cannot be written ({error}); all else of the run is there")

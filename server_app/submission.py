@@ -29,9 +29,10 @@ from keys.scratch import Scratch
 
 REPO = Path(__file__).resolve().parent.parent
 STOP_TIMEOUT = 5.0  # seconds to end in peace
-GONE_TIMEOUT = 90.0  # seconds for a SuperLink to notice that a ServerApp is gone
+GONE_TIMEOUT = 90.0  # seconds that a SuperLink may not answer: it may be started again
 WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
 
+UNKNOWN = "unknown"
 STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
 RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
 
@@ -63,12 +64,20 @@ class Outcome:
     log: str
 
     @property
+    def ended(self) -> bool:
+        """Whether the run is over, one way or another."""
+        return self.status.startswith("finished")
+
+    @property
     def ok(self) -> bool:
+        """Whether it did what it was to do."""
         return self.status == "finished:completed"
 
     @property
     def why(self) -> str:
         """Why it is not ok, in a line."""
+        if not self.ended and self.status != "refused":
+            return f"nobody knows how the run ended, or will ({self.status}): {self.details or 'it goes on'}"
         reason = self.details.partition("exception: ")[2] or self.details
         if reason and reason in self.log:  # a mistake in the run-config, say: once is enough
             return "the run failed, see above"
@@ -101,9 +110,27 @@ def submit(
                 lines.append(line)
                 show(line)
 
+    def heard_of(run: str) -> Outcome:
+        """Wait for the end, should the stream have broken before it; then show what of the log was missed."""
+        outcome = state_of(run, environment)
+        if outcome.ended:
+            return outcome
+        show("the log ended before the run: waiting for that\n")
+        outcome = end_of(run, environment, timeout)
+        known = set(lines)
+        for line in log_of(run, environment):
+            if line not in known:
+                lines.append(line)
+                show(line)
+        return outcome
+
+    outcome: Outcome | None = None
     with started(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as flwr:
         try:
             follow(timeout)
+            # `flwr run --stream` returns 0 for a failed run too, so ask.
+            if found := STARTED.search("".join(lines)):
+                outcome = heard_of(found[1])
         except (KeyboardInterrupt, SystemExit):
             if stop and (found := STARTED.search("".join(lines))):
                 print("stopping the run, it writes what it reached; once more, and it ends at once", file=sys.stderr)
@@ -111,25 +138,43 @@ def submit(
                 follow(WRITE_TIMEOUT)
             raise
     log = "".join(lines)
-    if not (found := STARTED.search(log)):
-        return Outcome("refused", "Flower did not start it, see above", log)
-    # `flwr run --stream` returns 0 for a failed run too, so ask.
-    return replace(status_of(found[1], environment), log=log)
+    return replace(outcome, log=log) if outcome else Outcome("refused", "Flower did not start it, see above", log)
 
 
-def status_of(run: str, environment: Mapping[str, str]) -> Outcome:
-    """Ask the SuperLink how a run ended; of one whose ServerApp is gone it may take a minute to say so."""
-    deadline = time.monotonic() + GONE_TIMEOUT
-    while True:
-        listing = ["flwr", "list", "--run-id", run, "--format", "json"]
-        answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            found = json.loads(answer.stdout)["runs"][0]
-        except (ValueError, LookupError):
-            found = {"status": "unknown", "status-details": "the SuperLink does not answer"}
-        if found["status"].startswith("finished") or time.monotonic() > deadline:
-            return Outcome(found["status"], found["status-details"], "")
+def end_of(run: str, environment: Mapping[str, str], timeout: float | None = None) -> Outcome:
+    """Wait until a run has ended; of one whose ServerApp is gone a SuperLink says so after a minute.
+
+    Returns
+    -------
+    Outcome
+        That it has not ended, if the SuperLink stays away, or after so many seconds.
+    """
+    deadline = time.monotonic() + (timeout or threading.TIMEOUT_MAX)
+    heard = time.monotonic()
+    while not (outcome := state_of(run, environment)).ended and time.monotonic() < deadline:
+        heard = heard if outcome.status == UNKNOWN else time.monotonic()
+        if time.monotonic() - heard > GONE_TIMEOUT:
+            break
         time.sleep(1)
+    return outcome
+
+
+def state_of(run: str, environment: Mapping[str, str]) -> Outcome:
+    """Ask the SuperLink how a run stands."""
+    listing = ["flwr", "list", "--run-id", run, "--format", "json"]
+    answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        found = json.loads(answer.stdout)["runs"][0]
+        return Outcome(found["status"], found["status-details"], "")
+    except (ValueError, LookupError):
+        return Outcome(UNKNOWN, "the SuperLink does not answer, and the run may go on", "")
+
+
+def log_of(run: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the lines of a run's log, as far as the SuperLink has it."""
+    command = ["flwr", "log", run, "--show"]
+    said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return said.stdout.splitlines(keepends=True)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def curves() -> None:
 def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save half a second per run, which is most of its time, where curves are not what a test is about."""
     if "curves" not in request.fixturenames:
-        monkeypatch.setattr("server_app.report.draw", lambda *_, **__: None)
+        monkeypatch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from keys import Value, read_overrides, to_toml
 from server_app import simulate
 from tests.deployment import processes
 from tests.deployment.processes import followed, until, untimed
+from tests.server_app.sites import REPORT
 
 REPO = Path(__file__).resolve().parents[1]
 AUPRC = ["auprc-breast-cancer", "auprc-heart"]
@@ -84,7 +85,7 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
         "config.toml",
         "metrics.jsonl",
         "model.safetensors",
-        "curves.png",
+        *REPORT,
         "state.safetensors",
         "status.json",
     }

@@ -33,10 +33,7 @@ ROUNDS = 40
 TRIES = 4
 PATIENCE = 4 * RUN_TIMEOUT  # several of these tests may share a processor
 
-pytestmark = [
-    pytest.mark.deployments,
-    pytest.mark.skipif(not MOMENTS, reason="takes minutes: EDELWEISS_KILLS says at how many random moments to kill"),
-]
+pytestmark = pytest.mark.deployments
 
 JOB: dict[str, Value] = {"algorithm": "codasca", "problem": "auc", "dataset": "site", "model": "mlp", "hidden": 8}
 JOB |= {"sites": len(HOSPITALS), "rounds": ROUNDS, "local-steps": 30, "workers": 1, "device": "cpu"}
@@ -83,20 +80,20 @@ class Federation:
         return int(json.loads(status.read_text())["process"]) if status.exists() else None
 
 
-@pytest.mark.parametrize("seed", range(MOMENTS))
-def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
-    """Whoever it meets, the run ends by itself, or who submitted it is told so and it goes on: to the same bits."""
-    random = np.random.default_rng(seed)
-    victim = str(random.choice([*HOSPITALS, *["serverapp", "superlink"] * 2]))
-    blow = signal.SIGSTOP if random.integers(2) else signal.SIGKILL
-    answers, moment = int(random.integers(1, ROUNDS)), random.uniform(0, 0.5)  # so many, and so many seconds
+def struck(
+    folder: Path, certificates: Path, victim: str, blow: signal.Signals, answers: int, moment: float
+) -> list[Outcome]:
+    """Strike after so many answers and seconds; return what who submitted the run was told, until it was complete.
+
+    Asserts that the run came to what it comes to undisturbed.
+    """
     for number, name in enumerate(HOSPITALS):
-        write_table(tmp_path / name / "data", *table(200, number))
-    nodes = [with_secret(name, tmp_path / name / "data", tmp_path / f"quiet-{name}", SECRET) for name in HOSPITALS]
-    quiet = run_at(RunConfig.parse(JOB | {"runs-dir": str(tmp_path / "quiet")}), nodes).folder
+        write_table(folder / name / "data", *table(200, number))
+    nodes = [with_secret(name, folder / name / "data", folder / f"quiet-{name}", SECRET) for name in HOSPITALS]
+    quiet = run_at(RunConfig.parse(JOB | {"runs-dir": str(folder / "quiet")}), nodes).folder
 
     with ExitStack() as stack:
-        federation = Federation(tmp_path, certificates, stack)
+        federation = Federation(folder, certificates, stack)
         pool = stack.enter_context(ThreadPoolExecutor(1))
         run = pool.submit(federation.submit)
         wait_until(run, lambda: answered(federation.host, HOSPITALS[0]) >= answers)
@@ -119,7 +116,25 @@ def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
             process.terminate()
     about = f"{victim}, {blow.name} after {answers} answers and {moment:.2f} s: {[each.why for each in said[:-1]]}"
     print(about)
-    assert outcome.ok, f"{about}\n{outcome.log}{process_logs(tmp_path)}"
+    assert outcome.ok, f"{about}\n{outcome.log}{process_logs(folder)}"
     assert untimed(federation.results) == untimed(quiet), about
     models = [load_file(place / "model.safetensors") for place in (federation.results, quiet)]
     assert all(np.array_equal(models[0][name], vector) for name, vector in models[1].items()), about
+    return said
+
+
+@pytest.mark.skipif(not MOMENTS, reason="takes minutes: EDELWEISS_KILLS says at how many random moments to kill")
+@pytest.mark.parametrize("seed", range(MOMENTS))
+def test_a_random_moment(seed: int, tmp_path: Path, certificates: Path) -> None:
+    """Whoever it meets, the run ends by itself, or who submitted it is told so and it goes on: to the same bits."""
+    random = np.random.default_rng(seed)
+    victim = str(random.choice([*HOSPITALS, *["serverapp", "superlink"] * 2]))
+    blow = signal.SIGSTOP if random.integers(2) else signal.SIGKILL
+    answers, moment = int(random.integers(1, ROUNDS)), random.uniform(0, 0.5)  # so many, and so many seconds
+    struck(tmp_path, certificates, victim, blow, answers, moment)
+
+
+def test_who_submitted_hears_of_the_end_though_the_superlink_was_killed(tmp_path: Path, certificates: Path) -> None:
+    """The log ends with the SuperLink; the run goes on when that is back."""
+    [outcome] = struck(tmp_path, certificates, "superlink", signal.SIGKILL, 5, 0.1)
+    assert f"round {ROUNDS}/{ROUNDS}" in outcome.log

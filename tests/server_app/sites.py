@@ -166,6 +166,9 @@ def site_job(folder: Path, **keys: Value) -> RunConfig:
     return RunConfig.parse(job | {key.replace("_", "-"): value for key, value in keys.items()})
 
 
+REPORT = ("about.json", "report.html", "curves.png", "curves.pdf", "model-card.md", "tripod-ai.md")
+
+
 def saddle_job(folder: Path, **keys: Value) -> dict[str, Value]:
     """A run that takes no time: the saddle problem."""
     job: dict[str, Value] = {

@@ -18,6 +18,7 @@ from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_e
 from federation import RunError
 from server_app.app import PlainMistakes, stoppable
 from tests.server_app.command import command
+from tests.server_app.sites import REPORT
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int
         "memory-N.tar",
         "metrics.jsonl",
         "model.safetensors",
-        "curves.png",
+        *REPORT,
         "state.safetensors",
         "status.json",
     }

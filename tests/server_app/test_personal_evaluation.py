@@ -6,14 +6,13 @@ import json
 import math
 from pathlib import Path
 
-import matplotlib.figure
 import numpy as np
 import pytest
 
 from keys import Value
 from problems.metrics import METRICS, across
 from server_app import Result, simulate
-from server_app.curves import draw
+from server_app.page.figures import VERMILLION, curves
 from tests.server_app.sites import job, saddle_job
 
 SITES = 12
@@ -104,39 +103,30 @@ def test_the_console_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         ({}, "common test set"),
         ({"problem": "saddle", "algorithm": "local-sgda"}, "at the coordinator"),  # there are no samples
-        ({"central-test": False}, "all sites pooled"),
-        ({"algorithm": "ditto"}, "mean over sites, ± one standard deviation, dashed: worst decile"),
+        ({"central-test": False}, "all sites, pooled"),
+        ({"algorithm": "ditto"}, "mean over sites ± sd"),
     ],
 )
-def test_the_caption_says_what_the_red_line_is(
-    tmp_path: Path, keys: dict[str, Value], red: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_panel_says_what_its_thick_line_is(tmp_path: Path, keys: dict[str, Value], red: str) -> None:
     records = simulate(job(tmp_path, rounds=2, problem="auc") | keys).metrics
-    figures: list[matplotlib.figure.Figure] = []
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    draw(records, tmp_path / "curves.png", personalised=keys.get("algorithm") == "ditto")
-    assert figures[0].get_suptitle() == f"red: {red}; blue: each site"
-    panels = {axes.get_title(): axes for axes in figures[0].axes}
+    panels = {axes.get_ylabel(): axes for axes in curves(records, personalised=keys.get("algorithm") == "ditto").axes}
+    assert {axes.get_title(loc="left") for axes in panels.values()} == {red}
     for name in {"loss", "auroc", "auprc", "distance-x", "distance-y"} & records[0].keys():  # and it is what is drawn
         axes = panels.pop(METRICS[name].label)
-        [line] = [line for line in axes.lines if line.get_color() == "tab:red" and line.get_linestyle() == "-"]
+        [line] = [line for line in axes.lines if line.get_color() == VERMILLION and line.get_linestyle() == "-"]
         source = {"common": "central", "at": "central", "all": "pooled"}.get(red.split()[0])
         values = [r[source][name] if source else r["over-sites"][name]["mean"] for r in records]
         assert line.get_ydata() == pytest.approx(values)
     assert not panels
 
 
-def test_the_curves_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curves_have_them(tmp_path: Path) -> None:
     records = personal(tmp_path).metrics
-    figures: list[matplotlib.figure.Figure] = []
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    draw(records, tmp_path / "curves.png", personalised=True)
-    axes = figures[0].axes[0]
+    axes = curves(records, personalised=True).axes[0]
     dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert len(dashed) == 1
     assert dashed[0].get_ydata() == pytest.approx([r["over-sites"]["distance-x"]["worst-decile"] for r in records])
     assert axes.lines[-1].get_ydata() == pytest.approx([r["over-sites"]["distance-x"]["mean"] for r in records])
     assert len(axes.lines) == SITES + 2
     assert len(axes.collections) == 1, "the band of one standard deviation"
-    draw(simulate(saddle_job(tmp_path)).metrics, tmp_path / "curves.png", personalised=False)
-    assert len(figures[1].axes[0].collections) == 0
+    assert not curves(simulate(saddle_job(tmp_path)).metrics, personalised=False).axes[0].collections

@@ -26,7 +26,7 @@ from server_app import Result, run_state, simulate
 from server_app.__main__ import main
 from server_app.local import LocalGrid, unused_run_id
 from server_app.report import Report
-from tests.server_app.sites import job, sabotage, saddle_job
+from tests.server_app.sites import REPORT, job, sabotage, saddle_job
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +130,8 @@ def test_codasca_moves_corrections_once_there_are_any(result: Result, tmp_path: 
 
 
 def test_the_folder_holds_what_was_promised(result: Result) -> None:
-    assert sorted(path.name for path in result.folder.iterdir()) == [
-        "config.toml",
-        "curves.png",
-        "evidence.json",
-        "metrics.jsonl",
-        "model.safetensors",
-        "status.json",
-    ]
+    promised = {"config.toml", "evidence.json", "metrics.jsonl", "model.safetensors", "status.json", *REPORT}
+    assert {path.name for path in result.folder.iterdir()} == promised
     assert (result.folder / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
@@ -242,9 +236,9 @@ def test_curves_that_cannot_be_written_cost_no_run(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("server_app.report.draw", full)
+    monkeypatch.setattr("server_app.coordinator.write_report", full)
     folder = simulate(saddle_job(tmp_path), quiet=False).folder
-    assert f"{folder}/curves.png cannot be written" in capsys.readouterr().out.replace("\n", "")
+    assert f"{folder}: the report cannot be written (No space left on device)" in capsys.readouterr().out
     assert json.loads((folder / "status.json").read_text())["status"] == "complete"
 
 

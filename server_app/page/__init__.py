@@ -1,0 +1,31 @@
+"""A run's report: a page, a model card, and the reporting table that a journal asks for; made of its run folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_report(folder: str | Path) -> Path:
+    """Write ``report.html``, ``curves.png`` and ``.pdf``, ``model-card.md`` and ``tripod-ai.md`` into a run folder.
+
+    Returns
+    -------
+    Path
+        Of the page.
+
+    Raises
+    ------
+    RunError
+        When the folder holds no run that can be read.
+    OSError
+        When it cannot be written.
+    """
+    from server_app.page import cards, page
+    from server_app.page.content import Content
+
+    run = Content.read(folder)
+    cards.write(run)
+    return page.write(run)

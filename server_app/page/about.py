@@ -1,0 +1,59 @@
+"""``about.json`` in a run folder: who took part, what was trained, and with which versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from federation.fingerprint import fingerprint
+from keys import to_record
+from models.storage import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from datasets import Cohort, Facts
+    from federation import Site
+    from problems import Arrays
+
+FILE = "about.json"
+VERSION = 1
+PACKAGES = ("flwr", "torch", "torchvision", "numpy", "scikit-learn")
+TOLD = ("examples", "positives", "held-out", "missing", "class-counts", "notes")  # what a page shows of `Facts`
+
+
+def about(sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str) -> dict[str, Any]:
+    """Return the file's content.
+
+    ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's
+    vectors, by name; ``inputs`` shape, classes and the share of positives; ``versions`` those of Python and packages;
+    ``app`` the fingerprint of the sources; ``device`` where the coordinator computes.
+    """
+    told = {site.name: {key: value for key, value in to_record(facts).items() if key in TOLD and value not in ([], "")}
+            for site, facts in sites.items()}  # fmt: skip
+    inputs = {"shape": list(cohort.shape), "classes": cohort.classes, "prior": cohort.prior} if cohort.shape else {}
+    return {
+        "version": VERSION,
+        "sites": told,
+        "parameters": {name: len(vector) for name, vector in start.items()},
+        "inputs": inputs,
+        "device": device,
+        "app": fingerprint(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+    }
+
+
+def write(content: Mapping[str, Any], folder: Path) -> None:
+    """Write the file, as a whole."""
+    with replacing(folder / FILE) as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,140 @@
+"""What a run folder holds, read for its report; the run that made it may be of another machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from config import ConfigError, RunConfig, read_overrides
+from federation import RunError
+from keys import shown
+from keys.files import as_path, is_file, json_in, read_file, read_json, reason
+from problems import PROBLEMS
+from server_app.page import about
+from strategies import ALGORITHMS
+
+EVIDENCE = "evidence.json"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A run.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it is.
+    config : RunConfig
+        What was asked for.
+    status : dict
+        Of ``status.json``: "complete", "stopped" or "running", since when, and why.
+    about : dict
+        See `about.about`.
+    records : list of dict
+        The lines of ``metrics.jsonl``.
+    evidence : dict, optional
+        See `evidence.summary`; None where there is none.
+    """
+
+    folder: Path
+    config: RunConfig
+    status: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    records: list[Row] = field(default_factory=list)
+    evidence: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, name: str | Path) -> Content:
+        """Read a run folder.
+
+        Raises
+        ------
+        RunError
+            Naming the file that is missing, damaged or of another version.
+        """
+        try:
+            folder = as_path(name)
+            if not is_file(folder / "config.toml"):
+                raise RunError(f"{shown(str(name))} is no run folder, in which there would be a config.toml")
+        except OSError as error:
+            raise RunError(f"{shown(str(name))} cannot be read ({reason(error)})") from None
+        try:
+            config = RunConfig.parse(read_overrides([str(folder / "config.toml")]))
+        except ConfigError as error:
+            again = "the run is of another version, or the file was changed: run it anew"
+            raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None
+        parts = {file: _part(folder / file) for file in ("status.json", about.FILE, EVIDENCE)}
+        for file, version in ((about.FILE, about.VERSION), (EVIDENCE, 1)):
+            if parts[file] and parts[file].get("version") != version:
+                found = shown(parts[file].get("version"))
+                raise RunError(f"{folder / file} is of version {found}, and this app reads {version}: run it anew")
+        return cls(folder, config, parts["status.json"], parts[about.FILE], _lines(folder), parts[EVIDENCE] or None)
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        needs_data = PROBLEMS[self.config.problem].needs_data
+        data = f" on {self.config.dataset}" if needs_data else ""
+        return f"{self.config.algorithm}, {self.config.problem}{data}"
+
+    @property
+    def personalised(self) -> bool:
+        """Whether each site has a model of its own."""
+        return ALGORITHMS[self.config.algorithm].personalised
+
+    @cached_property
+    def last(self) -> Row:
+        """The last round that the sites evaluated; empty where none was."""
+        return next((record for record in reversed(self.records) if "sites" in record), {})
+
+    @cached_property
+    def sites(self) -> list[Row]:
+        """A row for each site: what it told before the run, what it did, and how the last model does there."""
+        known = dict(self.about.get("sites", {}))
+        known |= {name: {} for name in self.last.get("sites", {}) if name not in known}
+        rounds: dict[str, int] = {}
+        gradients: dict[str, float] = {}
+        for record in self.records:
+            for name, count in record.get("site-gradients", {}).items():
+                rounds[name] = rounds.get(name, 0) + 1
+                gradients[name] = gradients.get(name, 0.0) + count
+        judged = (self.evidence or {}).get("sites", {})
+        return [
+            {"name": name, **told, "rounds": rounds.get(name, 0), "gradients": gradients.get(name, 0.0),
+             "metrics": self.last.get("sites", {}).get(name, {}), "evidence": judged.get(name)}
+            for name, told in known.items()
+        ]  # fmt: skip
+
+    @cached_property
+    def cost(self) -> dict[str, float]:
+        """What the whole run took: rounds, bytes both ways, gradients, samples, seconds."""
+        kinds = ("bytes-down", "bytes-up", "gradients", "samples", "seconds", "seconds-waiting")
+        totals = {kind: math.fsum(record.get(kind) or 0.0 for record in self.records) for kind in kinds}
+        return {"rounds": float(len(self.records))} | totals
+
+
+def _part(path: Path) -> dict[str, Any]:
+    """Read one of the JSON files, which an earlier or unfinished run may lack."""
+    try:
+        found = read_json(path) if is_file(path) else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{path} is damaged (no JSON object): run it anew")
+    return found
+
+
+def _lines(folder: Path) -> list[Row]:
+    path = folder / "metrics.jsonl"
+    try:
+        lines = read_file(path).splitlines() if is_file(path) else []
+        records = [json_in(line) for line in lines]
+        if not all(isinstance(record, dict) and isinstance(record.get("round"), int) for record in records):
+            raise ValueError("a line is no round's")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
+    return records

@@ -1,0 +1,261 @@
+"""``report.html``: one file, without a network, of all that a run folder says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from config import RunConfig
+from models.storage import replacing
+from problems import PROBLEMS
+from problems.metrics import HEADLINE, METRICS, shown
+from server_app.console import volume
+from server_app.page import figures
+from server_app.page.content import Content
+from server_app.page.figures import estimate
+from server_app.page.template import PAGE, STYLE
+from strategies import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+FILE = "report.html"
+Rows = list[list[str]]
+
+
+def write(run: Content) -> Path:
+    """Write the page, and its curves as files of their own; returns the page's path."""
+    path = run.folder / FILE
+    with replacing(path) as file:
+        file.write(html(run).encode())
+    if run.records:
+        figures.save(drawings(run)["curves"], run.folder / "curves")
+    return path
+
+
+def html(run: Content) -> str:
+    """Return the page."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    pictures = {name: Markup(figures.as_svg(draw)) for name, draw in drawings(run).items()}
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(PAGE)
+    heads, rows = _site_table(run)
+    return page.render(
+        run=run,
+        style=Markup(STYLE),
+        pictures=pictures,
+        numbers=list(_numbers(run)),
+        notes=(run.evidence or {}).get("notes", []),
+        data=_data(run),
+        site_heads=heads,
+        site_rows=rows,
+        site_note=_site_note(run),
+        costs=_costs(run),
+        left=list(_left(run)),
+        **_settings(run.config),
+        versions=[[name, number] for name, number in _versions(run).items()],
+        **_judged(run),
+    )
+
+
+def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
+    """Return what can be drawn of a run, by name."""
+    found: dict[str, Callable[[], Figure]] = {}
+    if run.records:
+        found["curves"] = lambda: figures.curves(run.records, personalised=run.personalised)
+    if evidence := run.evidence:
+        found["calibration"] = lambda: figures.calibration(evidence)
+        if evidence["sites"]:
+            found["forest"] = lambda: figures.forest(evidence)
+        if evidence["pooled"] or evidence["common-test-set"]:
+            found["roc"] = lambda: figures.roc(evidence)
+            found["precision-recall"] = lambda: figures.precision_recall(evidence)
+            found["net-benefit"] = lambda: figures.net_benefit(evidence)
+    return found
+
+
+# ---------------------------------------------------------------------- what was reached
+
+
+def _numbers(run: Content) -> Iterator[tuple[str, str, str]]:
+    """Yield the numbers at the top: a label, the value, what it is of."""
+    evidence = run.evidence
+    for key, label in (("pooled", "AUROC, all sites pooled"), ("common-test-set", "AUROC, common test set")):
+        if evidence and (one := evidence[key]):
+            yield label, *_halves(one["auroc"], f"{one['positives']:,} positive of {one['n']:,}")
+    if evidence and evidence["within-sites"]["sites"]:
+        within = evidence["within-sites"]
+        yield "AUROC within sites", *_halves(within["auroc"], f"mean of {within['sites']} sites with both classes")
+    if evidence and (one := evidence["pooled"]):
+        yield "Average precision", *_halves(one["auprc"], f"chance: {one['positives'] / one['n']:.2f}")
+    if not evidence and run.last:
+        over = "mean over sites" if run.personalised else "the line of the last round"
+        for name in HEADLINE:
+            if run.last.get(name) is not None:
+                yield METRICS[name].label, shown(run.last[name]), over
+    yield "Rounds", f"{len(run.records):,} of {run.config.rounds:,}", f"{len(run.sites)} sites"
+    yield "Moved", volume(run.cost["bytes-up"] + run.cost["bytes-down"]), f"{run.cost['seconds']:,.0f} s"
+
+
+def _halves(found: Mapping[str, Any], of: str) -> tuple[str, str]:
+    value, _, ends = estimate(found).partition(" (")
+    return value, f"{ends.removesuffix(')')}; {of}" if ends else of
+
+
+def _judged(run: Content) -> dict[str, Any]:
+    """Return what the page says of the evidence."""
+    evidence = run.evidence
+    if not evidence:
+        return {"evidence": None}
+    together = [(label, one) for label, one, _ in figures.together(evidence)]
+    every = together + ([] if together else list(evidence["sites"].items()))
+    points = [
+        [f"{label}: {point['told']} at {point['fixed']} {point['at']:.2f}", f"{point['reached']:.3f}",
+         estimate(point), shown(point["threshold"])]
+        for label, one in together for point in one["points"] if point["value"] is not None
+    ]  # fmt: skip
+    rows = [[label, f"{one['n']:,}", estimate(one["calibration"]["intercept"]), estimate(one["calibration"]["slope"]),
+             shown(one["calibration"]["brier"]), shown(one["calibration"]["ece"])] for label, one in every]  # fmt: skip
+    groups = [[f"{column}: {name}", f"{one['n']:,}", f"{one['positives']:,}", str(one["sites"]), estimate(one["auroc"])]
+              for column, found in evidence["subgroups"].items() for name, one in found.items()]  # fmt: skip
+    return {
+        "evidence": evidence,
+        "points": points,
+        "point_heads": ["operating point", "reached", "value (95 % interval)", "threshold of the score"],
+        "probabilities": _probabilities(evidence["probabilities"]),
+        "calibration_rows": rows,
+        "calibration_heads": ["", "samples", "intercept", "slope", "Brier score", "calibration error (ECE)"],
+        "subgroups": groups,
+    }
+
+
+def _probabilities(said: Mapping[str, Any]) -> str:
+    if said["by"] == "none":
+        return "The model's scores are log-odds, so they are probabilities as they stand."
+    how = "Training for the area under a curve ranks patients and yields no probabilities. A Platt map, p = 1 / "
+    how += "(1 + exp(-(a + b s))), was fitted to the scores s of held-out patients"
+    if said["intercept"] is not None:
+        how += f" (a = {said['intercept']:.3g}, b = {said['slope']:.3g})"
+    return how + {
+        "other-sites": "; each site is assessed with the map that was fitted at all others.",
+        "same-patients": "; it is assessed on the patients that it was fitted on, which is optimistic.",
+    }.get(said["assessed-on"], ".")
+
+
+# ---------------------------------------------------------------------- whose data
+
+
+def _data(run: Content) -> str:
+    told, inputs = run.about.get("sites", {}), run.about.get("inputs", {})
+    if not PROBLEMS[run.config.problem].needs_data:
+        return f"{len(run.sites)} sites; the problem is in closed form and needs no patients."
+    if not inputs:
+        return f"{len(run.sites)} sites; the run ended before they had told of their data."
+    train = sum(site.get("examples") or 0 for site in told.values())
+    held_out = sum(site.get("held-out") or 0 for site in told.values())
+    shape = inputs["shape"]
+    form = f"{shape[0]} features" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
+    share = (
+        "" if PROBLEMS[run.config.problem].multiclass else f", {inputs['prior']:.1%} positive as the sites are weighted"
+    )
+    return (
+        f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
+        f"{inputs['classes']} classes{share}."
+    )
+
+
+def _site_table(run: Content) -> tuple[list[str], Rows]:
+    """Return the heads and rows of the table of sites."""
+    judged = any(site["evidence"] for site in run.sites)
+    names = [name for name in HEADLINE if any(site["metrics"].get(name) is not None for site in run.sites)]
+    counted = {"examples": "train", "positives": "positive", "held-out": "held out", "missing": "missing values"}
+    counted = {key: label for key, label in counted.items() if any(site.get(key) for site in run.sites)}
+    heads = [
+        "site",
+        *counted.values(),
+        "rounds",
+        "gradients",
+        *["AUROC (95 % interval)", "AP (95 % interval)"] * judged,
+    ]
+    heads += [METRICS[name].label for name in names if not (judged and name in ("auroc", "auprc"))]
+    rows = []
+    for site in run.sites:
+        row = [site["name"], *(f"{site[key]:,}" if site.get(key) is not None else "-" for key in counted)]
+        row += [f"{site['rounds']:,}", f"{site['gradients']:,.0f}"]
+        if judged:
+            one = site["evidence"]
+            row += [estimate(one["auroc"]), estimate(one["auprc"])] if one else ["-", "-"]
+        row += [shown(site["metrics"].get(name)) for name in names if not (judged and name in ("auroc", "auprc"))]
+        rows.append(row)
+    return heads, rows
+
+
+def _site_note(run: Content) -> str:
+    notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", [])]
+    told = "Each site's own model, on its own held-out samples." if run.personalised else ""
+    return " ".join([told or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
+
+
+# ---------------------------------------------------------------------- what it took
+
+
+def _costs(run: Content) -> Rows:
+    cost, rounds = run.cost, max(1.0, run.cost["rounds"])
+    rows = [["rounds", f"{cost['rounds']:,.0f}", ""]]
+    for key, label in (("bytes-down", "sent to sites"), ("bytes-up", "sent by sites")):
+        rows.append([label, volume(cost[key]), volume(cost[key] / rounds)])
+    for key, label in (("gradients", "mini-batch gradients"), ("samples", "gradients of single samples")):
+        rows.append([label, f"{cost[key]:,.0f}", f"{cost[key] / rounds:,.0f}"])
+    for key, label in (("seconds", "seconds"), ("seconds-waiting", "of these waiting for sites")):
+        rows.append([label, f"{cost[key]:,.1f}", f"{cost[key] / rounds:,.2f}"])
+    return rows
+
+
+def _left(run: Content) -> Iterator[list[str]]:
+    """Yield what leaves a site, and when."""
+    algorithm, needs_data = ALGORITHMS[run.config.algorithm], PROBLEMS[run.config.problem].needs_data
+    lengths = ", ".join(f"{name} has {length:,} numbers" for name, length in run.about.get("parameters", {}).items())
+    answers = sum(site["rounds"] for site in run.sites)
+    mean = f" {volume(run.cost['bytes-up'] / answers)} in a round on average." if answers else ""
+    if needs_data:
+        yield ["before the run", "counts, shape, a hash of the column names" + (
+            ", and for each feature count, sum and sum of squares over the training samples"
+            if run.config.standardise else "")]  # fmt: skip
+    yield ["in every round", f"{algorithm.card.sends} ({lengths}).{mean} Numbers of gradients and samples, seconds."]
+    judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
+    if judged:
+        every = run.config.evaluate_every
+        when = f"every {every} rounds and at the end" if every else "at the end"
+        yield [f"evaluations, {when}", ", ".join(METRICS[name].label for name in judged) + "; histograms of scores"]
+    if run.evidence:
+        yield [
+            "at the end",
+            "quantiles and counts of held-out scores on a common grid, from which the intervals follow",
+        ]
+    if algorithm.card.remembers:
+        yield ["nothing of", f"what stays at the site between rounds: {algorithm.card.remembers}"]
+
+
+def _settings(config: RunConfig) -> dict[str, Rows]:
+    """Return the keys that were changed, with value and default, and those that were not."""
+    written = config.written()
+    usual = RunConfig.parse({"algorithm": config.algorithm, "problem": config.problem}).written()
+    changed = [[key, _said(value), _said(usual[key])] for key, value in written.items() if usual[key] != value]
+    return {"changed": changed, "usual": [[key, _said(value)] for key, value in written.items() if usual[key] == value]}
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
+def _versions(run: Content) -> dict[str, str]:
+    about, found = run.about, dict[str, str]()
+    if "app" in about:
+        found["edelweiss (fingerprint of the sources)"] = about["app"]
+    found |= about.get("versions", {})
+    return found | ({"device": about["device"]} if "device" in about else {})

@@ -1,0 +1,122 @@
+"""The page of a report, in Jinja's language; it refers to nothing outside itself."""
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1a1c20; --soft: #5c626b; --line: #d9dce1; --paper: #ffffff; --tint: #f4f6f8; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e8eb; --soft: #9aa1ab; --line: #3a3f46; --paper: #16181c; --tint: #1e2126; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 70rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
+       font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0; }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--line); }
+p, li { max-width: 46rem; } small, .soft, figcaption { color: var(--soft); } figcaption { font-size: .85rem; }
+figure { margin: 0 0 1rem; } figure svg { width: 100%; height: auto; display: block; }
+figure.narrow { max-width: 40rem; } .columns { columns: 24rem; column-gap: 2rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; align-items: start; }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(12rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+.numbers div { background: var(--tint); padding: .6rem .8rem; border-radius: .4rem; }
+.numbers b { display: block; font-size: 1.25rem; font-weight: 600; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th { color: var(--soft); font-weight: 600; } .number { text-align: right; white-space: nowrap; }
+.stopped { color: #b3261e; font-weight: 600; } code { font-size: .9em; }
+@media print { body { max-width: none; padding: 0; font-size: 11px; } h2 { break-after: avoid; }
+               figure, tr { break-inside: avoid; } details:not([open]) > *:not(summary) { display: block; } }
+"""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ run.title }}</title>
+<style>{{ style }}</style>
+</head>
+<body>
+{% macro table(heads, rows) %}
+<div class="wide"><table><thead><tr>
+{% for head in heads %}<th{% if not loop.first %} class="number"{% endif %}>{{ head }}</th>{% endfor %}
+</tr></thead><tbody>
+{% for row in rows %}<tr>
+{%- for cell in row %}<td{% if not loop.first %} class="number"{% endif %}>{{ cell }}</td>{% endfor -%}
+</tr>
+{% endfor %}</tbody></table></div>
+{% endmacro %}
+{% macro picture(name, caption, kind="") %}
+{% if name in pictures %}<figure class="{{ kind }}">{{ pictures[name] }}
+<figcaption>{{ caption }}</figcaption></figure>{% endif %}
+{% endmacro %}
+<header>
+<h1>{{ run.title }}</h1>
+<p class="soft">{{ run.folder.name }} &middot;
+<span{% if run.status.status | default("") != "complete" %} class="stopped"{% endif %}>
+{{ run.status.status | default("unfinished") }}</span> since {{ run.status.since | default("-") }}
+{% if run.status.reason is defined %}<br>{{ run.status.reason }}{% endif %}</p>
+</header>
+
+<section><h2>In short</h2>
+<div class="numbers">{% for label, value, small in numbers %}
+<div>{{ label }}<b>{{ value }}</b><small>{{ small }}</small></div>{% endfor %}
+</div>
+{% for note in notes %}<p>{{ note }}</p>{% endfor %}
+</section>
+
+<section><h2>Whose data</h2>
+<p>{{ data }}</p>
+{{ table(site_heads, site_rows) }}
+<p class="soft">{{ site_note }}</p>
+</section>
+
+<section><h2>Training</h2>
+{{ picture("curves", "The model after each round, on samples that no site trained on.") }}
+</section>
+
+{% if evidence %}
+<section><h2>Telling positives from negatives</h2>
+<div class="pair">
+{{ picture("roc", "Receiver operating characteristic. Band: 95 % of bootstrap replicates over patients.") }}
+{{ picture("precision-recall", "Precision and recall. Dotted: the share of positives, which chance reaches.") }}
+</div>
+{{ picture("forest", "AUROC of the final model, with 95 % intervals.", "narrow") }}
+{% if points %}{{ table(point_heads, points) }}{% endif %}
+</section>
+
+<section><h2>Are the probabilities right?</h2>
+<p>{{ probabilities }}</p>
+<div class="pair">
+{{ picture("calibration", "Reliability: groups of patients by predicted probability. Bars: 95 % intervals.") }}
+{{ picture("net-benefit", "Decision curve: what treating by the model is worth, in true positives per patient.") }}
+</div>
+{{ table(calibration_heads, calibration_rows) }}
+</section>
+
+{% if subgroups %}<section><h2>Subgroups</h2>
+<p class="soft">AUROC within sites, weighted by their pairs of patients. Groups that are too small are not told.</p>
+{{ table(["group", "samples", "positive", "sites", "AUROC"], subgroups) }}</section>{% endif %}
+{% endif %}
+
+<section><h2>What it cost</h2>
+{{ table(["", "whole run", "a round"], costs) }}
+</section>
+
+<section><h2>What left each site</h2>
+{{ table(["when", "what"], left) | replace('class="number"', "") }}
+<p class="soft">No sample, identifier or path leaves a site. Each site's own audit log lists every message:
+<code>python -m client_app audit</code>.</p>
+</section>
+
+<section><h2>Settings</h2>
+<p class="soft">Every key of the run. <code>config.toml</code> in the run folder starts it again:
+<code>python -m server_app --run-config {{ run.folder.name }}/config.toml</code></p>
+{{ table(["changed", "value", "default"], changed) }}
+<details><summary class="soft">{{ usual | length }} keys at their defaults</summary>
+<div class="columns">{% for key, value in usual %}<code>{{ key }} = {{ value }}</code><br>{% endfor %}</div></details>
+</section>
+
+<section><h2>Versions</h2>
+{{ table(["package", "version"], versions) }}
+</section>
+</body>
+</html>
+"""

@@ -1,0 +1,156 @@
+"""report.html, model-card.md and tripod-ai.md: complete, true to the run's files, alone on a disk without network."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from config import RunConfig
+from federation import RunError
+from server_app import simulate
+from server_app.page import write_report
+from server_app.page.cards import ITEMS, UNKNOWN
+from server_app.page.content import Content
+from server_app.page.page import html
+from tests.server_app.sites import job, run_at, saddle_job, site_job, table, write_table
+
+FETCHES = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
+
+
+class Page(HTMLParser):
+    """What a browser would fetch or run, and the text of cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.said = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [str(value) for name, value in attrs if name in FETCHES]
+
+    def handle_data(self, data: str) -> None:
+        self.said += f" {data.strip()}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's, over real patients."""
+    return simulate(job(tmp_path_factory.mktemp("run"), problem="auc", sites=3)).folder
+
+
+def test_the_page_needs_nothing_but_itself(folder: Path) -> None:
+    text = write_report(folder).read_text()
+    page = Page(text)
+    assert not [target for target in page.fetched if not target.startswith("#")]
+    assert not {"script", "link", "iframe", "img", "object", "base"} & {*page.tags}
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert page.tags.count("svg") >= 1
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert "#010203" not in text, "axes have the colour of the page's text"
+
+
+def test_it_says_all_that_the_run_folder_does(folder: Path) -> None:
+    run = Content.read(folder)
+    said = Page(html(run)).said
+    for key, value in RunConfig.parse({"problem": "auc"}).written().items():
+        assert re.search(rf"\b{re.escape(key)}\b", said), (key, value)
+    about = json.loads((folder / "about.json").read_text())
+    assert len(about["sites"]) == 3
+    for name, told in about["sites"].items():
+        row = said[said.index(f" {name} ") :]
+        assert re.match(rf"\W+{name}\W+{told['examples']}\W+{told['positives']}\W+{told['held-out']}\b", row), row[:99]
+    for package, version in about["versions"].items():
+        assert re.search(rf"{package}\s+{re.escape(version)}", said)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert f"{sum(line['gradients'] for line in lines):,.0f}" in said
+    assert f"{len(lines)} of {len(lines)}" in said
+    assert "control variates cx, cy" in said, "what left each site"
+
+
+def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
+    name = "a<img src=x>&'b'"
+    nodes = [
+        {"site": f"{name}{k}", "data-dir": str(write_table(tmp_path / f"s{k}", *table(60, seed=k)))} for k in range(2)
+    ]
+    folder = run_at(RunConfig.parse(site_job(tmp_path, sites=2).written()), nodes).folder
+    page = Page(write_report(folder).read_text())
+    assert "img" not in page.tags
+    assert f"{name}0" in page.said
+
+
+@pytest.mark.parametrize("algorithm", ["ditto", "codasca"])
+def test_a_run_without_patients_or_with_a_model_for_each_site_has_one(tmp_path: Path, algorithm: str) -> None:
+    folder = simulate(saddle_job(tmp_path, algorithm=algorithm) | {"run-name": "it"}).folder
+    said = Page(write_report(folder).read_text()).said
+    assert "needs no patients" in said
+    assert (folder / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert ("mean over sites" in said) == (algorithm == "ditto")
+
+
+def test_a_stopped_run_says_so(tmp_path: Path) -> None:
+    folder = simulate(saddle_job(tmp_path)).folder
+    (folder / "status.json").write_text('{"status": "stopped", "since": "now", "run": "x", "reason": "a <fire>"}')
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    said = Page(write_report(folder).read_text()).said
+    assert "a <fire>" in said
+    assert "2 of 4" in said
+    assert "did not end as planned" in (folder / "model-card.md").read_text()
+
+
+def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -> None:
+    write_report(folder)
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+) \|$", (folder / "tripod-ai.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 28))
+    assert tuple(item for _, item, _ in rows) == ITEMS
+    known = {int(number): text for number, _, text in rows}
+    assert known[1] == known[17] == known[19] == UNKNOWN
+    told = json.loads((folder / "about.json").read_text())["sites"]
+    for name, site in told.items():
+        assert f"{name}: {site['examples']} to train on, {site['positives']} of them positive" in known[10]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("about.json", '{"version": 7}', "is of version 7, and this app reads 1"),
+        ("about.json", "[]", "no JSON object"),
+        ("about.json", "{", "about.json is damaged"),
+        ("metrics.jsonl", '{"round": 1}\n{"rou', "metrics.jsonl is damaged"),
+        ("metrics.jsonl", "3\n", "a line is no round's"),
+        ("config.toml", "algorithm = 'codaska'\n", "another version, or the file was changed"),
+        ("status.json", "\x00", "status.json is damaged"),
+    ],
+)
+def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, content: str, said: str) -> None:
+    folder = simulate(saddle_job(tmp_path, rounds=1)).folder
+    (folder / file).write_text(content)
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(RunError, match=re.escape(said)) as caught:
+        write_report(folder)
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_long_run_of_many_sites_fits_into_five_megabytes(tmp_path: Path) -> None:
+    folder = simulate(saddle_job(tmp_path, rounds=1)).folder
+    line = json.loads((folder / "metrics.jsonl").read_text())
+    site = next(iter(line["sites"].values()))
+    names = [f"hospital-{k}" for k in range(128)]
+    lines = [
+        line | {"round": r, "sites": {name: {key: value * (1 + k / r) for key, value in site.items()}
+                                      for k, name in enumerate(names)}, "site-gradients": dict.fromkeys(names, 20.0)}
+        for r in range(1, 501)
+    ]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert write_report(folder).stat().st_size < 5e6
