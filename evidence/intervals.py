@@ -8,6 +8,8 @@ from typing import Any
 LEVEL = 0.95
 Z = 1.959963984540054  # the normal quantile at 1 - (1 - LEVEL) / 2
 
+FEW = 10  # of a class: from fewer, DeLong's variance is too often too small (tests/evidence/test_delong.py)
+
 Estimate = dict[str, Any]
 """``value``, ``low``, ``high``, and ``by``: the method of the interval. NaN where it is not defined."""
 
@@ -36,8 +38,8 @@ def of_auroc(value: float, variance: float, positives: float, negatives: float) 
     """Return an AUROC with its interval.
 
     On the logit scale, where it stays within 0 and 1 and covers better near 1 (Pepe, The Statistical Evaluation of
-    Medical Tests, 2003, eq. 5.9), by DeLong's variance. That is zero where the ranking is perfect, and undefined for
-    one patient of a class; there the interval is Newcombe's.
+    Medical Tests, 2003, eq. 5.9), by DeLong's variance. Where a class has fewer than `FEW` patients, or the ranking is
+    perfect, which has a variance of zero, the interval is Newcombe's.
 
     Parameters
     ----------
@@ -48,10 +50,18 @@ def of_auroc(value: float, variance: float, positives: float, negatives: float) 
     """
     if math.isnan(value):
         return estimate(math.nan)
-    if not (variance > 0 and 0 < value < 1):
+    if not (variance > 0 and 0 < value < 1 and min(positives, negatives) >= FEW):
         return estimate(value, *newcombe(value, positives, negatives), "Newcombe")
     middle, margin = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
     return estimate(value, _expit(middle - margin), _expit(middle + margin), "DeLong")
+
+
+def spread(value: float, variance: float, positives: float, negatives: float) -> float:
+    """Return the variance for a mean of AUROCs: DeLong's, or that of a normal interval as wide as Newcombe's."""
+    if variance > 0 and min(positives, negatives) >= FEW:
+        return variance
+    low, high = newcombe(value, positives, negatives)
+    return ((high - low) / (2 * Z)) ** 2
 
 
 def newcombe(value: float, positives: float, negatives: float) -> tuple[float, float]:
@@ -63,8 +73,8 @@ def newcombe(value: float, positives: float, negatives: float) -> tuple[float, f
     size = (positives + negatives) / 2 - 1
 
     def away(a: float) -> float:
-        spread = 1 + size * ((1 - a) / (2 - a) + a / (1 + a))
-        return abs(value - a) - Z * math.sqrt(a * (1 - a) * spread / (positives * negatives))
+        pairs = 1 + size * ((1 - a) / (2 - a) + a / (1 + a))
+        return abs(value - a) - Z * math.sqrt(a * (1 - a) * pairs / (positives * negatives))
 
     def end(outer: float) -> float:
         if abs(value - outer) < 1e-12:

@@ -60,7 +60,7 @@ from evidence import calibration, curves, delong
 from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
 from evidence.grid import Counts
-from evidence.intervals import LEVEL, Estimate, Z, newcombe, normal, of_auroc
+from evidence.intervals import LEVEL, Estimate, normal, of_auroc, spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -234,17 +234,12 @@ def _within(sites: Sequence[Site]) -> dict[str, Any]:
 
 
 def _mean(own: Sequence[tuple[delong.Auroc, float, float]], weights: Floats) -> Estimate:
-    """Return the weighted mean of AUROCs, each with its positives and negatives.
-
-    Where DeLong's variance is zero or not defined, it is that of a normal interval as wide as Newcombe's.
-    """
+    """Return the weighted mean of AUROCs, each with its positives and negatives."""
     if not len(own):
         return normal(math.nan, math.nan, "")
-    shares, variance = weights / weights.sum(), 0.0
-    for share, (auroc, positives, negatives) in zip(shares, own, strict=True):
-        low, high = newcombe(auroc.value, positives, negatives)
-        variance += share**2 * (auroc.variance if auroc.variance > 0 else ((high - low) / (2 * Z)) ** 2)
-    found = normal(float(shares @ [auroc.value for auroc, *_ in own]), variance, "DeLong")
+    shares = weights / weights.sum()
+    variances = [spread(auroc.value, auroc.variance, positives, negatives) for auroc, positives, negatives in own]
+    found = normal(float(shares @ [auroc.value for auroc, *_ in own]), float(shares**2 @ variances), "DeLong, Newcombe")
     return found | {end: min(1.0, max(0.0, found[end])) for end in ("low", "high")}
 
 

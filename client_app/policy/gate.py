@@ -276,6 +276,9 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     reports = ", ".join(METRICS[name].label for name in problem.reports)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
+    if site.gives_evidence:
+        more = "where scores of each class can be cut, and counts between cuts that the run chooses"
+        shown["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
     if facts.notes:
         shown["does otherwise"] = "; ".join(facts.notes)
     return shown

@@ -90,18 +90,19 @@ def test_the_covariance_of_two_models_on_the_same_patients() -> None:
     assert covariance(*centred, labels, np.arange(150)) == pytest.approx(wanted[0, 1], rel=1e-9)
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
-    # Two normal distributions, one apart: AUROC = Φ(1/√2).
-    rng, truth, covered, naive = np.random.default_rng(7), 0.5 * (1 + math.erf(0.5)), 0, 0
+@pytest.mark.parametrize(("p", "n", "by"), [(12, 60, "DeLong"), (3, 40, "Newcombe")])
+def test_an_interval_covers_the_truth_as_often_as_it_says(p: int, n: int, by: str) -> None:
+    # Two normal distributions, half a standard deviation apart: AUROC = Φ(0.5/√2).
+    rng, truth, covered, by_delong = np.random.default_rng(7), 0.5 * (1 + math.erf(0.25)), 0, 0
     for _ in range(1000):
-        p, n = 12, 60
-        scores, labels = np.append(rng.normal(1, 1, p), rng.normal(0, 1, n)), np.repeat([1.0, 0.0], [p, n])
+        scores, labels = np.append(rng.normal(0.5, 1, p), rng.normal(0, 1, n)), np.repeat([1.0, 0.0], [p, n])
         found = exact(scores, labels)
         ends = of_auroc(found.value, found.variance, p, n)
+        assert ends["by"] == by
         covered += ends["low"] <= truth <= ends["high"]
-        naive += abs(found.value - truth) <= Z * math.sqrt(found.variance / 2)
-    assert 0.93 <= covered / 1000 <= 0.975
-    assert naive / 1000 < 0.9, "half of the variance would show"
+        by_delong += abs(found.value - truth) <= Z * math.sqrt(found.variance)
+    assert 0.935 <= covered / 1000 <= 0.975
+    assert by == "DeLong" or by_delong / 1000 < 0.9, "for few patients it would be too narrow"
 
 
 def test_a_perfect_ranking_of_few_is_not_certain() -> None:
