@@ -82,7 +82,7 @@ class StudyFile(_Table):
                 found.append(f"columns.{name}.bands = {list(column.bands)}: must be ascending numbers, of no category")
         for name in self.subgroups:
             if name not in self.columns:
-                found.append(unknown("subgroups: feature", name, list(self.columns)))
+                found.append(f"subgroups: {unknown('feature', name, list(self.columns))}")
             elif not (self.columns[name].codes or self.columns[name].bands):
                 found.append(f"subgroups: {name!r} has neither codes nor bands: give it bands, as in bands = [50, 65]")
         if any(separator in self.file for separator in "/\\"):

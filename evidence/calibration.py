@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evidence.grid import Counts
 from evidence.intervals import normal, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from evidence.grid import Counts
     from evidence.sums import Floats
 
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
@@ -108,29 +108,29 @@ def _separates(scores: Floats, positives: Floats, negatives: Floats) -> bool:
     return scores.min() < scores.max() and bool(one.min() >= other.max() or other.min() >= one.max())
 
 
-def platt(sites: Sequence[Counts]) -> Fit:
+def platt(counts: Counts) -> Fit:
     """Fit the map from scores to probabilities of Platt, Advances in Large Margin Classifiers (1999), section 2.2.
 
     His targets, (p + 1) / (p + 2) for positives and 1 / (n + 2) for negatives, keep it finite where scores separate
     the classes.
     """
-    positives = np.concatenate([one.positives for one in sites])
-    negatives = np.concatenate([one.negatives for one in sites])
-    scores, p, n = np.concatenate([one.centres() for one in sites]), positives.sum(), negatives.sum()
-    high, low = (p + 1) / (p + 2), 1 / (n + 2)
+    some = counts.every > 0
+    positives, negatives, scores = counts.positives[some], counts.negatives[some], counts.centres()[some]
+    high, low = (positives.sum() + 1) / (positives.sum() + 2), 1 / (negatives.sum() + 2)
     return logistic(scores, high * positives + low * negatives, (1 - high) * positives + (1 - low) * negatives)
 
 
 def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
-    """Return for each site the map fitted at all others; None where some site's others lack a class.
+    """Return for each site on a grid the map fitted at all others; None where some site's others lack a class.
 
     To fit and to assess on the same patients is optimistic. This is the internal-external cross-validation of
     Steyerberg and Harrell, J Clin Epidemiol 69 (2016): it asks whether the map holds at a hospital that had no part.
     """
-    both = [np.array([one.positives.sum(), one.negatives.sum()]) for one in sites]
-    if len(sites) < 2 or any((np.sum(both, axis=0) - own <= 0).any() for own in both):
+    total = Counts.total(sites)
+    others = [total.without(own) for own in sites]
+    if len(sites) < 2 or not all(one.positives.any() and one.negatives.any() for one in others):
         return None
-    return [platt([one for place, one in enumerate(sites) if place != left_out]) for left_out in range(len(sites))]
+    return [platt(one) for one in others]
 
 
 def assessment(log_odds: Floats, positives: Floats, negatives: Floats) -> dict[str, Any]:

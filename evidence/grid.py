@@ -109,6 +109,11 @@ class Counts:
         positives, negatives = (np.sum([getattr(one, kind) for one in sites], axis=0) for kind in CLASSES)
         return cls(positives, negatives, np.sum([one.sums for one in sites], axis=0))
 
+    def without(self, others: Counts) -> Counts:
+        """Take away what was counted on the same grid, and is among this."""
+        left = [getattr(self, kind) - getattr(others, kind) for kind in (*CLASSES, "sums")]
+        return Counts(left[0], left[1], np.where(left[0] + left[1] > 0, left[2], 0.0))
+
     @property
     def every(self) -> Floats:
         """Samples of both classes in each bin."""

@@ -138,7 +138,7 @@ def summary(
     """
     every, counts = list(sites.values()), [site.counts for site in sites.values()]
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
-    whole = AS_THEY_ARE if log_odds else platt(counts) if common and counts else None
+    whole = AS_THEY_ARE if log_odds else platt(Counts.total(counts)) if common and counts else None
     design = [site.design for site in every]
     found: dict[str, Any] = {"version": VERSION, "level": LEVEL, "model": "common" if common else "own"}
     found["probabilities"] = {
@@ -162,7 +162,7 @@ def summary(
     }
     if test is not None:
         patients = Replicates.of_site(test.counts, random)
-        fit = whole or platt([test.counts])
+        fit = whole or platt(test.counts)
         one = _evaluation([test], [fit], test.auroc or _own(test), [1.0], patients.average_precision())
         found["common-test-set"] = _banded(one, patients)
     found["within-sites"] = _within(every)
@@ -178,9 +178,9 @@ def _fits(counts: Sequence[Counts], *, common: bool, log_odds: bool) -> tuple[li
     if log_odds:
         return [AS_THEY_ARE] * len(counts), "held-out"
     if not common:
-        return [platt([own]) for own in counts], "same-patients"
+        return [platt(own) for own in counts], "same-patients"
     others = platt_of_the_others(counts)
-    return (others, "other-sites") if others else ([platt(counts)] * len(counts), "same-patients")
+    return (others, "other-sites") if others else ([platt(Counts.total(counts))] * len(counts), "same-patients")
 
 
 def _own(site: Site) -> delong.Auroc:

@@ -138,10 +138,16 @@ class Told:
                 wrong.append(f"{key} has {len(values)} entries, of {count} samples")
         if all(cuts.values()) and math.isnan(record["auroc"]):
             wrong.append("auroc = nan: it has samples of both classes")
+        for key in ("auroc", "other-auroc"):
+            if positives in (0, n) and not math.isnan(record[key]):
+                wrong.append(f"{key} = {record[key]}: it has samples of one class")
         if len({len(record[f"group-{key}"]) for key in COLUMNS}) > 1:
             wrong.append("the columns of its subgroups have not the same length")
         elif any(p > all_ or all_ > n for p, all_ in zip(record["group-positives"], record["group-n"], strict=True)):
             wrong.append(f"a subgroup has more positives than samples, or more samples than the site: {n}")
+        for p, all_, auroc in zip(*(record[f"group-{key}"] for key in ("positives", "n", "auroc")), strict=False):
+            if p in (0, all_) and not math.isnan(auroc):
+                wrong.append(f"the AUROC of a subgroup of one class is {auroc}")
         return wrong
 
 

@@ -53,11 +53,11 @@ def _enough(labels: Floats, policy: Policy) -> bool:
 
 
 def _coarse(column: str, name: str, scores: Floats, labels: Floats, fewest: int) -> Group:
-    """Return a subgroup in multiples of ``fewest``, its AUROC from merged histograms, rounded."""
+    """Return a subgroup, of each class the largest multiple of ``fewest``; its AUROC from merged histograms, rounded."""
     positives, negatives = (
         np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0)
     )
     told = from_counts([(positives, negatives)])
-    n, p = (fewest * round(count / fewest) for count in (len(labels), labels.sum()))
+    p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
     variance = float(f"{told.variance**0.5:.{DIGITS}f}") ** 2
-    return Group(column, name, max(n, p), p, Auroc(round(told.value, DIGITS), variance))
+    return Group(column, name, p + n, p, Auroc(round(told.value, DIGITS), variance))

@@ -53,6 +53,7 @@ def test_what_is_told_is_read_again() -> None:
         ({"design": 0.0}, "design = 0.0"),
         ({"covariance": 7.0}, "covariance = 7.0"),
         ({"group-name": ["f"]}, "have not the same length"),
+        ({"group-positives": [7, 3]}, "the AUROC of a subgroup of one class is 0.5"),
         ({"group-positives": [8, 3]}, "more positives than samples"),
         ({"group-n": [13, 5]}, "more samples than the site"),
         ({"group-name": ["\x1b[2J", "m"]}, "group-name"),
@@ -63,6 +64,11 @@ def test_what_is_told_is_read_again() -> None:
 def test_what_cannot_be_is_named(change: dict[str, Any], said: str) -> None:
     [line] = Told.wrong(good() | change, 12, 6)
     assert said in line
+
+
+def test_one_class_has_no_auroc() -> None:
+    record = good() | {"positive-cuts": []}
+    assert "auroc = 1.0: it has samples of one class" in Told.wrong(record, 6, 0)
 
 
 @pytest.mark.parametrize(
