@@ -27,8 +27,8 @@ run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-p
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
-deployments: $(VENV)/.dev ## Try real sites and servers: kill them, stop them, lock them out
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m deployments tests/deployment $(PYTEST)
+deployments: $(VENV)/.dev ## Run Flower's servers and real sites: kill them, stop them, lock them out
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m deployments $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above
 	@TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m pytest -m containers tests/deployment $(PYTEST)

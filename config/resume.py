@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from config.run import RunConfig
     from keys import Value
 
-COMPUTED = {"runs-dir", "run-name", "data-root", "engine", "workers", "threads", "device", "checkpoint-every", "report"}
+COMPUTED = {"data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
+LEFT = {"runs-dir", "run-name", "report", "tracker"}
 GIVES_UP = {"wait-timeout", "round-timeout", "min-replies", "on-bad-update", "loss-bound"}
-FREE = {"resume"} | COMPUTED | GIVES_UP
-"""Keys that may change when a run goes on: where and how it is computed, whom it waits for, and when it gives up."""
+FREE = {"resume"} | COMPUTED | LEFT | GIVES_UP
+"""Keys that may change when a run goes on: how it is computed, what it leaves, whom it waits for, when it gives up."""
 
 
 def lasting(run: RunConfig) -> dict[str, Value]:

@@ -152,6 +152,9 @@ class RunConfig(BaseModel):
     checkpoint_every: Natural = Field(1, description="rounds between two writings of the model, and of what "
                                       "resume needs; more where writing would take over 2 % of the time; 0: only the "
                                       "model, at the end")  # fmt: skip
+    tracker: Literal["", "tensorboard", "mlflow", "wandb"] = Field(
+        "", description="who is also told of each round's numbers; its package has to be installed"
+    )
     report: bool = Field(True, description="write report.html, curves, a model card and a TRIPOD+AI table at the end; "
                          "false saves about a second")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -29,23 +31,20 @@ def volume(count: float) -> str:
 
 
 class Progress:
-    """Prints a run as it goes."""
+    """Prints a run as it goes; on a terminal with a bar below that says how far it is and what time is left."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(quiet=quiet, highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console.width = 110
-        self._unfinished = False  # the last line is one that is written over
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        # Drawn when something happens, by no thread of its own: the local engine forks its workers.
+        self._bar = Bar(*columns, console=self.console, transient=True, auto_refresh=False)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line."""
-        self._finish()
         self.console.print(Text(text), style=style or None)
-
-    def _finish(self) -> None:
-        if self._unfinished:
-            self._unfinished = False
-            self.console.print()
 
     def warn(self, text: str) -> None:
         """Print a line that wants attention."""
@@ -58,15 +57,31 @@ class Progress:
         width = len(str(rounds))
         work = f"{record['gradients']:.0f} gradients"
         self.say(f"round {record['round']:>{width}}/{rounds}  {metrics}  {record['seconds']:.2f} s  {moved}  {work}")
+        self._advance("rounds", record["round"], rounds)
 
     def evaluating(self, answered: int, sites: int) -> None:
-        """Say how far the last evaluation is: on a terminal in a line that is written over, elsewhere as it begins."""
-        text = f"the last evaluation, at {sites} sites"
-        if self.console.is_terminal:
-            self._unfinished = answered < sites
-            self.console.print(Text(f"{text}: {answered} done"), end="\r" if self._unfinished else "\n")
-        elif not answered:
-            self.say(text)
+        """Say how far the last evaluation is."""
+        if not (answered or self.console.is_terminal):
+            self.say(f"the last evaluation, at {sites} sites")
+        self._advance("the last evaluation, sites", answered, sites)
+
+    def _advance(self, what: str, done: int, of: int) -> None:
+        """Move the bar, on a terminal; what comes after another thing begins anew."""
+        if not self.console.is_terminal or self.console.quiet:
+            return
+        task = next((task for task in self._bar.tasks if task.description == what), None)
+        if task is None:
+            for old in self._bar.task_ids:
+                self._bar.remove_task(old)
+            number = self._bar.add_task(what, total=of)
+        else:
+            number = task.id
+        self._bar.start()
+        self._bar.update(number, completed=done, refresh=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
 
     def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]], *, personalised: bool) -> None:
         """Print the last table: how the final model does at each site, pooled, and on the common test set.
@@ -74,7 +89,6 @@ class Progress:
         Where each site has a model of its own, the last two are mean, spread and worst decile over the sites instead.
         ``gradients`` is what a site evaluated in the whole run. Columns that no site has a number for are left out.
         """
-        self._finish()
         record = records[-1]
         per_site = record.get("sites", {})
         names = [name for name in HEADLINE if any(name in site for site in per_site.values())]

@@ -26,6 +26,7 @@ from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
 from server_app.sizes import require_memory
+from server_app.trackers import Tracking, require_installed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,9 +74,10 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         When the model that it is given to start from cannot be used.
     """
     started = time.monotonic()
+    require_installed(config)
     given = None if config.resume else Given.read(config)
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, given.record if given else "")
-    report = Report(config, progress, folder.path)
+    report = Report(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
     state = RunState(folder, report, grid)
     if config.resume:
         try:
@@ -87,7 +89,9 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     try:
         arrays, sizes = _play(config, given, grid, report, state, started)
         report.close()
+        progress.close()
     except BaseException as error:  # Ctrl-C, too
+        progress.close()
         with suppress(OSError, RunError):  # what a full disk does not take is said by now
             report.close()
             state.write()
@@ -100,6 +104,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         state.remove()
         leave_report(config, report)
     finally:
+        report.tracking.close()
         folder.close()
     personalised = config.strategy.personalised
     progress.sites(report.records, sizes, personalised=personalised)

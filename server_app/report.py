@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from problems import Arrays, Metrics
     from server_app.console import Progress
     from server_app.model_file import ModelFile
+    from server_app.trackers import Tracking
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
@@ -62,10 +63,12 @@ class Report:
         Where lines are printed.
     folder : Path
         Of the run.
+    tracking : Tracking
+        Is told of each line.
     """
 
-    def __init__(self, config: RunConfig, progress: Progress, folder: Path) -> None:
-        self.config, self.progress, self.folder = config, progress, folder
+    def __init__(self, config: RunConfig, progress: Progress, folder: Path, tracking: Tracking) -> None:
+        self.config, self.progress, self.folder, self.tracking = config, progress, folder, tracking
         self.lines = folder / "metrics.jsonl"
         self.records: list[Record] = []
         self.personalised = ALGORITHMS[config.algorithm].personalised
@@ -160,6 +163,7 @@ class Report:
                 file.write(line)
         except OSError as error:
             raise self._unwritten(self.lines, error) from None
+        self.tracking.log(record)
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
     def told(self, sites: Mapping[str, evidence.Site]) -> None:

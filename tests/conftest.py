@@ -21,7 +21,7 @@ def pytest_configure() -> None:
 
 
 TARGETS = {
-    "deployments": "kills, stops and locks out real sites, for minutes: make deployments",
+    "deployments": "starts servers and sites, and kills them, for minutes: make deployments",
     "containers": "needs a Docker engine and minutes: make containers",
 }
 """Marks of what is not part of `make test`, and why."""

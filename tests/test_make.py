@@ -64,7 +64,7 @@ def test_the_experiments_for_average_precision_are_read(name: str) -> None:
     assert config.strategy.name == "acc-fcsg-m"
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) -> None:
     """And it goes on, to the bits of a quiet run."""
@@ -101,7 +101,7 @@ def test_a_run_that_is_interrupted_says_where_its_results_are(tmp_path: Path) ->
     assert not list(tmp_path.glob("state/run-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "graph.csv").write_text("0,1\n", encoding="utf-8")
@@ -115,7 +115,7 @@ def test_a_file_is_found_from_the_callers_folder_and_a_mistake_in_it_is_no_crash
     assert (done.returncode, done.stderr) == (1, "run.py: the run failed, see above\n")
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGKILL, -9)])
 def test_a_script_that_is_hung_up_or_killed_leaves_no_servers(

@@ -82,7 +82,7 @@ def test_two_workers(reference: Path) -> None:
     assert_same_bits(reference, reference.parent / "local-2")
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_the_flower_simulation(reference: Path, tmp_path: Path) -> None:
     outcome = processes.simulate(tmp_path, auc_job(reference.parent, "simulation"), SITES)
@@ -90,7 +90,7 @@ def test_the_flower_simulation(reference: Path, tmp_path: Path) -> None:
     assert_same_bits(reference, reference.parent / "simulation")
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> None:
     outcome = processes.simulate(tmp_path, auc_job(reference.parent, "inside", engine="local", workers=2), SITES)
@@ -98,7 +98,7 @@ def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> No
     assert_same_bits(reference, reference.parent / "inside")
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
 def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
     """Two sites are our own process, the third is Flower's SuperNode."""
