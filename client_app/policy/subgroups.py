@@ -53,7 +53,7 @@ def _enough(labels: Floats, policy: Policy) -> bool:
 
 
 def _coarse(column: str, name: str, scores: Floats, labels: Floats, fewest: int) -> Group:
-    """Return a subgroup, of each class the largest multiple of ``fewest``; its AUROC from merged histograms, rounded."""
+    """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms."""
     positives, negatives = (
         np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0)
     )
