@@ -9,7 +9,7 @@ all sums and sums of squares follow, and are DeLong's but for pairs within one b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,13 +101,15 @@ def exact(scores: Floats, labels: Floats, patients: Ints | None = None) -> Auroc
     patients : ndarray, optional
         Shape (n,): whose each sample is, numbered from 0; default: each is another's.
     """
+    if patients is None:
+        values, place = np.unique(scores, return_inverse=True)
+        counts = added(labels, place, len(values)), added(1 - labels, place, len(values))
+        return replace(from_counts([counts]), ties=0.0)  # whose scores are equal are ties, and no others
     positive = labels == 1
     if not (positive.any() and (~positive).any()):
         return Auroc(math.nan, math.nan)
     placed = placements(scores, labels)
     value = float(placed[positive].mean())
-    if patients is None:
-        patients = np.arange(len(labels))
     return Auroc(value, covariance(placed - value, placed - value, labels, patients))
 
 

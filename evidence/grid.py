@@ -54,10 +54,10 @@ class Sketch:
 
 
 def _equal_parts(scores: Floats) -> Floats:
-    values = np.unique(scores)
+    ordered = np.sort(scores)
+    values = ordered[np.diff(ordered, prepend=-np.inf) > 0]
     if len(values) <= BINS:
         return values
-    ordered = np.sort(scores)
     return np.unique(ordered[np.append(np.arange(BINS - 1) * len(ordered) // (BINS - 1), len(ordered) - 1)])
 
 
