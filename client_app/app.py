@@ -177,9 +177,11 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     If the run says so, it keeps the common model, too. All that comes was held against what this run may send, so it is
     no larger than the model.
 
-    Asked again, because its answer was lost or the coordinator was stopped, the site takes that.
+    Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
+    asked to count scores on a grid, which follows from what all sites answered before.
     """
     from client_app.card import write_card
+    from client_app.evidence import counted, told
     from client_app.site import Request, model_facts
     from federation import unpack
 
@@ -194,7 +196,12 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
-    metrics = MetricRecord({**site.evaluation(request, model)})
+    if request.cuts:
+        return RecordDict({"evidence": ConfigRecord(counted(site, request, model))})
+    content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
+    if site.gives_evidence:
+        other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
+        content["evidence"] = ConfigRecord(told(site, request, model, other) if content["metrics"] else {})
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
     mine = dict(model) if strategy.personalised or shared else {}
@@ -205,7 +212,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
-    return RecordDict({"metrics": metrics})
+    return content
 
 
 def call(message: Message, context: Context) -> Message:

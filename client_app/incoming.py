@@ -10,13 +10,16 @@ from flwr.app import ArrayRecord, ConfigRecord
 from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
+from evidence import BINS
+from evidence.told import SCORE, ascending
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
-from federation.schema import misfits
+from federation.schema import misfits, table
 from federation.wire import LARGEST, beyond
-from keys import Flag, Number, Schema, Text, in_a_line, mistakes, record_in
+from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes, record_in
 from problems import PROBLEMS
+from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -42,7 +45,8 @@ def require_sound(message: Message, site: OpenSite) -> None:
             require_records(message.content, config=ConfigRecord)
             wrong = mistakes(record_in(message.content, "config", ConfigRecord), RUN, optional=("run",))
         else:
-            require_records(message.content, config=ConfigRecord, arrays=ArrayRecord)
+            other = {"other": ArrayRecord} if kind == "evaluate" and _brings_another(message, site) else {}
+            require_records(message.content, config=ConfigRecord, arrays=ArrayRecord, **other)
             if not (wrong := _wrong_config(message, site, last=kind == "evaluate")):
                 wrong, about_data = _wrong_cohort(message, site) or _wrong_arrays(message, site, kind), True
     except BadAnswerError as error:
@@ -52,6 +56,11 @@ def require_sound(message: Message, site: OpenSite) -> None:
         hides = about_data and site.guarded and not (record and record.open)
         public = "a bad message, of a run that has not begun here (the site's own log says more)" if hides else ""
         raise RefusedError(f"a bad message: {in_a_line(wrong)}", public)
+
+
+def _brings_another(message: Message, site: OpenSite) -> bool:
+    """Whether a message of the last evaluation has to have the model that the run is compared with."""
+    return bool(site.run.compare_with) and "cuts" not in record_in(message.content, "config", ConfigRecord)
 
 
 def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
@@ -72,8 +81,12 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         "name": Text(name=True),
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
+        **({"cuts": Several(SCORE, most=BINS)} if last and site.gives_evidence else {}),
     }
-    return mistakes({key: value for key, value in record.items() if key not in COHORT}, schema)
+    wrong = mistakes({key: value for key, value in record.items() if key not in COHORT}, schema, optional=("cuts",))
+    if not wrong and "cuts" in record and not ascending(record["cuts"]):  # type: ignore[arg-type]
+        wrong.append("cuts do not ascend")
+    return wrong
 
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
@@ -98,8 +111,12 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
         tables = rehearsal.sent(request.round, request.phase, request.site, record)
     if text := misfits(record, tables):
         return [text]
+    other = record_in(message.content, "other", ArrayRecord)
+    problem = site.problem(request)
+    if isinstance(problem, NetworkProblem) and other and (text := misfits(other, [table(problem.model())])):
+        return [f"of the other model: {text}"]
     arrays = unpack(record)
-    if bad := beyond(arrays):
+    if bad := [*beyond(arrays), *beyond(unpack(other))]:
         return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
     strategy = site.run.strategy
     turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)

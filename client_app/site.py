@@ -23,7 +23,7 @@ from datasets.config import SITE, TABLE
 from federation.rehearsal import Rehearsal
 from keys import Value, arguments, from_record, record_in
 from models import resolve_device
-from problems import PROBLEMS, Problem, Setting
+from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,6 +132,8 @@ class Request:
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     cohort : Cohort
         What holds for the data of all sites together.
+    cuts : tuple of float
+        The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
     """
 
     round: int
@@ -142,6 +144,7 @@ class Request:
     settled: int
     evaluate: bool = True
     cohort: Cohort = field(default_factory=Cohort)
+    cuts: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, message: Message) -> Request:
@@ -208,6 +211,16 @@ class OpenSite:
         """Whether the run is about a hospital's own patients; parts of public data are the run's to split."""
         return self.run.dataset == SITE and PROBLEMS[self.run.problem].needs_data
 
+    @property
+    def exact(self) -> bool:
+        """Whether each of its held-out patients may be told of, and not only groups of them."""
+        return not self.guarded or self.policy.fewest_of_each_class == 1
+
+    @property
+    def gives_evidence(self) -> bool:
+        """Whether the last evaluation goes into the run's evidence."""
+        return self.run.evidence and ranks(PROBLEMS[self.run.problem])
+
     @cached_property
     def records(self) -> Records:
         """What this site remembers for its policy."""
@@ -271,7 +284,7 @@ class OpenSite:
             return problem.metrics(model["x"], model.get("y"), None)
         if not len(held_out) or (self.guarded and no_evaluation(data, self.policy)):
             return {}
-        if not self.guarded or self.policy.fewest_of_each_class == 1:
+        if self.exact:
             return problem.metrics(model["x"], model.get("y"), held_out)
         parts = [
             replace(held_out, rows=held_out.rows[part.to(held_out.rows.device)])

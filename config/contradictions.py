@@ -12,7 +12,7 @@ from federation.stages import MOST_STEPS
 from keys import shown
 from keys.fields import is_number
 from models import STEMS, keeps_statistics
-from problems import PROBLEMS
+from problems import PROBLEMS, ranks
 from problems.capabilities import in_words
 from strategies import ALGORITHMS, can_solve
 
@@ -91,6 +91,10 @@ def _start(run: RunConfig) -> Iterator[str]:
             f"pretrained = {shown(run.pretrained)}: torchvision has no weights of model = {run.model!r}; take model "
             f'{" or ".join(STEMS)}, or leave pretrained = ""'
         )
+    if run.compare_with and not run.evidence:
+        yield f"compare-with = {shown(run.compare_with)} is part of the evidence: take evidence = true, or leave it out"
+    if run.compare_with and not ranks(PROBLEMS[run.problem]):
+        yield f"compare-with = {shown(run.compare_with)}: problem = {run.problem!r} has no AUROC: leave it out"
     if run.init_head != "keep" and not run.init_from:
         yield (
             f"init-head = {run.init_head!r} is about the model of init-from, which is empty: name one, or leave "

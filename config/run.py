@@ -155,6 +155,10 @@ class RunConfig(BaseModel):
     evaluate_every: Natural = Field(1, description="rounds between two evaluations; 0: only at the end")
     central_test: bool = Field(True, description="also evaluate on a common test set at the coordinator (not with "
                                'dataset "site")')  # fmt: skip
+    evidence: bool = Field(True, description="evidence.json at the end: intervals, calibration, curves; two classes "
+                           "only")  # fmt: skip
+    compare_with: str = Field("", description="the model.safetensors or the folder of a run of the same network: "
+                              "AUROCs on the same patients are compared (DeLong, paired); empty: none")  # fmt: skip
     checkpoint_every: Natural = Field(1, description="rounds between two writings of the model, and of what "
                                       "resume needs; more where writing would take over 2 % of the time; 0: only the "
                                       "model, at the end")  # fmt: skip

@@ -40,6 +40,7 @@ class ColumnTable(_Table):
     range: tuple[float, float] | None = Field(None, description="lowest and highest number that is right")
     codes: dict[str, float] = Field({}, description="of a category: each word in the table, and the number for it")
     missing: Texts = Field((), description="texts that stand for a missing value here, beside those of the study")
+    bands: tuple[float, ...] = Field((), description="numbers, ascending, at which its subgroups begin")
 
 
 class LabelTable(_Table):
@@ -63,6 +64,8 @@ class StudyFile(_Table):
     missing: Texts = Field(("?", "na", "nan"), description="texts that stand for a missing value, as an empty one "
                            "always does")  # fmt: skip
     patient: str = Field("", description="column that says whose a row is; empty: none")
+    subgroups: tuple[str, ...] = Field((), max_length=20, description="features in whose subgroups the final model is "
+                                       "evaluated, too: categories, or numbers with bands")  # fmt: skip
     label: LabelTable = Field(description="what the label column means")
     columns: dict[str, ColumnTable] = Field(min_length=1, description="the features, by their names in the header")
 
@@ -75,6 +78,13 @@ class StudyFile(_Table):
                 found.append(f"columns.{name}.range = {list(column.range)}: the first number must be below the second")
             if column.range and column.codes:
                 found.append(f"columns.{name}: it has range and codes; a category needs no range")
+            if column.bands and (column.codes or list(column.bands) != sorted(set(column.bands))):
+                found.append(f"columns.{name}.bands = {list(column.bands)}: must be ascending numbers, of no category")
+        for name in self.subgroups:
+            if name not in self.columns:
+                found.append(f"subgroups: {unknown('feature', name, list(self.columns))}")
+            elif not (self.columns[name].codes or self.columns[name].bands):
+                found.append(f"subgroups: {name!r} has neither codes nor bands: give it bands, as in bands = [50, 65]")
         if any(separator in self.file for separator in "/\\"):
             found.append(f"file = {self.file!r}: must be a name in the hospital's folder, or a pattern of such names")
         if self.delimiter in '"\0\n\r ':
@@ -100,8 +110,8 @@ class StudyFile(_Table):
     def study(self) -> Study:
         """Return it as the reader of tables wants it."""
         columns = [
-            Column(name, column.unit, *(column.range or (-inf, inf)), tuple(column.codes.items()), column.missing)
-            for name, column in self.columns.items()
+            Column(name, one.unit, *(one.range or (-inf, inf)), tuple(one.codes.items()), one.missing, one.bands)
+            for name, one in self.columns.items()
         ]
         return Study(
             columns=tuple(columns),
@@ -113,6 +123,7 @@ class StudyFile(_Table):
             header=self.header,
             missing=self.missing,
             patient=self.patient,
+            subgroups=self.subgroups,
         )
 
 

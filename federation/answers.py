@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
+from evidence import Told
+from evidence.told import wrong_counts
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
@@ -68,11 +70,14 @@ class Answers:
         An evaluation as the problem makes it, of whatever samples; without, any metric that has a row may come.
     loss_bound : float
         See `federation.Rounds`.
+    evidence : bool
+        Whether the last evaluation comes with what `evidence.Told` says.
     """
 
     rehearsal: Rehearsal
     example: Metrics | None = None
     loss_bound: float = math.inf
+    evidence: bool = False
     _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # what evaluations were over
 
     def to_training(self, turn: Turn, model: Arrays, *, evaluate: bool) -> Check:
@@ -103,8 +108,27 @@ class Answers:
 
     def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
         """Check an answer to the last evaluation."""
-        require_records(answer.content, metrics=MetricRecord)
-        self._evaluated(site, record_in(answer.content, "metrics", MetricRecord), asked=True)
+        content = answer.content
+        told = {"evidence": ConfigRecord} if self.evidence else {}
+        require_records(content, metrics=MetricRecord, **told)
+        metrics = record_in(content, "metrics", MetricRecord)
+        self._evaluated(site, metrics, asked=True)
+        if told and (record := record_in(content, "evidence", ConfigRecord)):
+            if not metrics:
+                raise BadAnswerError("sent evidence, and no evaluation")
+            if wrong := Told.wrong(record, *self._size(site)):
+                raise BadAnswerError(in_a_line(wrong))
+
+    def on_a_grid(self, site: Site, question: Message, answer: Message) -> None:
+        """Check the counts of a site that has answered to the last evaluation before."""
+        require_records(answer.content, evidence=ConfigRecord)
+        bins = len(record_in(question.content, "config", ConfigRecord)["cuts"])  # type: ignore[arg-type]
+        if wrong := wrong_counts(record_in(answer.content, "evidence", ConfigRecord), bins, *self._size(site)):
+            raise BadAnswerError(in_a_line(wrong))
+
+    def _size(self, site: Site) -> tuple[int, int]:
+        """Return how many samples a site has evaluated on, and how many of them are positive."""
+        return self._counted[site]["n"], self._counted[site]["positives"]
 
     def _evaluated(self, site: Site, metrics: Mapping[str, Any], *, asked: bool) -> None:
         """Check an evaluation; a site that has too few samples, or was not asked, sends an empty one."""

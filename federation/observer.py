@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import evidence
     from federation.sites import Site
     from problems import Metrics
 
@@ -29,6 +32,9 @@ class Observer(Protocol):
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Note how the model that a round ended with does at these sites."""
 
+    def told(self, sites: Mapping[str, evidence.Site]) -> None:
+        """Note what is known of the scores that the final model gives at these sites; not told without any."""
+
 
 class Nobody:
     """The observer that does not look."""
@@ -37,4 +43,7 @@ class Nobody:
         """Do nothing."""
 
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
+        """Do nothing."""
+
+    def told(self, sites: Mapping[str, evidence.Site]) -> None:
         """Do nothing."""

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
+from evidence import Told
 from federation.algorithm import FirstCome, phases_of
 from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
 from federation.errors import RunError, StrategyError
+from federation.evidence import First, gathered, grids
 from federation.messages import message, metrics_in, noting
 from federation.observer import Nobody, Observer
 from federation.output import Output
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
     from torch import Tensor
 
+    from evidence import Site as SiteEvidence
     from federation.algorithm import Algorithm
     from federation.exchange import Exchange
     from federation.stages import Turn
@@ -76,6 +79,10 @@ class Rounds:
         Who keeps what a run can go on from, and whether this one does.
     problem : Problem, optional
         What is optimised: then it is known what an evaluation holds, and what an algorithm ``needs``.
+    evidence : bool
+        Whether the last evaluation is about the scores, too (`evidence.Told`); of a problem that ranks samples.
+    other : ArrayRecord, optional
+        Another model, x and the buffers if there are any, that it compares the final one with.
     state : Arrays
         What the server keeps, as `Algorithm.aggregate` returned it last.
     buffers : Arrays
@@ -98,6 +105,8 @@ class Rounds:
     head: int | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     problem: Problem | None = None
+    evidence: bool = False
+    other: ArrayRecord | None = None
     state: Arrays = field(init=False)
     buffers: Arrays = field(init=False)
     done: int = field(init=False)
@@ -122,7 +131,7 @@ class Rounds:
         rehearsal = Rehearsal(algorithm, start, self.count, len(self.exchange.sites), self.problem, self.head)
         self._kept: dict[Site, int] = {}  # where in the run each site's memory is from
         example = self.problem.example() if self.problem else None
-        self.answers = Answers(rehearsal, example, self.loss_bound)
+        self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
             self._begin(start)
         else:
@@ -210,11 +219,34 @@ class Rounds:
     def _last_evaluation(self, arrays: ArrayRecord) -> MetricRecord:
         """Let all sites evaluate the final model. One that is missing by now costs its line in a table, not the run."""
         final: list[tuple[Site, Metrics]] = []
+        first: First = {}
         answers = self.exchange(self.last_messages(arrays), check=self.answers.to_the_end, min_replies=1)
         with naming_round(self.count, self.count):
-            pooled = pool([metrics_in(reply) for reply in noting(answers, self.exchange.by_node, final)])
+            noted = self._telling(noting(answers, self.exchange.by_node, final), first)
+            pooled = pool([metrics_in(reply) for reply in noted])
         self.observer.evaluated(self.count, final)
+        if first:
+            self.observer.told(self._on_a_grid(arrays, first))
         return MetricRecord({**pooled})
+
+    def _telling(self, answers: Iterable[Message], first: First) -> Iterator[Message]:
+        """Pass the answers on, noting what they tell for the evidence."""
+        for answer in answers:
+            if record := record_in(answer.content, "evidence", ConfigRecord):
+                first[self.exchange.by_node[answer.metadata.src_node_id]] = metrics_in(answer), Told.of(record)
+            yield answer
+
+    def _on_a_grid(self, arrays: ArrayRecord, first: First) -> dict[str, SiteEvidence]:
+        """Let the sites count the final model's scores, those that tell of each patient."""
+        cuts = grids(first, common=not self.algorithm.personalised)
+
+        def answers() -> Iterator[tuple[Site, Message]]:
+            exact = {site: cuts[site].tolist() for site, (_, told) in first.items() if not told.grouped}
+            messages = self.last_messages(arrays, exact) if exact else []
+            for answer in self.exchange(messages, check=self.answers.on_a_grid, min_replies=1) if exact else ():
+                yield self.exchange.by_node[answer.metadata.src_node_id], answer
+
+        return gathered(first, cuts, answers)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""
@@ -324,15 +356,21 @@ class Rounds:
             messages.append(message(packed[1], config, turn, site, "train"))
         return messages
 
-    def last_messages(self, arrays: ArrayRecord) -> list[Message]:
-        """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training."""
+    def last_messages(self, arrays: ArrayRecord, cuts: Mapping[Site, list[float]] | None = None) -> list[Message]:
+        """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training.
+
+        With ``cuts`` they go to these sites, and ask for counts on the grids that these are the bins of.
+        """
         turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
         config = {**self.evaluate_config, **self._standing(self.count)}
         messages = []
-        for site in self.exchange.sites:
+        for site in self.exchange.sites if cuts is None else cuts:
             sent = self.algorithm.final(self.state, model, turn, site)
             packed = arrays if sent is model else pack(sent)
-            messages.append(message(packed, config, turn, site, "evaluate"))
+            asked = config if cuts is None else {**config, "cuts": cuts[site]}
+            messages.append(message(packed, asked, turn, site, "evaluate"))
+            if self.other is not None and cuts is None:
+                messages[-1].content["other"] = self.other
         return messages
 
     def participants(self, server_round: int) -> Sequence[Site]:

@@ -48,6 +48,8 @@ class FederatedStrategy(Algorithm, Strategy):
         head: int | None = None,
         checkpoints: Checkpoints | None = None,
         problem: Problem | None = None,
+        evidence: bool = False,
+        other: ArrayRecord | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -68,7 +70,7 @@ class FederatedStrategy(Algorithm, Strategy):
         exchange : Exchange, optional
             How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
             within ``timeout``.
-        evaluate_every, loss_bound, project, observer, head, checkpoints, problem
+        evaluate_every, loss_bound, project, observer, head, checkpoints, problem, evidence, other
             See `Rounds`.
 
         Returns
@@ -99,6 +101,8 @@ class FederatedStrategy(Algorithm, Strategy):
             head=head,
             checkpoints=checkpoints or Checkpoints(),
             problem=problem,
+            evidence=evidence,
+            other=other,
         ).play()
 
     # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.

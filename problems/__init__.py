@@ -12,11 +12,12 @@ from problems.errors import ProblemError
 from problems.fair import Fair
 from problems.invariant_logistic import InvariantLogistic
 from problems.maml import Maml
+from problems.network import NetworkProblem
 from problems.partial_auc import PartialAuc
 from problems.robust import Robust
 from problems.saddle import Saddle
 
-__all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting"]
+__all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting", "ranks"]
 
 PROBLEMS: dict[str, type[Problem]] = by_name(
     Auc,
@@ -31,3 +32,8 @@ PROBLEMS: dict[str, type[Problem]] = by_name(
     Maml,
     Saddle,
 )
+
+
+def ranks(problem: type[Problem]) -> bool:
+    """Return whether a problem gives each sample one score, higher for positives (`NetworkProblem.logits`)."""
+    return issubclass(problem, NetworkProblem) and not problem.multiclass

@@ -122,6 +122,11 @@ class NetworkProblem(Problem, Layers):
         """Return the ``y`` to start from, here zeros; nothing where there is none."""
         return {"y": torch.zeros(self.dual, device=self.device, dtype=self.dtype)} if self.dual else {}
 
+    def model(self) -> Arrays:
+        """Return what is evaluated, as it starts: x, and the statistics of batch norm where there are any."""
+        buffers = self.buffers()
+        return {"x": self.initial()["x"]} | ({"buffers": buffers} if buffers.numel() else {})
+
     @property
     def head(self) -> int:
         """Where the head begins in x."""

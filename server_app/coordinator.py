@@ -13,9 +13,11 @@ from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
 from keys.files import reason
 from models import resolve_device
+from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means
-from server_app.evaluation import central_evaluation
+from server_app.evaluation import central_evaluation, common_test_set
+from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given import Given
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
@@ -106,6 +108,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         folder.close()
     personalised = config.strategy.personalised
     progress.sites(report.records, sizes, personalised=personalised)
+    for line in in_words(report.evidence) if report.evidence else ():
+        progress.say(line)
     if personalised:
         progress.say(where_models_are(grid))
     elif config.share_model:
@@ -140,6 +144,7 @@ def _play(
     meaning = what_it_means(config, cohort, progress)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
+    other = compared_with(config, problem)
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
@@ -158,13 +163,14 @@ def _play(
     words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     agreed = ConfigRecord(to_record(cohort))
+    test = common_test_set(config, problem, cohort, report)
     result = strategy.start(
         grid,
         pack(start),
         config.rounds,
         train_config=agreed,
         evaluate_config=agreed,
-        evaluate_fn=central_evaluation(config, problem, cohort, report),
+        evaluate_fn=central_evaluation(config, problem, test, report),
         exchange=replace(exchange, sites=list(sites)),
         evaluate_every=config.evaluate_every,
         loss_bound=config.loss_bound,
@@ -173,11 +179,15 @@ def _play(
         head=problem.head if isinstance(problem, NetworkProblem) else None,
         checkpoints=state,
         problem=problem,
+        evidence=config.evidence and ranks(type(problem)),
+        other=None if other is None else pack(other),
     )
     arrays = unpack(result.arrays)
     model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)
+    if isinstance(problem, NetworkProblem):
+        report.evidence = evidence_of(config, problem, report.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 

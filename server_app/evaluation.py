@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
 
 def central_evaluation(
-    config: RunConfig, problem: Problem, cohort: Cohort, report: Report
+    config: RunConfig, problem: Problem, test: Samples | None, report: Report
 ) -> Callable[[int, ArrayRecord], MetricRecord | None]:
     """Return the function that notes the model of a round and, where that is possible, evaluates it here.
 
     Models or statistics that stay at the sites leave nothing to test here.
     """
-    test = _test_samples(config, problem, cohort, report)
     possible = not ALGORITHMS[config.algorithm].personalised and (test is not None or not problem.needs_data)
     every = config.evaluate_every
 
@@ -50,7 +49,7 @@ def central_evaluation(
     return evaluate
 
 
-def _test_samples(config: RunConfig, problem: Problem, cohort: Cohort, report: Report) -> Samples | None:
+def common_test_set(config: RunConfig, problem: Problem, cohort: Cohort, report: Report) -> Samples | None:
     """Return the common test set; None where there is none: a hospital's own folder is nowhere but there."""
     wanted = PROBLEMS[config.problem].needs_data and config.central_test and config.dataset != "site"
     if not wanted or config.bn != "average" or ALGORITHMS[config.algorithm].personalised:

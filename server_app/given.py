@@ -79,6 +79,11 @@ class Given:
             raise ModelError(f"{_key(config)}: {error}: {_sought(config)}") from None
         return cls(config, file, hashlib.sha256(data).hexdigest(), *content)
 
+    @property
+    def cohort(self) -> Cohort:
+        """What a run's file says of the data that it was trained on."""
+        return Cohort.of_file(self.facts)
+
     def standardising(self, cohort: Cohort) -> Cohort:
         """Return what the sites agreed on, with the standardisation that a run's model was trained with.
 
@@ -86,8 +91,7 @@ class Given:
         """
         if not self.config.init_from:
             return cohort
-        theirs = Cohort.of_file(self.facts)
-        return replace(cohort, shift=theirs.shift, scale=theirs.scale)
+        return replace(cohort, shift=self.cohort.shift, scale=self.cohort.scale)
 
     def start(self, problem: NetworkProblem) -> tuple[Arrays, str]:
         """Fit the model to a problem that was just built; its batch-norm statistics go into the problem's network.
@@ -142,7 +146,7 @@ class Given:
         config, cohort, facts = self.config, problem.setting.cohort, self.facts
         if config.pretrained:
             return
-        theirs = Cohort.of_file(facts)
+        theirs = self.cohort
         if theirs.shape != cohort.shape:
             have, need = ("x".join(map(str, shape)) for shape in (theirs.shape, cohort.shape))
             yield f"its inputs are of size {have}, those of the sites' data of size {need}: take the same features"

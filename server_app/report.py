@@ -11,11 +11,14 @@ from federation import RunError
 from keys.files import json_in, read_file, reason
 from models.storage import replacing
 from problems.metrics import HEADLINE, across, pool
+from server_app.evidence import write as write_evidence
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    import evidence
     from config import RunConfig
     from federation import Site
     from problems import Arrays, Metrics
@@ -69,6 +72,8 @@ class Report:
         self.lines = folder / "metrics.jsonl"
         self.records: list[Record] = []
         self.personalised = ALGORITHMS[config.algorithm].personalised
+        self.scores: dict[str, evidence.Site] = {}
+        self.evidence: dict[str, Any] | None = None
         self._model: ModelFile | None = None
         self._open = False
 
@@ -161,6 +166,10 @@ class Report:
         self.tracking.log(record)
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
+    def told(self, sites: Mapping[str, evidence.Site]) -> None:
+        """Note what is known of the scores at the sites, for evidence.json."""
+        self.scores = dict(sites)
+
     def _unwritten(self, path: Path, error: OSError) -> RunError:
         """Return what ends the run, with what can be done."""
         if not self.folder.exists():
@@ -183,5 +192,7 @@ class Report:
         self.flush()
         try:
             self.write()
+            if self.evidence is not None:
+                write_evidence(self.evidence, self.folder)
         except OSError as error:
             raise self._unwritten(self.folder, error) from None

@@ -57,6 +57,18 @@ def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
 
 
+@pytest.fixture
+def evidence() -> None:
+    """Let the runs of a test write evidence.json."""
+
+
+@pytest.fixture(autouse=True)
+def no_evidence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a tenth of a second per run, likewise: sites tell what they would tell, and nothing is made of it."""
+    if "evidence" not in request.fixturenames:
+        monkeypatch.setattr("server_app.coordinator.evidence_of", lambda *_, **__: None)
+
+
 def _convolution(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -> nn.Module:
     """One convolution with batch norm, and a head."""
     body = nn.Sequential(nn.Conv2d(shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2))

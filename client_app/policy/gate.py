@@ -172,12 +172,12 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     if "round" not in config:
         return record
     request, last = Request.of(message), message.metadata.message_type == "evaluate"
-    lasting = replace(request, round=0, phase="", settled=0, evaluate=True)
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=())
     said = hashlib.sha256(repr(lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)
     number = int(request.round)
-    place = [1, 0, 0] if last else [0, number, phases.index(request.phase)]
+    place = [1, 0, int(bool(request.cuts))] if last else [0, number, phases.index(request.phase)]
     digest = hashlib.blake2b(repr(sorted(config.items())).encode())
     for arrays in records_in(message.content, ArrayRecord).values():
         for name, array in arrays.items():
@@ -278,6 +278,9 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     reports = ", ".join(METRICS[name].label for name in problem.reports)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
+    if site.gives_evidence:
+        more = "where scores of each class can be cut, and counts between cuts that the run chooses"
+        shown["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
     if facts.notes:
         shown["does otherwise"] = "; ".join(facts.notes)
     return shown

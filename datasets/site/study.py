@@ -12,8 +12,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from datasets.errors import DataError, examples
 from datasets.site.table import canonical, looks_like
@@ -22,6 +25,9 @@ from keys.files import as_path, read_file, reason
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
+
+    from datasets.source import Mask
 
 DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
 NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
@@ -43,6 +49,8 @@ class Column:
         Of a category: pairs of a word in the table and the number that stands for it. Empty: it is a number.
     missing
         Texts that stand for a missing value here, beside the study's.
+    bands
+        Numbers, ascending, at which subgroups of a number begin.
     """
 
     name: str
@@ -51,6 +59,22 @@ class Column:
     high: float = math.inf
     codes: tuple[tuple[str, float], ...] = ()
     missing: tuple[str, ...] = ()
+    bands: tuple[float, ...] = ()
+
+    def parted(self, values: NDArray[np.float32]) -> dict[str, Mask]:
+        """Return which values belong to which subgroup: of a category its words, of a number its bands."""
+        if self.codes:
+            words: dict[float, list[str]] = {}
+            for word, code in self.codes:
+                words.setdefault(code, []).append(word)
+            parts = {" or ".join(said): values == np.float32(code) for code, said in words.items()}
+        else:
+            ends = np.array([-math.inf, *self.bands, math.inf], np.float32)
+            inner = [f"{low:g} to {high:g}" for low, high in pairwise(self.bands)]
+            names = [f"below {self.bands[0]:g}", *inner, f"{self.bands[-1]:g} or more"]
+            parts = {name: (values >= low) & (values < high)
+                     for name, (low, high) in zip(names, pairwise(ends), strict=True)}  # fmt: skip
+        return {**parts, "missing": np.isnan(values)}
 
 
 @dataclass(frozen=True)
@@ -76,6 +100,8 @@ class Study:
         capitals do not count, and whole numbers may have a point and zeros.
     patient
         Column that says whose a row is; empty: none.
+    subgroups
+        Names of features that are categories or have bands: a model is evaluated in each of their subgroups, too.
     """
 
     columns: tuple[Column, ...]
@@ -87,6 +113,7 @@ class Study:
     header: tuple[str, ...] = ()
     missing: tuple[str, ...] = ("?", "na", "nan")
     patient: str = ""
+    subgroups: tuple[str, ...] = ()
 
     def place(self, folder: str) -> Path:
         """Return the table's file.

@@ -102,6 +102,18 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
         study(tmp_path).table(tmp_path / "data.csv")
 
 
+def test_each_value_is_in_one_subgroup(tmp_path: Path) -> None:
+    text = STUDY.replace("[0, 120]", "[0, 120]\nbands = [50, 65]").replace("w = 0", "w = 0, f = 0")
+    it = study(tmp_path, 'subgroups = ["Alter", "Geschlecht"]\n' + text)
+    age, sex, _ = it.columns
+    parts = age.parted(np.array([49.5, 50, 64, 65, np.nan], np.float32))
+    assert {name: mask.nonzero()[0].tolist() for name, mask in parts.items()} == {
+        "below 50": [0], "50 to 65": [1, 2], "65 or more": [3], "missing": [4]
+    }  # fmt: skip
+    assert list(sex.parted(np.array([0, 1, np.nan], np.float32))) == ["w or f", "m", "missing"]
+    assert it.subgroups == ("Alter", "Geschlecht")
+
+
 def test_one_file_is_read(tmp_path: Path) -> None:
     it = study(tmp_path, 'file = "*.txt"\n' + STUDY)
     with pytest.raises(DataError, match="none is"):
@@ -126,6 +138,10 @@ def test_one_file_is_read(tmp_path: Path) -> None:
         (STUDY.replace('"Fall"', '"Alter"'), "'Alter' is the label or the patient, and no feature"),
         ('header = ["Alter"]\n' + STUDY, "header: it lacks 'Geschlecht', 'Dosis', 'Befund', 'Fall'"),
         (STUDY.replace('";"', '";;"'), "delimiter = ';;'"),
+        ('subgroups = ["Alter"]\n' + STUDY, "subgroups: 'Alter' has neither codes nor bands: give it bands, as in"),
+        ('subgroups = ["Alte"]\n' + STUDY, "subgroups: unknown feature 'Alte'. Did you mean 'Alter'?"),
+        (STUDY.replace("[0, 120]", "[0, 120]\nbands = [65, 50]"), "columns.Alter.bands = [65.0, 50.0]: must be"),
+        (STUDY.replace("m = 1 }", "m = 1 }\nbands = [1]"), "columns.Geschlecht.bands = [1.0]: must be"),
         ('file = "../payroll/*.csv"\n' + STUDY, "file = '../payroll/*.csv': must be a name in the hospital's folder"),
     ],
 )

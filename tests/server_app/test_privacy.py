@@ -13,6 +13,8 @@ import pytest
 from flwr.app import Message
 
 from datasets import Facts
+from evidence import BINS as MOST
+from evidence import Told
 from keys import Value, key_of
 from problems.metrics import BINS
 from server_app.console import Progress
@@ -22,6 +24,7 @@ from tests.server_app.sites import FEATURES, SiteGrid, site_job, table, write_ta
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "run-at-a-hospital.md"
 TOLD = {key_of(f.name) for f in fields(Facts)}  # once, at the start of a run
 
+COUNTED = ("positives", "negatives", "sums")  # on a grid of bins
 ALLOWED = {
     "query": {"facts": TOLD},
     "train": {
@@ -29,7 +32,10 @@ ALLOWED = {
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
         "cost": {"gradients", "samples", "seconds", "memory-from", "memory-kept"},
     },
-    "evaluate": {"metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"}},
+    "evaluate": {
+        "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
+        "evidence": {*Told().record(), *COUNTED},
+    },
 }
 
 
@@ -53,6 +59,8 @@ def form(message: Message) -> dict[str, dict[str, Any]]:
         for key, value in record.items():
             if name == "arrays":
                 shape[name][key] = tuple(value.shape)
+            elif name == "evidence" and isinstance(value, list):  # there is a most, and few patients have less
+                assert len(value) <= MOST
             else:
                 shape[name][key] = len(value) if isinstance(value, list) else type(value).__name__
     return shape
@@ -62,6 +70,13 @@ def test_what_a_site_tells_of_itself_is_what_its_page_lists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = text[text.index("Once, at the start of a run") : text.index("In every round:")].split("\n|")[3:]
     assert {key for row in rows for key in re.findall(r"`([a-z-]+)`", row.split(" | ")[0])} == TOLD
+
+
+def test_what_it_tells_for_the_evidence_is_what_its_page_lists() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = text[text.index("| by the default rules |") : text.index("turns all of it off")].split("\n|")[2:]
+    listed = {key for row in rows for key in re.findall(r"`([a-z-]+)`", row.split(" | ")[0])}
+    assert listed == {*Told().record(), *COUNTED}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +110,7 @@ def test_answers_hold_what_is_allowed_and_do_not_grow_with_the_patients(tmp_path
         len(value)
         for message in many
         for name, record in message.content.items()
-        if name != "arrays"
+        if name not in ("arrays", "evidence")
         for value in record.values()
         if isinstance(value, list)
     }

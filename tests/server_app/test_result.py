@@ -130,7 +130,7 @@ def test_codasca_moves_corrections_once_there_are_any(result: Result, tmp_path: 
 
 
 def test_the_folder_holds_what_was_promised(result: Result) -> None:
-    promised = {"config.toml", "metrics.jsonl", "model.safetensors", "status.json", *REPORT}
+    promised = {"config.toml", "evidence.json", "metrics.jsonl", "model.safetensors", "status.json", *REPORT}
     assert {path.name for path in result.folder.iterdir()} == promised
     assert (result.folder / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 

@@ -1,0 +1,61 @@
+"""Subgroups of the held-out patients, by the columns that the study names: each by itself, never two together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from client_app.policy.coarse import merged
+from client_app.policy.protect import few
+from evidence.delong import Auroc, exact, from_counts
+from evidence.told import Group
+from problems.metrics import histogram
+
+if TYPE_CHECKING:
+    from client_app.policy.rules import Policy
+    from client_app.site import OpenSite
+    from evidence.sums import Floats, Ints
+
+DIGITS = 3  # of an AUROC and of a standard deviation that are told of groups of patients
+
+
+def subgroups(site: OpenSite, scores: Floats, labels: Floats, patients: Ints | None) -> list[Group]:
+    """Return the subgroups that a site tells of.
+
+    Of a hospital that tells of groups of patients only, a column is left out as soon as one of its subgroups has few
+    patients, or few of a class: what is told of the others would say the rest of it.
+    """
+    config, data = site.data_config, site.data()
+    if data is None or config.study is None:
+        return []
+    values = data.held_out.inputs[data.held_out.rows].numpy()
+    found: list[Group] = []
+    for column in config.study.columns:
+        if column.name not in config.study.subgroups:
+            continue
+        parts = column.parted(values[:, data.features.index(column.name)])
+        parts = {name: mask for name, mask in parts.items() if mask.any()}
+        if site.exact:
+            for name, mask in parts.items():
+                own = exact(scores[mask], labels[mask], None if patients is None else patients[mask])
+                found.append(Group(column.name, name, int(mask.sum()), int(labels[mask].sum()), own))
+        elif all(_enough(labels[mask], site.policy) for mask in parts.values()):
+            fewest = site.policy.fewest_of_each_class
+            found += [_coarse(column.name, name, scores[mask], labels[mask], fewest) for name, mask in parts.items()]
+    return found
+
+
+def _enough(labels: Floats, policy: Policy) -> bool:
+    """Whether nothing that is told of these patients is about few."""
+    classes = (int(labels.sum()), int((1 - labels).sum()))
+    return len(labels) >= policy.fewest_held_out and not any(few(n, policy.fewest_of_each_class) for n in classes)
+
+
+def _coarse(column: str, name: str, scores: Floats, labels: Floats, fewest: int) -> Group:
+    """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms."""
+    positives, negatives = (np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0))
+    told = from_counts([(positives, negatives)])
+    p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
+    variance = float(f"{told.variance**0.5:.{DIGITS}f}") ** 2
+    return Group(column, name, p + n, p, Auroc(round(told.value, DIGITS), variance))

@@ -1,0 +1,177 @@
+"""Calibration: whether of the patients with a predicted risk of 20 % a fifth has the outcome.
+
+The measures are those of Van Calster et al., BMC Medicine 17:230 (2019): calibration in the large (``intercept``), the
+``slope``, and a curve. All of them follow from counts: predictions come in bins, with so many positives and negatives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evidence.grid import Counts
+from evidence.intervals import normal, wilson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from evidence.sums import Floats
+
+GROUPS = 10  # of predictions, for the curve and the expected calibration error
+STEPS, CONVERGED = 100, 1e-10
+RIDGE = 1e-9  # keeps scores that do not vary from having any slope
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A logistic curve: the log-odds are ``intercept + slope * score``; and its covariance, shape (2, 2)."""
+
+    intercept: float
+    slope: float
+    covariance: Floats
+
+    def log_odds(self, scores: Floats) -> Floats:
+        """Return the log-odds of a positive."""
+        return self.intercept + self.slope * scores
+
+
+NOTHING = Fit(math.nan, math.nan, np.full((2, 2), math.nan))
+AS_THEY_ARE = Fit(0.0, 1.0, np.zeros((2, 2)))
+"""Of scores that are log-odds."""
+
+
+def probability(log_odds: Floats) -> Floats:
+    """Return the probabilities of log-odds."""
+    return 1 / (1 + np.exp(-np.clip(log_odds, -700, 700)))
+
+
+def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float | None = None) -> Fit:
+    """Fit a logistic curve to counts by Newton's method (iteratively reweighted least squares).
+
+    Parameters
+    ----------
+    scores, positives, negatives : ndarray
+        Shape (bins,): the score of a bin, and how many samples of each class it has; whole numbers or not.
+    slope : float, optional
+        If given, it is held, and the intercept alone is fitted.
+
+    Returns
+    -------
+    Fit
+        NaN where there is no optimum: a class is missing, or the scores separate the two.
+    """
+    every = positives + negatives
+    total = every.sum()
+    if not (positives.sum() > 0 and negatives.sum() > 0):
+        return NOTHING
+    if slope is None and _separates(scores, positives, negatives):
+        return NOTHING
+    mean = float(every @ scores / total)
+    scale = math.sqrt(every @ (scores - mean) ** 2 / total) or 1.0
+    design = np.stack([np.ones_like(scores), (scores - mean) / scale])[: 1 if slope is not None else 2]
+    offset = 0.0 if slope is None else slope * scores
+    ridge = RIDGE * total * np.diag([0.0, 1.0])[: len(design), : len(design)]
+
+    def objective(weights: Floats) -> float:
+        odds = weights @ design + offset
+        losses = positives @ np.logaddexp(0, -odds) + negatives @ np.logaddexp(0, odds)
+        return float(losses + weights @ ridge @ weights / 2)
+
+    weights, value = np.zeros(len(design)), math.inf
+    weights[0] = 0.0 if slope is not None else math.log(positives.sum() / negatives.sum())
+    for _ in range(STEPS):
+        p = probability(weights @ design + offset)
+        gradient = design @ (positives - every * p) - ridge @ weights
+        information = (design * (every * p * (1 - p))) @ design.T + ridge
+        if np.abs(gradient).max() <= CONVERGED * total:
+            break
+        step = np.linalg.solve(information + 1e-300 * np.eye(len(design)), gradient)
+        value = objective(weights)
+        while not objective(weights + step) <= value + 1e-12 * abs(value) and np.abs(step).max() > 1e-15:
+            step /= 2
+        weights = weights + step
+    covariance = np.linalg.inv(information)
+    if slope is not None:
+        return Fit(float(weights[0]), slope, np.array([[float(covariance[0, 0]), 0.0], [0.0, 0.0]]))
+    back = np.array([[1.0, -mean / scale], [0.0, 1 / scale]])  # undoes the standardisation
+    intercept, steepness = back @ weights
+    return Fit(float(intercept), float(steepness), back @ covariance @ back.T)
+
+
+def _separates(scores: Floats, positives: Floats, negatives: Floats) -> bool:
+    """Whether some slope, however steep, is never the best: the scores of one class end where the other's begin."""
+    one, other = scores[positives > 0], scores[negatives > 0]
+    return scores.min() < scores.max() and bool(one.min() >= other.max() or other.min() >= one.max())
+
+
+def platt(counts: Counts) -> Fit:
+    """Fit the map from scores to probabilities of Platt, Advances in Large Margin Classifiers (1999), section 2.2.
+
+    His targets, (p + 1) / (p + 2) for positives and 1 / (n + 2) for negatives, keep it finite where scores separate
+    the classes.
+    """
+    some = counts.every > 0
+    positives, negatives, scores = counts.positives[some], counts.negatives[some], counts.centres()[some]
+    high, low = (positives.sum() + 1) / (positives.sum() + 2), 1 / (negatives.sum() + 2)
+    return logistic(scores, high * positives + low * negatives, (1 - high) * positives + (1 - low) * negatives)
+
+
+def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
+    """Return for each site on a grid the map fitted at all others; None where some site's others lack a class.
+
+    To fit and to assess on the same patients is optimistic. This is the internal-external cross-validation of
+    Steyerberg and Harrell, J Clin Epidemiol 69 (2016): it asks whether the map holds at a hospital that had no part.
+    """
+    total = Counts.total(sites)
+    others = [total.without(own) for own in sites]
+    if len(sites) < 2 or not all(one.positives.any() and one.negatives.any() for one in others):
+        return None
+    return [platt(one) for one in others]
+
+
+def assessment(log_odds: Floats, positives: Floats, negatives: Floats) -> dict[str, Any]:
+    """Return how well predictions are calibrated.
+
+    Parameters
+    ----------
+    log_odds, positives, negatives : ndarray
+        Shape (bins,): the predicted log-odds of a bin, and how many samples of each class it has.
+
+    Returns
+    -------
+    dict
+        ``intercept`` and ``slope`` with intervals of Wald, 0 and 1 at best, NaN where they are not defined; ``brier``;
+        ``ece``, the expected calibration error over `GROUPS` groups of equal size (Naeini et al., AAAI 2015); and
+        ``curve``, for each group mean prediction, share of positives with its interval (Wilson), and size.
+    """
+    every, p = positives + negatives, probability(log_odds)
+    total = every.sum()
+    large, both = logistic(log_odds, positives, negatives, slope=1.0), logistic(log_odds, positives, negatives)
+    if np.ptp(log_odds) < 1e-9:  # one prediction for all has no slope
+        both = NOTHING
+    curve = _curve(p, positives, every)
+    return {
+        "intercept": normal(large.intercept, float(large.covariance[0, 0]), "Wald"),
+        "slope": normal(both.slope, float(both.covariance[1, 1]), "Wald"),
+        "brier": float(positives @ (1 - p) ** 2 + negatives @ p**2) / total,
+        "ece": float(sum(one["n"] * abs(one["predicted"] - one["observed"]) for one in curve) / total),
+        "curve": curve,
+    }
+
+
+def _curve(p: Floats, positives: Floats, every: Floats) -> list[dict[str, float]]:
+    order = np.argsort(p, kind="stable")
+    p, positives, every = p[order], positives[order], every[order]
+    middle = np.cumsum(every) - every / 2
+    group = np.minimum((middle * GROUPS / every.sum()).astype(np.int64), GROUPS - 1)
+    sizes, hits, sums = (np.bincount(group, weights, GROUPS) for weights in (every, positives, every * p))
+    curve = []
+    for size, hit, total in zip(sizes, hits, sums, strict=True):
+        if size:
+            low, high = wilson(hit, size)
+            curve.append({"predicted": total / size, "observed": hit / size, "low": low, "high": high, "n": size})
+    return curve

@@ -1,0 +1,303 @@
+"""evidence.json: what a run's model is worth, from what the sites told.
+
+The form of the file, version 1. A number that is not defined is null; lists of curves are columns of equal length.
+
+``version``, ``level``
+    1; the level of all intervals, 0.95.
+``model``
+    ``"common"``: all sites evaluated one model. ``"own"``: each its own; then nothing is pooled.
+``probabilities``
+    How scores become probabilities: ``by`` ``"platt"`` or ``"none"`` (they are log-odds), ``intercept`` and ``slope``
+    of the map (of a common model), and ``assessed-on``: ``"other-sites"`` (at each site with the map that was fitted at
+    all others) or ``"same-patients"`` (those it was fitted on, which is optimistic); for ``"none"`` ``"held-out"``.
+``pooled``, ``common-test-set``
+    An evaluation (below) of all sites' held-out samples, ranked together, and of the common test set; null where there
+    is none.
+``sites``
+    An evaluation for each site, by name.
+``within-sites``
+    The mean over the ``sites`` that have both classes, of their own ``auroc``, an estimate. A pooled AUROC counts pairs
+    across sites, too, so it rewards a model that tells sites apart.
+``subgroups``
+    By column and group: ``n``, ``positives``, ``sites`` (how many told of it) and ``auroc``, an estimate: the mean
+    within sites, weighted by their pairs.
+``compared``
+    With another model on the same patients (null without one): ``difference``, an estimate, and ``p``, two-sided, of
+    the mean within ``sites`` (how many), this model's AUROC less the other's (DeLong, paired); ``by-site`` each site's,
+    and ``common-test-set`` that there, each with ``auroc``, ``other`` (numbers), ``difference`` and ``p``.
+``notes``
+    What a reader must know, in sentences.
+
+An estimate has ``value``, ``low``, ``high`` and ``by``, the method of the interval. An evaluation has
+
+``n``, ``positives``, ``grouped``
+    Samples; whether some were told in groups of several patients, so that all that follows is approximate.
+``auroc``
+    An estimate, and ``ties``: the most by which the order within bins could change the value.
+``auprc``
+    An estimate, by the bootstrap over patients, and ``ties``; pooled also ``low-sites`` and ``high-sites``, where sites
+    are drawn anew as well.
+``calibration``
+    ``intercept`` and ``slope`` (estimates), ``brier``, ``ece``, and ``curve``: points with ``predicted``, ``observed``,
+    ``low``, ``high``, ``n``.
+``points``
+    Sensitivity at fixed specificity, and the reverse: ``fixed``, ``at``, ``reached``, ``told``, ``value``, ``low``,
+    ``high``, ``threshold`` (a score; null: above all).
+``roc``, ``precision-recall``, ``net-benefit``
+    Columns ``fpr`` and ``tpr``; ``recall`` and ``precision``; ``threshold``, ``model`` and ``all``. Of ``pooled`` and
+    ``common-test-set`` the first two also have ``band``: ``at`` (a false positive rate, a recall), ``low``, ``high``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evidence import calibration, curves, delong
+from evidence.bootstrap import Replicates, drawn_anew
+from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
+from evidence.grid import Counts
+from evidence.intervals import LEVEL, Estimate, normal, of_auroc, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evidence.sums import Floats
+    from evidence.told import Group
+
+VERSION = 1
+POOLING = (
+    "The pooled AUROC counts pairs of patients of different sites, too: it rewards a model that tells sites apart. "
+    "The mean within sites does not."
+)
+GROUPED = "Some sites told of groups of patients only, by their own rules: what follows from them is approximate."
+SAME_PATIENTS = (
+    "Scores became probabilities by a map (Platt) that was fitted on the patients that it was assessed on: intercept "
+    "and slope say nothing, and Brier score and calibration error are optimistic."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """What is known of a site's held-out samples.
+
+    Attributes
+    ----------
+    counts, cuts : Counts, ndarray
+        On a grid, and the grid: one for all sites where they share a model.
+    auroc : Auroc, optional
+        Its own, exactly; default: that of the counts.
+    design : float
+        See `evidence.delong.design_effect`.
+    grouped : bool
+        Whether it told of groups of patients only.
+    groups : sequence of Group
+        Its subgroups.
+    other, covariance : Auroc, float
+        The AUROC of the model that this one is compared with, and the covariance of the two; None for none.
+    """
+
+    counts: Counts
+    cuts: Floats
+    auroc: delong.Auroc | None = None
+    design: float = 1.0
+    grouped: bool = False
+    groups: Sequence[Group] = ()
+    other: delong.Auroc | None = None
+    covariance: float = math.nan
+
+
+def summary(
+    sites: Mapping[str, Site],
+    *,
+    common: bool,
+    log_odds: bool,
+    test: Site | None = None,
+    random: np.random.Generator,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the content of evidence.json, as JSON has it.
+
+    Parameters
+    ----------
+    sites : mapping
+        By name, those with held-out samples; at least one, if there is no ``test``.
+    common : bool
+        Whether all evaluated one model.
+    log_odds : bool
+        Whether scores are log-odds of a positive.
+    test : Site, optional
+        The common test set.
+    random : numpy.random.Generator
+        Of the bootstrap.
+    notes : sequence of str
+        More for ``notes``.
+    """
+    every, counts = list(sites.values()), [site.counts for site in sites.values()]
+    fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
+    whole = AS_THEY_ARE if log_odds else platt(Counts.total(counts)) if common and counts else None
+    design = [site.design for site in every]
+    found: dict[str, Any] = {"version": VERSION, "level": LEVEL, "model": "common" if common else "own"}
+    found["probabilities"] = {
+        "by": "none" if log_odds else "platt",
+        "intercept": whole.intercept if whole else math.nan,
+        "slope": whole.slope if whole else math.nan,
+        "assessed-on": assessed_on,
+    }
+    found["pooled"] = found["common-test-set"] = None
+    if common and every:
+        own, patients, both = drawn_anew(counts, design, random)
+        auroc = delong.from_counts([(one.positives, one.negatives) for one in counts], design)
+        pooled = _evaluation(every, fits, auroc, design, patients.average_precision())
+        found["pooled"] = _banded(pooled, patients)
+        found["pooled"]["auprc"] |= dict(zip(("low-sites", "high-sites"), both.average_precision(), strict=True))
+    else:
+        own = [Replicates.of_site(site.counts, random, site.design).average_precision() for site in every]
+    found["sites"] = {
+        name: _evaluation([site], [fit], site.auroc or _own(site), [site.design], ends)
+        for (name, site), fit, ends in zip(sites.items(), fits, own, strict=True)
+    }
+    if test is not None:
+        patients = Replicates.of_site(test.counts, random)
+        fit = whole or platt(test.counts)
+        one = _evaluation([test], [fit], test.auroc or _own(test), [1.0], patients.average_precision())
+        found["common-test-set"] = _banded(one, patients)
+    found["within-sites"] = _within(every)
+    found["subgroups"] = _subgroups(every)
+    found["compared"] = _compared(sites, test)
+    said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
+    found["notes"] = [*said, *[GROUPED] * any(site.grouped for site in every), *notes]
+    return dict(_as_json(found))
+
+
+def _fits(counts: Sequence[Counts], *, common: bool, log_odds: bool) -> tuple[list[Fit], str]:
+    """Return how each site's scores become log-odds, and on whom that is assessed."""
+    if log_odds:
+        return [AS_THEY_ARE] * len(counts), "held-out"
+    if not common:
+        return [platt(own) for own in counts], "same-patients"
+    others = platt_of_the_others(counts)
+    return (others, "other-sites") if others else ([platt(Counts.total(counts))] * len(counts), "same-patients")
+
+
+def _own(site: Site) -> delong.Auroc:
+    return delong.from_counts([(site.counts.positives, site.counts.negatives)], [site.design])
+
+
+def _evaluation(
+    sites: Sequence[Site],
+    fits: Sequence[Fit],
+    auroc: delong.Auroc,
+    design: Sequence[float],
+    auprc_ends: tuple[float, float],
+) -> dict[str, Any]:
+    """Evaluate sites that share a grid, ranked together."""
+    total = Counts.total([site.counts for site in sites])
+    positives, negatives = total.positives, total.negatives
+    effective = [sum(getattr(site.counts, kind).sum() / effect for site, effect in zip(sites, design, strict=True))
+                 for kind in ("positives", "negatives")]  # fmt: skip
+    log_odds = np.concatenate([fit.log_odds(site.counts.centres()) for site, fit in zip(sites, fits, strict=True)])
+    by_site = [np.concatenate([getattr(site.counts, kind) for site in sites]) for kind in ("positives", "negatives")]
+    some = by_site[0] + by_site[1] > 0
+    predicted = log_odds[some], by_site[0][some], by_site[1][some]
+    risk = probability(predicted[0])
+    ap = {"value": float(curves.average_precision(positives, negatives)), "low": auprc_ends[0], "high": auprc_ends[1]}
+    return {
+        "n": int(total.every.sum()),
+        "positives": int(positives.sum()),
+        "grouped": any(site.grouped for site in sites),
+        "auroc": of_auroc(auroc.value, auroc.variance, *effective) | {"ties": auroc.ties},
+        "auprc": ap | {"by": "bootstrap", "ties": curves.average_precision_ties(positives, negatives)},
+        "calibration": calibration.assessment(*predicted),
+        "points": curves.operating_points(positives, negatives, sites[0].cuts),
+        "roc": curves.roc(positives, negatives),
+        "precision-recall": curves.precision_recall(positives, negatives),
+        "net-benefit": curves.net_benefit(risk, *predicted[1:]),
+    }
+
+
+def _banded(evaluation: dict[str, Any], patients: Replicates) -> dict[str, Any]:
+    """Put the bands of its curves into an evaluation."""
+    for name, ends in (("roc", patients.roc_band()), ("precision-recall", patients.precision_band())):
+        evaluation[name] |= {"band": {"at": curves.GRID, "low": ends[0], "high": ends[1]}}
+    return evaluation
+
+
+def _within(sites: Sequence[Site]) -> dict[str, Any]:
+    """Return the mean of the sites' own AUROCs; its variance is that of a mean of independent numbers."""
+    own = [(site.auroc or _own(site), site.counts.positives.sum(), site.counts.negatives.sum()) for site in sites]
+    own = [one for one in own if not math.isnan(one[0].value)]
+    return {"sites": len(own), "auroc": _mean(own, np.ones(len(own)))}
+
+
+def _mean(own: Sequence[tuple[delong.Auroc, float, float]], weights: Floats) -> Estimate:
+    """Return the weighted mean of AUROCs, each with its positives and negatives."""
+    if not len(own):
+        return normal(math.nan, math.nan, "")
+    shares = weights / weights.sum()
+    variances = [spread(auroc.value, auroc.variance, positives, negatives) for auroc, positives, negatives in own]
+    found = normal(float(shares @ [auroc.value for auroc, *_ in own]), float(shares**2 @ variances), "DeLong, Newcombe")
+    return found | {end: min(1.0, max(0.0, found[end])) for end in ("low", "high")}
+
+
+def _compared(sites: Mapping[str, Site], test: Site | None) -> dict[str, Any] | None:
+    """Compare two models: the mean of the sites' differences, whose variance is that of independent numbers."""
+    by_site = {name: one for name, site in sites.items() if (one := _difference(site))}
+    on_test = test and _difference(test)
+    if not by_site and not on_test:
+        return None
+    known = [one for one in by_site.values() if one["variance"] >= 0]
+    value = float(np.mean([one["difference"]["value"] for one in known])) if known else math.nan
+    variance = sum(one["variance"] for one in known) / max(1, len(known)) ** 2
+    told = {name: {key: item for key, item in one.items() if key != "variance"} for name, one in by_site.items()}
+    test_told = on_test and {key: item for key, item in on_test.items() if key != "variance"}
+    return {"sites": len(known), **_tested(value, variance), "by-site": told, "common-test-set": test_told}
+
+
+def _difference(site: Site) -> dict[str, Any] | None:
+    if site.other is None or math.isnan(site.other.value) or site.auroc is None:
+        return None
+    variance = site.auroc.variance + site.other.variance - 2 * site.covariance
+    variance = max(0.0, variance) if not math.isnan(variance) else variance
+    tested = _tested(site.auroc.value - site.other.value, variance)
+    return {"auroc": site.auroc.value, "other": site.other.value, **tested, "variance": variance}
+
+
+def _tested(difference: float, variance: float) -> dict[str, Any]:
+    """Return a difference with its interval and the two-sided p-value of none."""
+    p = math.erfc(abs(difference) / math.sqrt(2 * variance)) if variance > 0 else math.nan
+    return {"difference": normal(difference, variance, "DeLong"), "p": p}
+
+
+def _subgroups(sites: Sequence[Site]) -> dict[str, dict[str, Any]]:
+    told: dict[tuple[str, str], list[Group]] = {}
+    for site in sites:
+        for group in site.groups:
+            told.setdefault((group.column, group.name), []).append(group)
+    found: dict[str, dict[str, Any]] = {}
+    for (column, name), groups in told.items():
+        ranked = [group for group in groups if not math.isnan(group.auroc.value)]
+        own = [(group.auroc, float(group.positives), float(group.n - group.positives)) for group in ranked]
+        found.setdefault(column, {})[name] = {
+            "n": int(sum(group.n for group in groups)),
+            "positives": int(sum(group.positives for group in groups)),
+            "sites": len(groups),
+            "auroc": _mean(own, np.array([positives * negatives for _, positives, negatives in own])),
+        }
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    """Return plain lists and numbers; NaN and infinity become None, and curves have six digits."""
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return [float(f"{item:.6g}") if math.isfinite(item) else None for item in value.tolist()]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,173 @@
+"""Calibration, decision curves and points on curves, against scikit-learn and sums over samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
+
+from evidence import Counts, Sketch, common_cuts
+from evidence.bootstrap import Replicates, drawn_anew
+from evidence.calibration import assessment, logistic, platt, platt_of_the_others, probability
+from evidence.curves import average_precision, average_precision_ties, net_benefit, operating_points, roc
+from evidence.grid import Counts as GridCounts
+from tests.evidence.cases import drawn, together, told
+
+CASES = [drawn(seed, prior=0.3, n=400) for seed in range(4)] + [drawn(9, sites=2, n=100, decimals=1, prior=0.4)]
+
+
+def counts(scores: np.ndarray, labels: np.ndarray) -> GridCounts:
+    return Counts.of(scores, labels, common_cuts([Sketch.of(scores, labels)]))
+
+
+def by_scikit_learn(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    found = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(scores[:, None], labels)
+    return float(found.intercept_[0]), float(found.coef_[0, 0])
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_logistic_fit_to_counts_is_the_fit_to_samples(case: int) -> None:
+    scores, labels = together(CASES[case])
+    every = counts(scores, labels)
+    fit = logistic(every.centres(), every.positives, every.negatives)
+    assert (fit.intercept, fit.slope) == pytest.approx(by_scikit_learn(scores, labels), rel=0.02, abs=5e-3)
+    alone = logistic(scores, labels, 1 - labels)
+    assert (alone.intercept, alone.slope) == pytest.approx(by_scikit_learn(scores, labels), abs=1e-4)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_calibration_and_brier_score_are_those_of_the_samples(case: int) -> None:
+    scores, labels = together(CASES[case])
+    every = counts(scores, labels)
+    found = assessment(0.5 * every.centres() - 1, every.positives, every.negatives)
+    p = probability(0.5 * scores - 1)
+    assert found["brier"] == pytest.approx(brier_score_loss(labels, p), abs=1e-3)
+    assert found["slope"]["value"] == pytest.approx(by_scikit_learn(0.5 * scores - 1, labels)[1], rel=0.02)
+    # in the large: the intercept at which the mean prediction is the share of positives
+    assert probability(0.5 * scores - 1 + found["intercept"]["value"]).mean() == pytest.approx(labels.mean(), abs=1e-3)
+    curve = found["curve"]
+    assert sum(one["n"] for one in curve) == len(labels)
+    assert sum(one["n"] * one["observed"] for one in curve) == pytest.approx(labels.sum())
+    assert found["ece"] == pytest.approx(sum(o["n"] * abs(o["predicted"] - o["observed"]) for o in curve) / len(labels))
+
+
+def test_the_interval_of_the_slope_covers_the_truth_as_often_as_it_says() -> None:
+    rng, covered = np.random.default_rng(1), 0
+    for _ in range(400):
+        scores = rng.normal(size=150)
+        labels = (rng.random(150) < probability(scores)).astype(float)
+        slope = assessment(scores, labels, 1 - labels)["slope"]
+        covered += slope["low"] <= 1 <= slope["high"]
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_scores_that_separate_the_classes_have_a_map_and_no_slope() -> None:
+    scores, labels = np.arange(-10.0, 10), (np.arange(-10, 10) >= 0).astype(float)
+    assert math.isnan(logistic(scores, labels, 1 - labels).slope)
+    fit = platt(counts(scores, labels))
+    assert 0 < fit.slope < 100
+    assert 11 / 12 < probability(fit.log_odds(scores[-1:]))[0] < 1
+
+
+def test_scores_that_do_not_vary_have_no_slope_and_the_share_of_positives() -> None:
+    one = Counts(np.array([30.0]), np.array([70.0]), np.array([250.0]))
+    fit = platt(one)
+    assert probability(fit.log_odds(one.centres()))[0] == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_map_is_assessed_where_it_was_not_fitted() -> None:
+    # Noise: fitted and assessed on the same patients it has a slope of 1, whatever the scores are worth.
+    rng = np.random.default_rng(5)
+    noise = told([(rng.normal(size=40), (rng.random(40) < 0.5).astype(float)) for _ in range(6)])
+    sites = [site.counts for site in noise]
+    same = platt(Counts.total(sites))
+    fits = platt_of_the_others(sites)
+    assert fits is not None
+
+    def slope(maps: list) -> float:  # type: ignore[type-arg]
+        odds = np.concatenate([fit.log_odds(site.centres()) for fit, site in zip(maps, sites, strict=True)])
+        return float(assessment(odds, *(np.concatenate([getattr(site, kind) for site in sites])
+                                        for kind in ("positives", "negatives")))["slope"]["value"])  # fmt: skip
+
+    assert slope([same] * 6) == pytest.approx(1, abs=0.1)
+    assert slope(fits) < 0.5
+    left_out = platt(Counts.total([site for place, site in enumerate(sites) if place != 2]))
+    assert fits[2].slope == pytest.approx(left_out.slope)
+    assert fits[2].slope != pytest.approx(same.slope)
+    assert platt_of_the_others(sites[:1]) is None
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_average_precision_is_within_its_bound(case: int) -> None:
+    scores, labels = together(CASES[case])
+    every = counts(scores, labels)
+    found = float(average_precision(every.positives, every.negatives))
+    wanted, bound = average_precision_score(labels, scores), average_precision_ties(every.positives, every.negatives)
+    assert abs(found - wanted) <= bound + 1e-12
+    assert found == pytest.approx(wanted, abs=0.01)
+
+
+def test_a_decision_curve_counts_who_would_be_treated() -> None:
+    scores, labels = together(CASES[4])
+    every, p = counts(scores, labels), probability(scores)
+    curve = net_benefit(probability(every.centres()), every.positives, every.negatives)
+    for t, model, treat_all in zip(curve["threshold"], curve["model"], curve["all"], strict=True):
+        treated = p >= t
+        wanted = (treated & (labels == 1)).mean() - (treated & (labels == 0)).mean() * t / (1 - t)
+        assert model == pytest.approx(wanted, abs=1e-9)
+        assert treat_all == pytest.approx(labels.mean() - (1 - labels.mean()) * t / (1 - t))
+
+
+def test_points_are_the_best_of_those_that_keep_what_is_fixed() -> None:
+    scores, labels = together(CASES[4])
+    every = counts(scores, labels)
+    cuts = common_cuts([Sketch.of(scores, labels)])
+    fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
+    for point in operating_points(every.positives, every.negatives, cuts):
+        if point["fixed"] == "specificity":
+            assert point["value"] == pytest.approx(tpr[1 - fpr >= point["at"] - 1e-12].max())
+        else:
+            assert point["value"] == pytest.approx((1 - fpr)[tpr >= point["at"] - 1e-12].max())
+        assert point["low"] <= point["value"] <= point["high"]
+        high = scores >= (np.inf if point["threshold"] is None else point["threshold"])
+        reached = (~high[labels == 0]).mean() if point["fixed"] == "specificity" else high[labels == 1].mean()
+        assert reached == pytest.approx(point["reached"])
+
+
+def test_the_roc_curve_is_that_of_the_samples() -> None:
+    scores, labels = together(CASES[4])
+    every = counts(scores, labels)
+    found, (fpr, tpr, _) = roc(every.positives, every.negatives), roc_curve(labels, scores, drop_intermediate=False)
+    assert (found["fpr"], found["tpr"]) == (pytest.approx(fpr), pytest.approx(tpr))
+
+
+def test_the_bootstrap_draws_the_patients_of_each_site_anew() -> None:
+    sites = [site.counts for site in told(drawn(2, sites=3, n=300, prior=0.2))]
+    own, patients, both = drawn_anew(sites, [1.0] * 3, np.random.default_rng(0))
+    everyone = patients.positives.sum(1) + patients.negatives.sum(1)
+    assert (everyone == 900).all(), "as many of each site as there are"
+    total = Counts.total(sites)
+    assert patients.positives.mean(0) == pytest.approx(total.positives, abs=0.6)
+    low, high = patients.average_precision()
+    assert low < float(average_precision(total.positives, total.negatives)) < high
+    wide = both.average_precision()
+    assert wide[1] - wide[0] > high - low, "other sites add to what is uncertain"
+    assert len(own) == 3
+
+
+def test_patients_with_several_samples_make_intervals_wider() -> None:
+    [site] = told(drawn(2, sites=1, n=600, prior=0.2))
+    alone, clustered = (Replicates.of_site(site.counts, np.random.default_rng(0), design) for design in (1.0, 4.0))
+    widths = [ends[1] - ends[0] for ends in (alone.average_precision(), clustered.average_precision())]
+    assert widths[1] / widths[0] == pytest.approx(2, rel=0.25)
+
+
+def test_the_bootstrap_covers_as_the_resampling_of_samples_does() -> None:
+    [(scores, labels)] = drawn(6, sites=1, n=200, prior=0.3)
+    rng = np.random.default_rng(0)
+    drawn_values = [average_precision_score(labels[rows], scores[rows]) for rows in rng.integers(0, 200, (400, 200))]
+    ends = Replicates.of_site(counts(scores, labels), rng).average_precision()
+    assert ends == pytest.approx(np.quantile(drawn_values, (0.025, 0.975)), abs=0.03)

@@ -1,0 +1,123 @@
+"""AUROC and its variance, from placements and from counts, against sums over all pairs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from evidence.delong import covariance, design_effect, exact, from_counts, placements
+from evidence.intervals import Z, newcombe, of_auroc, wilson
+from tests.evidence.cases import drawn, together, told
+from tests.reference.delong import clustered, delong
+
+SCORED = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=4, max_size=60)
+
+
+@settings(deadline=None, max_examples=30)
+@given(SCORED)
+def test_placements_give_what_all_pairs_give_ties_included(samples: list[tuple[int, bool]]) -> None:
+    scores, labels = (np.array(column, float) for column in zip(*samples, strict=True))
+    found = exact(scores, labels)
+    if len(set(labels)) < 2:
+        assert math.isnan(found.value)
+        return
+    assert found.value == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    if 1 < labels.sum() < len(labels) - 1:
+        [value], [[variance]] = delong(labels, scores)
+        assert (found.value, found.variance) == pytest.approx((value, variance), abs=1e-12)
+    else:
+        assert math.isnan(found.variance)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_with_256_bins_the_pooled_auroc_is_within_a_thousandth_and_within_its_bound(seed: int) -> None:
+    sites = drawn(seed, decimals=9 if seed % 2 else 1)
+    scores, labels = together(sites)
+    found = from_counts([(site.counts.positives, site.counts.negatives) for site in told(sites)])
+    value, variance = exact(scores, labels).value, exact(scores, labels).variance
+    assert abs(found.value - value) <= min(1e-3, found.ties + 1e-12)
+    assert found.variance == pytest.approx(variance, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_each_score_has_a_bin_of_its_own_it_is_exact(seed: int) -> None:
+    sites = drawn(seed, sites=4, n=60, prior=0.3)
+    scores, labels = together(sites)
+    [value], [[variance]] = delong(labels, scores)
+    found = from_counts([(site.counts.positives, site.counts.negatives) for site in told(sites)])
+    assert found.value == pytest.approx(value, abs=1e-9)
+    assert found.variance == pytest.approx(variance, abs=1e-9)
+
+
+def test_rare_high_scores_do_not_fall_into_one_bin() -> None:
+    scores = np.concatenate([np.linspace(0, 1, 100_000), np.linspace(0.9999, 1, 12)])
+    labels = np.repeat([0.0, 1.0], [100_000, 12])
+    [site] = told([(scores, labels)])
+    assert (site.counts.positives > 0).sum() == 12
+    found = from_counts([(site.counts.positives, site.counts.negatives)])
+    assert found.value == pytest.approx(exact(scores, labels).value, abs=2e-4)
+
+
+def test_sites_of_one_class_take_part() -> None:
+    ill, well = (np.arange(40.0) + 20, np.ones(40)), (np.arange(40.0), np.zeros(40))
+    sites = told([ill, well])
+    found = from_counts([(site.counts.positives, site.counts.negatives) for site in sites])
+    [value], [[variance]] = delong(*reversed(together([ill, well])))
+    assert (found.value, found.variance) == pytest.approx((value, variance), abs=1e-12)
+    assert math.isnan(from_counts([(sites[0].counts.positives, sites[0].counts.negatives)]).value)
+
+
+def test_samples_of_one_patient_are_summed_up_before_they_are_squared() -> None:
+    rng = np.random.default_rng(3)
+    patients = rng.integers(0, 40, 200)
+    labels = (rng.random(200) < 0.3).astype(float)
+    scores = rng.normal(size=40)[patients] + 0.3 * rng.normal(size=200) + labels
+    assert exact(scores, labels, patients).variance == pytest.approx(clustered(labels, scores, patients), rel=1e-9)
+    assert design_effect(scores, labels, patients) > 1.5
+    assert design_effect(scores, labels, np.arange(200)) == pytest.approx(1)
+
+
+def test_the_covariance_of_two_models_on_the_same_patients() -> None:
+    [(one, labels)] = drawn(1, sites=1, n=150, prior=0.3)
+    other = one + np.random.default_rng(0).normal(size=150)
+    values, wanted = delong(labels, one, other)
+    centred = [placements(scores, labels) - value for scores, value in zip((one, other), values, strict=True)]
+    assert covariance(*centred, labels, np.arange(150)) == pytest.approx(wanted[0, 1], rel=1e-9)
+
+
+@pytest.mark.parametrize(("p", "n", "by"), [(12, 60, "DeLong"), (3, 40, "Newcombe")])
+def test_an_interval_covers_the_truth_as_often_as_it_says(p: int, n: int, by: str) -> None:
+    # Two normal distributions, half a standard deviation apart: AUROC = Φ(0.5/√2).
+    rng, truth, covered, by_delong = np.random.default_rng(7), 0.5 * (1 + math.erf(0.25)), 0, 0
+    for _ in range(1000):
+        scores, labels = np.append(rng.normal(0.5, 1, p), rng.normal(0, 1, n)), np.repeat([1.0, 0.0], [p, n])
+        found = exact(scores, labels)
+        ends = of_auroc(found.value, found.variance, p, n)
+        assert ends["by"] == by
+        covered += ends["low"] <= truth <= ends["high"]
+        by_delong += abs(found.value - truth) <= Z * math.sqrt(found.variance)
+    assert 0.935 <= covered / 1000 <= 0.975
+    assert by == "DeLong" or by_delong / 1000 < 0.9, "for few patients it would be too narrow"
+
+
+def test_a_perfect_ranking_of_few_is_not_certain() -> None:
+    found = exact(np.arange(20.0), (np.arange(20) > 17).astype(float))
+    assert (found.value, found.variance) == (1, 0)
+    ends = of_auroc(found.value, found.variance, 2, 18)
+    assert (ends["by"], ends["high"]) == ("Newcombe", 1)
+    assert 0.4 < ends["low"] < 0.9
+    assert newcombe(1.0, 200, 1800)[0] > 0.99
+    low, high = newcombe(0.7, 30, 40)
+    assert low < 0.7 < high
+
+
+def test_the_interval_of_a_share_is_that_of_a_textbook() -> None:
+    # Newcombe, Stat Med 17 (1998), Table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29, by the score method.
+    table = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0, 0.1611), (1, 29): (0.0061, 0.1718)}
+    for (hits, n), ends in table.items():
+        assert wilson(hits, n) == pytest.approx(ends, abs=5e-5)
