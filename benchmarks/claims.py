@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.comparisons import CONFIDENCE, half_width, stays
+from benchmarks.comparisons import stays
 from benchmarks.pages import insert
 from benchmarks.studies import EARLIER, REPO, STUDIES
+from server_app.compare.groups import CONFIDENCE, half_width
 
 Line = Mapping[str, str]
 Where = Mapping[str, str]

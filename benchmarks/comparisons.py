@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from benchmarks.sweep import final, shown
-from benchmarks.tables import NOTHING, Cell, Row, Tables, number
+from benchmarks.tables import Cell, Row, Tables
+from server_app.compare.groups import CONFIDENCE, Difference
+from server_app.compare.runs import shown
+from server_app.compare.text import NOTHING, markdown, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.studies import Study
-
-CONFIDENCE = 0.95
 
 
 def sections(study: Study, tables: Tables) -> list[str]:
@@ -51,31 +50,16 @@ def differences(study: Study, tables: Tables) -> str:
         for row in rows:
             if row is not base:
                 lines.append([*(f"{value}" for _, value in cell), row.method.label, *_difference(row, base, path)])
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def _difference(row: Row, base: Row, path: str) -> list[str]:
-    pairs = paired(row, base, path)
-    if len(pairs) < 2:
-        return [NOTHING, NOTHING, str(len(pairs)), NOTHING]
-    mean, half = statistics.mean(pairs), half_width(pairs)
-    order = "ahead" if mean > half else "behind" if mean < -half else "none shown"
-    return [f"{mean:+.4f}", f"{mean - half:+.4f} to {mean + half:+.4f}", str(len(pairs)), order]
-
-
-def paired(row: Row, base: Row, path: str) -> list[float]:
-    """Return the differences of a metric after the last round, of runs that agree in all that is repeated."""
-    there = {tuple(job.repeat.items()): final(outcome, path) for job, outcome in base.runs}
-    found = [(final(outcome, path), there.get(tuple(job.repeat.items()))) for job, outcome in row.runs]
-    return [ours - theirs for ours, theirs in found if ours is not None and theirs is not None]
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Return half the width of the confidence interval of a mean, from two values or more."""
-    from scipy.stats import t
-
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    found = Difference.between(row, base, path)
+    if found.pairs < 2:
+        return [NOTHING, NOTHING, str(found.pairs), NOTHING]
+    low, high = found.mean - found.half, found.mean + found.half
+    order = {1: "ahead", -1: "behind", 0: "none shown"}[found.sign]
+    return [f"{found.mean:+.4f}", f"{low:+.4f} to {high:+.4f}", str(found.pairs), order]
 
 
 # ---------------------------------------------------------------------- along an axis
@@ -106,7 +90,7 @@ def limits(study: Study, tables: Tables, within: float) -> str:
         reached = [value for value, near in zip(values, stays(line, within), strict=True) if near]
         place = [shown({name: value}).partition("=")[2] for name, value in cell]
         lines.append([*place, label, *map(number, line), str(reached[-1]) if reached else NOTHING])
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def stays(means: Sequence[float | None], within: float) -> list[bool]:
@@ -116,7 +100,3 @@ def stays(means: Sequence[float | None], within: float) -> list[bool]:
         close = mean is not None and means[0] is not None and mean >= means[0] - within
         near.append(close and all(near))
     return near
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.engine import BATCH, JOB, REPO, STEPS
-from benchmarks.pages import insert, write_csv
+from benchmarks.pages import insert
+from server_app.compare.text import write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,12 +21,13 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.pages import insert, write_csv
+from benchmarks.pages import insert
 from benchmarks.studies import REPO, STUDIES, Study
 from benchmarks.studies.deprl_tables import NEWCOMERS, NEWCOMERS_NOTE
-from benchmarks.sweep import Job, Sweep, combinations
-from benchmarks.tables import number, spread
+from benchmarks.sweep import Sweep
 from keys import Stream
+from server_app.compare.text import number, spread, write_csv
+from server_app.sweep.jobs import Job, combinations
 
 STEPS = 200
 KEY = "concentration"
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure every run of a study that left a body, and write the tables; returns the exit code."""
     options = command_line().parse_args(arguments)
     study = STUDIES[options.name]
-    sweep = Sweep(study, False, options.runs_dir.expanduser().resolve() / study.name)
+    sweep = Sweep(study, options.runs_dir.expanduser().resolve() / study.name)
     there = [job for job in sweep.chosen() if (sweep.folder / job.name / "model.safetensors").exists()]
     if not there:
         print(f"error: no runs in {sweep.folder}: {sweep.command} makes them", file=sys.stderr)

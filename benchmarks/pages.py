@@ -6,16 +6,17 @@ rest of the page stays as it is.
 
 from __future__ import annotations
 
-import csv
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
-from benchmarks.sweep import FACTOR, Sweep, shown
+from benchmarks.sweep import Sweep
 from benchmarks.tables import Tables, csv_lines, gather, table
+from server_app.compare.grids import FACTOR
+from server_app.compare.runs import shown
+from server_app.compare.text import write_csv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from benchmarks.studies import Between, Value
@@ -31,15 +32,6 @@ def insert(page: Path, name: str, title: str, text: str) -> None:
         before, after = f"{content.rstrip()}\n\n", ""
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
-
-
-def write_csv(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write a line each, under all the keys that any of them has."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
 
 
 def write(sweep: Sweep, folder: Path) -> str:
@@ -60,7 +52,7 @@ def write(sweep: Sweep, folder: Path) -> str:
 def markdown(sweep: Sweep, tables: Tables) -> str:
     """Return the tables with what one has to know to read them."""
     parts = preamble(sweep)
-    versions = {outcome.version for rows in tables.values() for row in rows for _, outcome in row.runs}
+    versions = {run.outcome.version for rows in tables.values() for row in rows for run in row.runs}
     if len(versions) > 1:
         parts.append(f"These runs are of {len(versions)} versions of the code: {', '.join(sorted(versions))}.")
     if len(sweep.study.compare) > 1:
@@ -79,7 +71,7 @@ def duration(sweep: Sweep, tables: Tables) -> str:
     """Say how long all runs took, those that chose among them."""
     tuning = (sweep.outcome(job) for method in sweep.study.methods for job in sweep.tuning(method))
     outcomes = [outcome for outcome in tuning if outcome]
-    outcomes += [outcome for rows in tables.values() for row in rows for _, outcome in row.runs]
+    outcomes += [run.outcome for rows in tables.values() for row in rows for run in row.runs]
     minutes = sum(outcome.seconds for outcome in outcomes) / 60
     return f"{len(outcomes)} runs took {f'{minutes:,.0f} minutes' if minutes >= 1 else 'under a minute'} of one core."
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import statistics
+import textwrap
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.sweep import Sweep, metric, shown
+from benchmarks.sweep import Sweep
+from server_app.compare.pictures import curves, spread, style
+from server_app.compare.runs import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from benchmarks.tables import Cell, Row, Tables
 
-LINES = ("-", "--", ":")  # ten colours, then again with another style
 CAPTIONS = {
     "curves": "Lines: means. Bands: ± one standard deviation.",
     "points": "Points: means. Bars: ± one standard deviation.",
@@ -41,7 +41,7 @@ def draw(sweep: Sweep, tables: Tables, path: Path) -> None:
     handles, labels = axes.get_legend_handles_labels()
     title = CAPTIONS[study.picture]
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, title=title, title_fontsize=8)
-    figure.suptitle(sweep.title, fontsize=10)
+    figure.suptitle(textwrap.fill(sweep.title, int(11 * figure.get_figwidth())), fontsize=10)
     figure.savefig(path, metadata={"Software": None})
     with Image.open(path) as picture:  # a palette takes a third of the bytes
         palette = picture.convert("RGB").quantize(128)
@@ -73,22 +73,6 @@ def panels(tables: Tables, wanted: Mapping[str, str], columns: int) -> tuple[Fig
     return figure, grid[0][0]
 
 
-def curves(axes: Axes, rows: Sequence[Row], path: str) -> None:
-    """Draw a line per method, the mean of its runs, and a band of one standard deviation to either side."""
-    for place, row in enumerate(rows):
-        by_round: dict[int, list[float]] = defaultdict(list)
-        for _, outcome in row.converged:
-            for record in outcome.records:
-                if (value := metric(record, path)) is not None:
-                    by_round[record["round"]].append(value)
-        rounds = sorted(by_round)
-        style: dict[str, Any] = {"color": f"C{place % 10}", "linestyle": LINES[place // 10 % len(LINES)]}
-        means, deviations = zip(*(spread(by_round[r]) for r in rounds), strict=True) if rounds else ((), ())
-        axes.plot(rounds, means, linewidth=1.3, label=row.method.label, **style)
-        low, high = ([m + side * d for m, d in zip(means, deviations, strict=True)] for side in (-1, 1))
-        axes.fill_between(rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)
-
-
 def points(rows: Sequence[Row], report: Mapping[str, str]) -> tuple[Figure, Axes]:
     """Draw the final numbers of each method side by side, with bars of one standard deviation to either side."""
     from matplotlib.figure import Figure
@@ -105,6 +89,7 @@ def points(rows: Sequence[Row], report: Mapping[str, str]) -> tuple[Figure, Axes
             fmt="o",
             markersize=4,
             label=row.method.label,
+            color=style(place)["color"],
         )
     axes.set_xticks(range(len(report)), list(report.values()))
     axes.grid(alpha=0.3)
@@ -126,17 +111,11 @@ def axis(tables: Tables, path: str, heading: str) -> tuple[Figure, Axes]:
         for place, first in enumerate(line[0][1]):
             means, deviations = zip(*(spread(rows[place].values(path)) for _, rows in line), strict=True)
             values = [value for value, _ in line]
-            axes.errorbar(values, means, deviations, fmt="o-", markersize=4, capsize=2, label=first.method.label)
+            kind = {"marker": "o", "markersize": 4, "capsize": 2, **style(place)}
+            axes.errorbar(values, means, deviations, label=first.method.label, **kind)
         if all(isinstance(value, int | float) and value > 0 for value, _ in line):
             axes.set_xscale("log", base=2)
         axes.set_xticks([value for value, _ in line], [str(value) for value, _ in line])
         axes.set(xlabel=key, ylabel=heading if axes is grid[0] else "", title=shown(dict(others)))
         axes.grid(alpha=0.3)
     return figure, grid[0]
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard deviation; the latter is 0 of a single value."""
-    if not values:
-        return math.nan, 0.0
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0

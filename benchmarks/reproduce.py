@@ -16,7 +16,6 @@ repeated at any time. A run that diverged is a result too.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
@@ -24,46 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.studies import REPO, STUDIES
-from benchmarks.sweep import Job, Sweep
-from benchmarks.workers import Progress, StoppedError, Workers
+from benchmarks.sweep import Sweep
 from keys.files import as_path, reason, unwritable
+from server_app.sweep.workers import StoppedError, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 MOST_JOBS = 1024
-
-
-def run(sweep: Sweep, workers: int, data_root: str) -> None:
-    """Do all runs of a sweep that are not there yet.
-
-    Raises
-    ------
-    StoppedError
-        When one cannot be done.
-    """
-    methods = sweep.study.methods
-    # How many runs there will be does not depend on what is chosen; the grids that grow make it more.
-    later = different(job for method in methods for job in sweep.reported(method, sweep.grid(method)[0]))
-    progress = Progress(sweep.study.select)
-    with contextlib.closing(progress), Workers(workers, data_root) as pool:
-
-        def missing(jobs: list[Job], rest: int) -> list[Job]:
-            found = [job for job in jobs if sweep.outcome(job) is None]
-            progress.done, progress.total = len(jobs) - len(found), len(jobs) + rest
-            return found
-
-        def tuning() -> list[Job]:
-            return different(job for method in methods for job in sweep.tuning(method))
-
-        while jobs := missing(tuning(), len(later)):  # again, for what the grids grew by
-            pool.run(sweep, jobs, progress)
-        pool.run(sweep, missing(tuning() + different(sweep.chosen()), 0), progress)
-
-
-def different(jobs: Iterable[Job]) -> list[Job]:
-    """Drop runs of equal settings: a method need not depend on all that is compared."""
-    return list({job.name: job for job in jobs}.values())
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -138,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         folder = as_path(options.runs_dir).resolve() / study.name
-        sweep = Sweep(study, options.full, folder, read_overrides(options.set))
+        sweep = Sweep(study, folder, read_overrides(options.set), options.full)
         sweep.check()
         if not options.only_table:
             run(sweep, options.jobs, options.data_root)

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.pages import insert, write_csv
+from benchmarks.pages import insert
 from benchmarks.studies import REPO, Value
-from benchmarks.tables import spread
+from server_app.compare.text import spread, write_csv
 
 Floats = NDArray[np.float64]
 

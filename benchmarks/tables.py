@@ -6,86 +6,35 @@ method was when it had used up the budget of one of them.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.sweep import Job, Outcome, Sweep, combinations, final, metric, parsed, shown
+from benchmarks.sweep import Sweep
+from server_app.compare.groups import Group
+from server_app.compare.runs import final, shown
+from server_app.compare.text import NOTHING, amount, markdown, number, remark, spread
+from server_app.sweep.jobs import combinations
 
 if TYPE_CHECKING:
-    from benchmarks.studies import Method, Settings, Study
+    from benchmarks.studies import Settings, Study
+    from server_app.sweep.study import Method
 
-Runs = list[tuple[Job, Outcome]]
 Cell = tuple[tuple[str, Any], ...]  # keys that are compared, and a value of each
 
 COSTS = {"gradients": "gradients", "samples": "sample gradients", "megabytes": "MB"}
-NOTHING = "–"
 
 
-@dataclass
-class Row:
+@dataclass(kw_only=True)
+class Row(Group):
     """A method in one table: its runs, and why some are missing."""
 
     method: Method
     chosen: Settings | None
-    runs: Runs = field(default_factory=list)
-    missing: int = 0
-
-    @property
-    def converged(self) -> Runs:
-        """The runs that did not diverge."""
-        return [(job, outcome) for job, outcome in self.runs if not outcome.diverged]
-
-    def values(self, path: str) -> list[float]:
-        """Return a metric at the end of each run that has it."""
-        found = (final(outcome, path) for _, outcome in self.runs)
-        return [value for value in found if value is not None and math.isfinite(value)]
-
-    def reached(self, path: str, target: float) -> list[tuple[float, float]]:
-        """Return when a metric reached a target, of each run that came so far: the round, and seconds per worker."""
-        found = []
-        for job, outcome in self.runs:
-            seconds = 0.0
-            for record in outcome.records:
-                seconds += record.get("seconds", 0.0) / int(parsed(job.settings).sites)
-                if (metric(record, path) or 0.0) >= target:
-                    found.append((float(record["round"]), seconds))
-                    break
-        return found
-
-    def spent(self, kind: str) -> float:
-        """Return what a site spent in a whole run, on average; 0 without a run."""
-        totals = [curve[-1][1] for run in self.converged if (curve := spending(*run, kind))]
-        return statistics.mean(totals) if totals else 0.0
-
-    def within(self, path: str, kind: str, budget: float) -> float | None:
-        """Return a metric's mean over the runs, each as it was last evaluated before it exceeded a budget."""
-        found = []
-        for job, outcome in self.converged:
-            lines = zip(outcome.records, spending(job, outcome, kind), strict=True)
-            affordable = [value for record, (_, total) in lines if total <= budget * 1.001
-                          and (value := metric(record, path)) is not None]  # fmt: skip
-            if not affordable:
-                return None
-            found.append(affordable[-1])
-        return statistics.mean(found) if found else None
 
 
 Tables = dict[Cell, list[Row]]
-
-
-def spending(job: Job, outcome: Outcome, kind: str) -> list[tuple[int, float]]:
-    """Return (round, what a site had spent by then): gradients, samples (in batches of the run), or megabytes."""
-    sites, total, curve = int(parsed(job.settings).sites), 0.0, []
-    for record in outcome.records:
-        if kind == "megabytes":
-            total += (record["bytes-down"] + record["bytes-up"]) / 1e6
-        else:
-            total += record[kind]
-        curve.append((record["round"], total / sites))
-    return curve
 
 
 def gather(sweep: Sweep) -> Tables:
@@ -93,13 +42,12 @@ def gather(sweep: Sweep) -> Tables:
     tables: Tables = {tuple(cell.items()): [] for cell in combinations(sweep.study.compare)}
     for method in sweep.study.methods:
         for cell, rows in tables.items():
-            row = Row(method, sweep.choose(method, dict(cell)))
+            row = Row(label=method.label, method=method, chosen=sweep.choose(method, dict(cell)))
             for job in sweep.reported(method, row.chosen, dict(cell)) if row.chosen is not None else ():
-                outcome = sweep.outcome(job)
-                if outcome is None:
-                    row.missing += 1
+                if run := sweep.run(job):
+                    row.runs.append(run)
                 else:
-                    row.runs.append((job, outcome))
+                    row.missing += 1
             rows.append(row)
     return tables
 
@@ -111,20 +59,23 @@ def csv_lines(sweep: Sweep, tables: Tables) -> list[dict[str, Any]]:
     """Return a line per run that is there: first the tuning runs, then the reported ones."""
     study, lines = sweep.study, []
     runs = [
-        ("tuning", job, outcome)
+        ("tuning", method, job.point, run)
         for method in study.methods
         for job in sweep.tuning(method)
-        if (outcome := sweep.outcome(job))
+        if (run := sweep.run(job))
     ]
-    runs += [("reported", job, outcome) for rows in tables.values() for row in rows for job, outcome in row.runs]
-    for use, job, outcome in runs:
-        cell = {key: job.settings.get(key, "") for key in study.compare}
-        line: dict[str, Any] = {"use": use, "method": job.method.label, "algorithm": job.method.algorithm, **cell}
-        line |= {"step sizes": shown(job.point), **job.repeat}
-        line |= {"rounds": len(outcome.records), "outcome": "diverged" if outcome.diverged else "done"}
-        line[f"held out: {study.select}"] = final(outcome, study.select)
-        line |= {heading: final(outcome, path) for path, heading in study.report.items()} if use == "reported" else {}
-        costs = {kind: spending(job, outcome, kind) for kind in COSTS}
+    runs += [
+        ("reported", row.method, row.chosen or {}, run) for rows in tables.values() for row in rows for run in row.runs
+    ]
+    for use, method, point, run in runs:
+        cell = {key: run.settings.get(key, "") for key in study.compare}
+        line: dict[str, Any] = {"use": use, "method": method.label, "algorithm": method.algorithm, **cell}
+        line |= {"step sizes": shown(point), **run.repeat}
+        line |= {"rounds": len(run.outcome.records), "outcome": "diverged" if run.outcome.diverged else "done"}
+        line[f"held out: {study.select}"] = final(run.outcome, study.select)
+        if use == "reported":
+            line |= {heading: final(run.outcome, path) for path, heading in study.report.items()}
+        costs = {kind: run.spending(kind) for kind in COSTS}
         line |= {f"{COSTS[kind]} per site": round(curve[-1][1], 6) for kind, curve in costs.items() if curve}
         lines.append(line)
     return lines
@@ -152,7 +103,7 @@ def table(sweep: Sweep, tables: Tables, keys: Sequence[str] = ()) -> str:
             unfinished = row.missing or None in map(sweep.outcome, sweep.tuning(row.method))
             why = ["", "not run"] if unfinished else ["every point of the grid diverged", "diverged"]
             lines.append([*place, row.method.label, *why, *[NOTHING] * (len(columns) - 1)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def metrics(study: Study) -> dict[str, Entry]:
@@ -209,34 +160,6 @@ def when(row: Row, path: str, target: float, unit: int) -> str:
     return f"not in {missed} of {len(row.runs)} runs" if missed else amount(statistics.mean(reached))
 
 
-def remark(row: Row) -> str:
-    """Say how many runs are missing or diverged."""
-    diverged, total = len(row.runs) - len(row.converged), len(row.runs) + row.missing
-    notes = [f"{diverged} of {total} runs diverged"] if diverged else []
-    notes += [f"{row.missing} of {total} runs missing"] if row.missing else []
-    return f" ({'; '.join(notes)})" if notes else ""
-
-
 def step_sizes(point: Settings) -> str:
     """Write the chosen step sizes: one number where they are the same."""
     return f"{next(iter(point.values())):g}" if len(set(point.values())) == 1 else shown(point) or NOTHING
-
-
-def amount(value: float) -> str:
-    """Format a cost: three digits at least."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def number(value: float | None) -> str:
-    """Format a metric: four places, or two digits where it is small."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
-
-
-def spread(values: list[float]) -> str:
-    """Format mean ± standard deviation."""
-    if not values:
-        return NOTHING
-    mean = number(statistics.mean(values))
-    return f"{mean} ± {number(statistics.stdev(values))}" if len(values) > 1 else mean

@@ -15,6 +15,7 @@ COMMANDS = {
     "doctor": "try all that join needs, and say how to mend what fails",
     "join": "connect to a coordinator, answer its messages, and stay",
     "personalise": "train a head of your own on the body of a finished run",
+    "predict": "score patients with a model that your site has kept",
     "refuse": "turn a run away that waits for you, or withdraw from one that has begun",
     "runs": "show the runs that wait for you, and what each would compute and send",
 }

@@ -174,9 +174,13 @@ def train(message: Message, site: OpenSite) -> RecordDict:
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
 
+    If the run says so, it keeps the common model, too. All that comes was held against what this run may send, so it is
+    no larger than the model.
+
     Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
     asked to count scores on a grid, which follows from what all sites answered before.
     """
+    from client_app.card import write_card
     from client_app.evidence import counted, told
     from client_app.site import Request, model_facts
     from federation import unpack
@@ -198,11 +202,15 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if site.gives_evidence:
         other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
         content["evidence"] = ConfigRecord(told(site, request, model, other) if content["metrics"] else {})
-    mine = dict(model) if strategy.personalised else {}
-    if statistics is not None and (strategy.personalised or kept_here is not None):
+    data = site.data()
+    shared = site.run.share_model and data is not None and not strategy.personalised
+    mine = dict(model) if strategy.personalised or shared else {}
+    if statistics is not None and (mine or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
-        store.keep(mine, model_facts(site.run, request.cohort))
+        path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data))
+        if "x" in mine and (shared or site.guarded):
+            write_card(path, site.run, own=not shared)
     store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return content
 

@@ -11,7 +11,7 @@ import torch
 from client_app.oracle import SiteOracle, stream
 from config import RunConfig, read_overrides
 from config.tables import renamed
-from datasets import Cohort, columns_hash
+from datasets import Cohort, Meaning, columns_hash
 from keys import shown
 from keys.files import is_file, reason
 from models import ModelError, resolve_device
@@ -89,6 +89,7 @@ class FinishedRun:
             if "shape" not in facts:
                 raise ValueError("it does not say what the inputs are like; a run of this version writes one that does")
             cohort = Cohort.of_file(facts)
+            Meaning.of_file(facts, cohort)
         except FileNotFoundError:
             why = "it was stopped before the end, or its sites shared nothing"
             if not config.strategy.exchanges:

@@ -18,8 +18,8 @@ from client_app.policy.protect import no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from config.study import read_study
-from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, SiteData, forget_data, load_site, stamp
-from datasets.config import SITE
+from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, Meaning, SiteData, forget_data, load_site, stamp
+from datasets.config import SITE, TABLE
 from federation.rehearsal import Rehearsal
 from keys import Value, arguments, from_record, record_in
 from models import resolve_device
@@ -110,11 +110,12 @@ def provenance(run: RunConfig, d: int) -> Provenance:
     return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
 
 
-def model_facts(run: RunConfig, cohort: Cohort) -> dict[str, object]:
+def model_facts(run: RunConfig, cohort: Cohort, config: DataConfig, data: SiteData | None) -> dict[str, object]:
     """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form."""
-    if not PROBLEMS[run.problem].needs_data:
+    if data is None:
         return {}
-    return {"hidden": run.hidden, **cohort.facts()}
+    amp = {"amp": run.amp} if run.amp else {}
+    return {"hidden": run.hidden, **amp, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +195,9 @@ class OpenSite:
             )
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
+        if run.dataset == TABLE and (node.data_dir or not node.num_partitions):
+            missing.append('dataset = "table" names a file of the machine that simulates: a site with data of its own, '
+                           'or without num-partitions, reads none')  # fmt: skip
         policy = Policy.read(node.policy)
         if policy.asks and not node.state_dir:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from config.classes import parse_classes
 from datasets import SOURCES
-from datasets.config import SITE, SIZED
+from datasets.config import SITE, SIZED, TABLE
 from federation.stages import MOST_STEPS
 from keys import shown
 from keys.fields import is_number
@@ -26,7 +26,7 @@ STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its wo
 
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
-    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _classes, _split, _rest)
+    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _classes, _table, _split, _rest)
     return [text for look in looks for text in look(run)]
 
 
@@ -132,6 +132,27 @@ def _classes(run: RunConfig) -> Iterator[str]:
         yield f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}"
 
 
+def _table(run: RunConfig) -> Iterator[str]:
+    """Whatever is said of a table of one's own, and there is none."""
+    if run.dataset == TABLE:
+        if not run.data_file:
+            yield 'dataset = "table" needs data-file, the CSV or Parquet file to deal to the sites'
+        if run.partition in ("sites", "by-group") and not run.group_column:
+            yield (
+                f"partition = {run.partition!r} of a table needs group-column, the column that says what each row "
+                "belongs to: name it, or take iid, dirichlet or by-class"
+            )
+        return
+    for key, value in (("data-file", run.data_file), ("group-column", run.group_column)):
+        if value:
+            yield f'{key} = {shown(value)} is for dataset = "table", and this is {run.dataset!r}: leave it empty'
+    if run.study and run.dataset != SITE:
+        yield (
+            f'study = {shown(run.study)} says what columns of dataset = "table" or "site" mean, and this is '
+            f"{run.dataset!r}: leave it empty"
+        )
+
+
 def _split(run: RunConfig) -> Iterator[str]:
     if run.folds == 1 or run.fold >= max(1, run.folds):
         yield (
@@ -150,10 +171,10 @@ def _split(run: RunConfig) -> Iterator[str]:
             f"image-size = 0; it is for {' and '.join(SIZED)}"
         )
     sites = [name for name, source in SOURCES.items() if source.sites]
-    if run.partition == "sites" and run.dataset not in (*sites, SITE):
+    if run.partition == "sites" and run.dataset not in (*sites, TABLE, SITE):
         yield f'partition = "sites" needs data with natural sites ({", ".join(sites)}), not {run.dataset!r}'
     groups = {name: source.groups for name, source in SOURCES.items() if source.groups}
-    if run.partition == "by-group" and run.dataset not in (*groups, SITE):
+    if run.partition == "by-group" and run.dataset not in (*groups, TABLE, SITE):
         listed = ", ".join(f"{name}: {what}" for name, what in groups.items())
         yield f'partition = "by-group" needs data with groups ({listed}), not {run.dataset!r}'
     if run.problem == "maml" and run.dataset == "omniglot" and run.partition != "by-group":

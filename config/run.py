@@ -12,8 +12,10 @@ from config.classes import class_list, parse_classes
 from config.contradictions import contradictions
 from config.errors import explain
 from config.node import SiteConfig
+from config.study import read_study
 from config.tables import MOVED, SHARED, own_options, tables
-from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig
+from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig, stamp
+from datasets.config import TABLE
 from federation import FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
 from models import MODELS, Architecture
@@ -36,6 +38,7 @@ class OneOf:
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=-1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Side = Annotated[int, Field(ge=0, le=10**5)]
@@ -92,6 +95,11 @@ class RunConfig(BaseModel):
     data_root: str = Field("", description="folder with mnist/, cifar10/, heart_disease/, ..., of image-folder with "
                            "train/; empty: that of the environment variable EDELWEISS_DATA, then "
                            "~/.cache/edelweiss")  # fmt: skip
+    data_file: str = Field("", description='the table of dataset "table": CSV or Parquet, with a label column')
+    study: str = Field("", description="study file that says what the columns of that table, or of the hospitals', "
+                       "mean; hospitals read their own copy")  # fmt: skip
+    group_column: str = Field("", description="column of data-file whose values partition sites makes sites of, and "
+                              "by-group keeps together; no feature")  # fmt: skip
     image_size: Side = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
                                 "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
@@ -110,7 +118,9 @@ class RunConfig(BaseModel):
     folds: Folds = Field(0, description="k-fold cross-validation within each site: holdout-share and test-share play "
                            "no part; 0: off")  # fmt: skip
     fold: Natural = Field(0, description="which of the folds each site keeps back, from 0")
-    label: str = Field("label", description="label column of a site's own table or labels.csv")
+    data_seed: Seed = Field(-1, description="of how data are dealt, thinned and held out; -1: seed, which is of all "
+                            "other random choices")  # fmt: skip
+    label: str = Field("label", description="label column of data-file, of a site's own table or labels.csv")
     standardise: bool = Field(True, description="by mean and deviation over all sites, which send sums and counts")
     sampler: SamplerName = Field("auto", description="auto: what the problem needs; uniform: each sample once per "
                                  "epoch, and a round starts a new one; fixed-positives: so many in each")  # fmt: skip
@@ -161,6 +171,8 @@ class RunConfig(BaseModel):
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "
                            "temporary files, of the local engine one that ends with the run")  # fmt: skip
+    share_model: bool = Field(False, description="each site keeps the final common model, with a card, in its "
+                              "state-dir; of a personalised algorithm it keeps its own")  # fmt: skip
     run_name: str = Field("", description="empty: time, algorithm and data")
     resume: str = Field("", description="the folder of a run that was stopped or killed: it goes on there, with the "
                         "keys of its config.toml")  # fmt: skip
@@ -264,6 +276,10 @@ class RunConfig(BaseModel):
             dataset=self.dataset,
             data_root=data_root or self.data_root,
             data_dir=data_dir,
+            data_file=self.data_file,
+            group_column=self.group_column,
+            study=read_study(self.study) if self.study and self.dataset == TABLE else None,
+            stamp=stamp("", file=self.data_file) if self.dataset == TABLE else (0, 0),
             image_size=self.image_size,
             partition=self.partition,
             concentration=self.concentration,
@@ -279,7 +295,7 @@ class RunConfig(BaseModel):
             folds=self.folds,
             fold=self.fold,
             label=label or self.label,
-            seed=self.seed,
+            seed=self.seed if self.data_seed < 0 else self.data_seed,
         )
 
     def setting(self, cohort: Cohort, device: str, site: int = -1) -> Setting:

@@ -4,7 +4,8 @@ from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, wrong_cohort, wrong_facts
 from datasets.image_cache import ImageCache
-from datasets.loading import SiteData, forget_data, load_site, load_test
+from datasets.loading import SiteData, features_of, forget_data, load_site, load_test
+from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
@@ -21,11 +22,13 @@ __all__ = [
     "DataError",
     "Facts",
     "ImageCache",
+    "Meaning",
     "Sampler",
     "Samples",
     "SiteData",
     "cohort_schema",
     "columns_hash",
+    "features_of",
     "forget_data",
     "load_site",
     "load_test",

@@ -13,7 +13,8 @@ from datasets.sources import SOURCES
 from keys import hint
 
 SITE = "site"  # a hospital's own folder
-DATASETS = (*SOURCES, SITE)
+TABLE = "table"  # a table of one's own, dealt to simulated sites
+DATASETS = (*SOURCES, TABLE, SITE)
 SIZED = (*(name for name, row in SOURCES.items() if row.sized), SITE)  # images of any size
 
 
@@ -59,18 +60,23 @@ class DataConfig:
         With 2 or more folds each site deals its rows into so many, stratified by class, and holds out number `fold`,
         from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
         an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
+    data_file
+        The table of the data set ``"table"``.
+    group_column
+        Its column that says what a row belongs to, for the partitions ``"sites"`` and ``"by-group"``; no feature.
+        Empty: none does.
     label
-        Label column of a site's table or labels.csv.
+        Label column of a site's table or labels.csv, or of `data_file`.
     patient
         Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
         for equal ones.
     study
-        What a site's table means, where it is in the hospital's own spelling; `label` then plays no part.
+        What the table means, where it is in its owner's spelling; `label` then plays no part.
     key
         In hexadecimal digits: the secret by which a site chooses whom it holds out, patient by patient, see
         `datasets.identity`. Empty: the seed chooses.
     stamp
-        Of a site's own file, see `datasets.site.stamp`: one that has changed is read again.
+        Of a site's own file or of `data_file`, see `datasets.site.stamp`: one that has changed is read again.
     image_cache
         Where the decoded images of ``"site"`` are kept; None: in memory.
     seed
@@ -100,6 +106,8 @@ class DataConfig:
     personal_test: bool = False
     folds: int = 0
     fold: int = 0
+    data_file: str = ""
+    group_column: str = ""
     label: str = "label"
     patient: str = ""
     study: Study | None = None
@@ -112,6 +120,11 @@ class DataConfig:
     def __post_init__(self) -> None:
         if problems := [*self._out_of_range(), *self._contradictions()]:
             raise DataError.join([DataError.plain(problem) for problem in problems])
+
+    @property
+    def own_table(self) -> bool:
+        """Whether the data are somebody's own, with a label column, and not public."""
+        return self.dataset in (SITE, TABLE)
 
     def _out_of_range(self) -> Iterator[str]:
         """Say which fields are wrong by themselves."""
@@ -147,6 +160,8 @@ class DataConfig:
             yield f"positive_classes and negative_classes share {both}; a class has one side"
         if self.thin_share and not self.binary:
             yield "thin_share needs binary = true; set thin_share to 0 to keep the classes"
+        if self.dataset == TABLE and self.partition in ("sites", "by-group") and not self.group_column:
+            yield f"partition {self.partition!r} needs group_column, the column that says what each row belongs to"
         if self.dataset in SOURCES:
             row, others = SOURCES[self.dataset], "use iid, dirichlet or by-class"
             if self.image_size and not row.sized:

@@ -18,6 +18,7 @@ from keys import Number, Schema, Several, Text, from_record, mistakes, shown, to
 from keys.fields import MOST, is_number
 
 SMALLEST = 1e-37  # a normal float32
+FILE_FORMAT = 2  # of a model's file; 1 did not say what inputs and labels mean, see `datasets.Meaning`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +211,9 @@ class Cohort:
     @classmethod
     def of_file(cls, facts: Mapping[str, Any]) -> Cohort:
         """Read what a model's file says, see `facts`; ValueError lists all that cannot be."""
+        if type(form := facts.get("format", 1)) is not int or not 1 <= form <= FILE_FORMAT:
+            text = f"it has format {shown(form)}, and this release reads 1 to {FILE_FORMAT}"
+            raise ValueError(f"{text}: take the release that wrote it, or a newer one")
         cohort = from_record(cls, facts)
         wrong = list(cohort.wrong())
         if not cohort.shape:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets.config import SITE, DataConfig
+from datasets.config import SITE, TABLE, DataConfig
 from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.identity import held_out_by
@@ -26,6 +26,7 @@ from datasets.site import read_site
 from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
+from datasets.sources.table import read_grouped
 from datasets.splits import dealt, dealt_alike, stratified, thinned
 
 
@@ -143,9 +144,26 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
+def features_of(config: DataConfig) -> tuple[str, ...]:
+    """Return the names of a table's features, in the order of the inputs, as far as anybody but a hospital knows them.
+
+    Those of a hospital's own table are known from a study file alone.
+
+    Raises
+    ------
+    DataError
+        The table cannot be read.
+    """
+    if config.dataset == SITE:
+        return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
+    if config.dataset == TABLE:
+        return _pool(config, Places.of(config.data_root, config.download)).source.features
+    return SOURCES[config.dataset].features
+
+
 def forget_data() -> None:
     """Let go of all data that this process has read; whatever is loaded next is read anew."""
-    for stage in (_source, _site_source, _pool, _splits):
+    for stage in (_source, _site_source, _table_source, _pool, _splits):
         stage.cache_clear()
 
 
@@ -187,6 +205,13 @@ def _site_source(
     return read_site(folder, label, binary, size, cache, patient, study)
 
 
+@lru_cache(maxsize=4)
+def _table_source(
+    file: str, label: str, binary: bool, group: str, study: Study | None, stamp: tuple[int, int]
+) -> Source:
+    return read_grouped(file, label, binary, group, study)
+
+
 @lru_cache(maxsize=16)
 def _pool(config: DataConfig, places: Places) -> _Pool:
     if config.dataset == SITE:
@@ -199,6 +224,10 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.patient,
             config.study,
             config.stamp,
+        )
+    elif config.dataset == TABLE:
+        source = _table_source(
+            config.data_file, config.label, config.binary, config.group_column, config.study, config.stamp
         )
     else:
         source = _source(config.dataset, places, config.image_size)

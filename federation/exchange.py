@@ -151,7 +151,7 @@ class Exchange:
         enough = max(required, min(self.min_replies, asked) or asked)  # not to wait for those who are away
         failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
-        rush = first_come if wanted and min_replies is None else None
+        rush = first_come if wanted else None
         if rush is None:
             answers = self._answers(messages, enough, check)
         else:

@@ -30,7 +30,8 @@ Metrics = dict[str, float | list[int]]
 """Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
 
 
-RESERVED = {key_of(f.name) for f in fields(Cohort)} | {"head", "hidden", "model", "problem", "y"}
+RESERVED = {key_of(f.name) for f in fields(Cohort)}
+RESERVED |= {"amp", "data", "format", "head", "hidden", "model", "problem", "statistics", "y"}
 """What a model's file says besides the problem's own scalars."""
 
 

@@ -1,10 +1,14 @@
-"""``python -m server_app``: a run in the local engine, or at a SuperLink, from the command line."""
+"""``python -m server_app``: a run in the local engine, or at a SuperLink, and what comes after, from the command line."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
+
+from server_app.commands import compare, export, predict, report, sweep
+
+COMMANDS = {"compare": compare, "sweep": sweep, "report": report, "predict": predict, "export": export}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
     )
     takes_run_config(parser)
-    commands = parser.add_subparsers(dest="command", metavar="submit")
+    commands = parser.add_subparsers(dest="command", metavar=" | ".join(["submit", *COMMANDS]))
     submit = commands.add_parser(
         "submit",
         help="run it at a SuperLink instead",
@@ -26,13 +30,15 @@ def main(arguments: list[str] | None = None) -> int:
     security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
     security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
     takes_run_config(submit)
+    for name, command in COMMANDS.items():
+        command.takes(commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION))
     options = parser.parse_args(arguments)
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.command:
-            return submitted(options)
+            return COMMANDS[options.command].main(options) if options.command in COMMANDS else submitted(options)
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
+def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progress | None = None) -> Result:
     """Run a job on this machine, without Ray and without a SuperLink.
 
     Parameters
@@ -28,6 +28,8 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
         threads than one) import the script that was started: it calls this under ``if __name__ == "__main__":``.
     quiet : bool
         Whether to print nothing.
+    progress : Progress, optional
+        Who is told how the run goes, instead; what it raises ends the run as Ctrl-C does.
 
     Returns
     -------
@@ -47,6 +49,6 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True) -> Result:
     torch.set_num_threads(run_config.threads)
     try:
         with LocalGrid(run_config, unused_run_id()) as grid:
-            return coordinate(run_config, grid, Progress(quiet))
+            return coordinate(run_config, grid, progress or Progress(quiet))
     finally:
         torch.set_num_threads(threads)

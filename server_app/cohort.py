@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from datasets import Cohort, Facts, standardisation, wrong_facts
+from config.study import read_study
+from datasets import Cohort, Facts, Meaning, columns_hash, features_of, standardisation, wrong_facts
+from datasets.config import SITE
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
 from federation.fingerprint import fingerprint
@@ -98,6 +101,32 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         scale=scale,
         columns=every[0].columns,
     )
+
+
+def what_it_means(config: RunConfig, cohort: Cohort, progress: Progress) -> Meaning:
+    """Return what is known here of the sites' data, for the model's file.
+
+    Hospitals tell no names of columns: what a study file says that the coordinator has is known, if it is theirs.
+
+    Raises
+    ------
+    RunError
+        When it is not.
+    """
+    if not cohort.shape:
+        return Meaning()
+    data = config.data()
+    if config.dataset == SITE and config.study:
+        data = replace(data, study=read_study(config.study))
+    meaning = Meaning.of(data, cohort, features := features_of(data))
+    if features and not meaning.features and data.study:
+        raise RunError(
+            f"study = {config.study!r}: the sites have other columns than its {len(features)} (fingerprint "
+            f"{columns_hash(features)}, theirs {cohort.columns}): name the study file that they have"
+        )
+    if len(cohort.shape) == 1 and not meaning.features:
+        progress.say("the model's file will not name its features: sites tell no names; a study file here would, study")
+    return meaning
 
 
 def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:

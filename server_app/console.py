@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -37,10 +38,13 @@ class Progress:
         self.console = Console(quiet=quiet, highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console.width = 110
+
+    @cached_property
+    def _bar(self) -> Bar:
+        """Drawn when something happens, by no thread of its own: the local engine forks its workers."""
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
                    TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-        # Drawn when something happens, by no thread of its own: the local engine forks its workers.
-        self._bar = Bar(*columns, console=self.console, transient=True, auto_refresh=False)
+        return Bar(*columns, console=self.console, transient=True, auto_refresh=False)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line."""
@@ -81,7 +85,8 @@ class Progress:
 
     def close(self) -> None:
         """Take the bar away."""
-        self._bar.stop()
+        if "_bar" in vars(self):
+            self._bar.stop()
 
     def sites(self, records: list[Record], sizes: dict[str, dict[str, Any]], *, personalised: bool) -> None:
         """Print the last table: how the final model does at each site, pooled, and on the common test set.

@@ -15,7 +15,7 @@ from keys.files import reason
 from models import resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
-from server_app.cohort import ask, placed, pooled, require_enough, summary
+from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means
 from server_app.evaluation import central_evaluation, common_test_set
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given import Given
@@ -112,6 +112,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
         progress.say(line)
     if personalised:
         progress.say(where_models_are(grid))
+    elif config.share_model:
+        progress.say("each site has kept this model, with its card, in the folder models of its state-dir")
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
     return Result(report.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, report.folder)
 
@@ -139,6 +141,7 @@ def _play(
     else:
         given = given or Given.read(config)  # a run that goes on from its start
         cohort = given.standardising(pooled(config, sites, progress)) if given else pooled(config, sites, progress)
+    meaning = what_it_means(config, cohort, progress)
     problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
     require_enough(problem, sites, progress)
     other = compared_with(config, problem)
@@ -148,7 +151,14 @@ def _play(
     about.write(about.about(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
         require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
-    model = ModelFile(report.folder, problem, cohort, personalised=strategy.personalised)
+    model = ModelFile(
+        report.folder,
+        problem,
+        cohort,
+        meaning,
+        personalised=strategy.personalised,
+        own_statistics=config.bn == "local",
+    )
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")

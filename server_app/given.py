@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets import Cohort
+from datasets import Cohort, Meaning
 from keys.files import as_path, read_file, reason
 from models import ModelError
 from models.pretrained import fitted, read_weights
@@ -187,7 +187,7 @@ def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ModelError("it is a site's own model, whose vectors have no names of layers")
         if "shape" not in stored.facts:
             raise ModelError("it does not say what the inputs are like, as the file of a run with a network does")
-        Cohort.of_file(stored.facts)
+        Meaning.of_file(stored.facts, Cohort.of_file(stored.facts))
     except ValueError as error:
         raise ModelError(str(error)) from None
     return stored.tensors, stored.facts

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from datasets import Cohort
+    from datasets import Cohort, Meaning
     from problems import Arrays, Problem
 
 
@@ -22,9 +22,10 @@ class ModelFile:
     """The file, written again and again as a run goes.
 
     Its metadata is one entry, ``edelweiss``, of JSON: what the sites agreed on, such as ``shift`` and ``scale`` of the
-    inputs where they are standardised, the problem's own scalars by their names, and which problem and network it is of
-    (``problem``, ``model``, ``hidden``). Where each site has a model of its own, there is a file at the end of a run
-    only, and only if sites share a body: it has that, a fresh head, and the entry ``"head": "fresh"``.
+    inputs where they are standardised, the problem's own scalars by their names, which problem and network it is of
+    (``problem``, ``model``, ``hidden``), and ``data``, what inputs and labels mean, see `datasets.Meaning`. Where each
+    site has a model of its own, there is a file at the end of a run only, and only if sites share a body: it has that,
+    a fresh head, and the entry ``"head": "fresh"``. Batch-norm statistics that stay at the sites are ``"fresh"``, too.
 
     Parameters
     ----------
@@ -34,13 +35,27 @@ class ModelFile:
         Of the coordinator.
     cohort : Cohort
         What the sites agreed on.
+    meaning : Meaning
+        What is known of their data.
     personalised : bool
         Whether each site has a model of its own.
+    own_statistics : bool
+        Whether each site has batch-norm statistics of its own.
     """
 
-    def __init__(self, folder: Path, problem: Problem, cohort: Cohort, *, personalised: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        problem: Problem,
+        cohort: Cohort,
+        meaning: Meaning,
+        *,
+        personalised: bool,
+        own_statistics: bool,
+    ) -> None:
         self.path, self.problem = folder / "model.safetensors", problem
-        self.cohort, self.personalised = cohort, personalised
+        self.cohort, self.meaning = cohort, meaning
+        self.personalised, self.own_statistics = personalised, own_statistics
         self._model: Arrays = {}
 
     def note(self, model: Arrays) -> None:
@@ -67,7 +82,11 @@ class ModelFile:
         if self.problem.needs_data:
             architecture = self.problem.setting.architecture
             facts |= {"problem": self.problem.name, "model": architecture.model, "hidden": architecture.hidden}
-            facts |= self.cohort.facts()
+            facts |= self.cohort.facts() | self.meaning.facts()
+            if architecture.amp:
+                facts["amp"] = architecture.amp
+            if self.own_statistics and self.problem.buffers().numel():
+                facts["statistics"] = "fresh"
         if self.personalised:
             facts["head"] = "fresh"
         write_tensors(self.path, state, facts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from config import ConfigError, RunConfig, read_overrides
 from config.resume import lasting
 from federation import RunError
+from federation.fingerprint import fingerprint
 from keys import shown
 from keys.files import as_path, is_file, read_json, reason
 from models.storage import replacing
@@ -108,7 +109,8 @@ class RunFolder:
         RunError
             When that cannot be written.
         """
-        said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "run": self.key, **more}
+        said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "run": self.key,
+                "app": fingerprint(), **more}  # fmt: skip
         try:
             with replacing(self.path / "status.json") as file:
                 file.write(json.dumps(said, indent=1).encode() + b"\n")

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, "Tensor"]
 JOB: dict[str, Any] = {"sites": 2, "rounds": 3, "hidden": 4, "local-steps": 1, "workers": 1, "device": "cpu"}
-OPTIONAL = {"problem", "model", "hidden", "columns", "classes", "prior", "shift", "scale"}  # older files lack some
+OPTIONAL = {"problem", "model", "hidden", "columns", "classes", "prior", "shift", "scale", "format", "data"}
+"""Entries that older files of models lack."""
 
 
 @lru_cache
@@ -69,6 +71,25 @@ def given(folder: Path) -> None:
 
     run = FinishedRun.read(folder)
     personalise(run, load_site(run.config.data(), 0, run.config.sites), steps=1)
+
+
+def used(folder: Path) -> None:
+    """Predict with the model of a run, for the patients of a table beside it."""
+    from problems.prediction import predict
+    from problems.trained import TrainedModel
+
+    predict(TrainedModel.read(folder), folder / "patients.csv", folder / "scores.csv")
+
+
+@lru_cache
+def usable() -> Path:
+    """Return the folder of a finished run, with patients to predict for."""
+    from datasets.sources.bundled import BREAST_CANCER
+
+    folder = Path(shutil.copytree(finished(), Path(scratch_folder().name) / "usable"))
+    lines = [",".join(BREAST_CANCER), *(",".join([f"{row}.5"] * len(BREAST_CANCER)) for row in range(200))]
+    (folder / "patients.csv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
 
 
 def resumed(folder: Path) -> None:
@@ -193,13 +214,15 @@ def memories(rng: Random) -> Iterator[Case]:
 def outcomes(rng: Random) -> Iterator[Case]:
     """Yield kept outcomes of a study that are others."""
     from benchmarks.studies import STUDIES
-    from benchmarks.sweep import OUTCOME, Job, Sweep, parsed
+    from benchmarks.sweep import Sweep
+    from server_app.compare.runs import OUTCOME
+    from server_app.sweep.jobs import Job, parsed
 
     end = {"diverged": "", "seconds": 1.5, "version": "1"}
     line = {"round": 1, "gradients": 8.0, "samples": 160.0, "bytes-down": 3e6, "bytes-up": 1e6, "central": {"loss": 1}}
 
     def kept(scratch: str) -> tuple[Sweep, Job, Path]:
-        sweep = Sweep(STUDIES["saddle"], False, Path(scratch))
+        sweep = Sweep(STUDIES["saddle"], Path(scratch))
         job = sweep.reported(sweep.study.methods[0], sweep.grid(sweep.study.methods[0])[0])[0]
         folder = sweep.folder / job.name
         folder.mkdir()
@@ -235,6 +258,10 @@ KINDS: dict[str, Kind] = {
         finished, "model.safetensors", tensors(finished() / "model.safetensors"), given
     ),
     "a model, or what is in its place": lambda rng: spoilt(finished, "model.safetensors", in_its_place(rng), given),
+    "a model to predict with": lambda rng: spoilt(
+        usable, "model.safetensors", chain(in_its_place(rng), flips(rng)), used
+    ),
+    "patients to predict for": lambda rng: spoilt(usable, "patients.csv", in_its_place(rng), used, fine=True),
     "facts of a state": state_facts,
     "tensors of a state": lambda rng: spoilt(stopped, "state.safetensors", _torn(rng), resumed),
     "files of a run that goes on": state_files,

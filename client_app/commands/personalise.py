@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Train, report, and keep the model."""
     import torch
 
+    from client_app.card import write_card
     from client_app.memory import Memory
     from client_app.personalise import FinishedRun, PersonaliseError, lines, personalise
     from client_app.site import model_facts, provenance, study_of
@@ -63,13 +64,15 @@ def run(options: argparse.Namespace) -> None:
     from datasets import load_site
 
     # A hospital's own folder, whatever data the run was on, so how that was split plays no part.
-    own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False}
+    own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False, "data-file": ""}
+    own |= {"group-column": "", "study": ""}
     own |= {"positive-classes": "", "negative-classes": ""}
     given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
     config = given.config
     torch.set_num_threads(config.threads)
     own_data = config.data(options.data_dir, options.label)
-    data = load_site(replace(own_data, patient=options.patient, study=study_of(options.study)), 0, 1)
+    own_data = replace(own_data, patient=options.patient, study=study_of(options.study))
+    data = load_site(own_data, 0, 1)
     outcome = personalise(
         given,
         data,
@@ -88,7 +91,8 @@ def run(options: argparse.Namespace) -> None:
     print("\n".join(lines(outcome)))
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
-        path = store.keep(outcome.model, model_facts(config, given.cohort))
+        path = store.keep(outcome.model, model_facts(config, given.cohort, own_data, data))
+        write_card(path, config, own=True)
     except OSError as error:
         raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None
     print(f"the model is in {path}")

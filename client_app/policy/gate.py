@@ -267,6 +267,8 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     }
     if data is None:
         return shown
+    if run.share_model or strategy.personalised:
+        shown["keeps here"] = "its own model" if strategy.personalised else "the final model of all sites"
     facts = site.facts()
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
     told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)

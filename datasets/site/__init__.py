@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from datasets.site.table import as_text, read_labels, read_numbers, read_patient
 from datasets.source import Source
 from keys import shorter
 from keys.files import as_path, reason
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
@@ -77,11 +81,27 @@ def read_site(
     else:
         file = _the_file(folder)
         frame = read_table(file)
+    return read_rows(frame, file, label, binary, patient, listed=file.name == "labels.csv" and not study,
+                     image_size=image_size, cache=cache)  # fmt: skip
+
+
+def read_rows(
+    frame: pd.DataFrame,
+    file: Path,
+    label: str,
+    binary: bool,
+    patient: str = "",
+    *,
+    listed: bool = False,
+    image_size: int = 0,
+    cache: ImageCache | None = None,
+) -> Source:
+    """Read the rows of a file that lies in a frame: as features, or where they are ``listed`` as images."""
     problems: list[DataError] = []
     classes, class_count = read_labels(frame, file, label, binary, problems)
     patients = read_patients(frame, file, patient, label, problems) if patient else []
     doubts = Doubts(file, classes)
-    if file.name == "labels.csv" and not study:
+    if listed:
         inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
         features: tuple[str, ...] = ()
     else:
@@ -108,10 +128,10 @@ def read_site(
     )
 
 
-def stamp(folder: str, study: Study | None = None) -> tuple[int, int]:
-    """Return the size and the time of the file that a folder holds; zeros where it cannot be seen."""
+def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int, int]:
+    """Return the size and the time of a file, or of the one that a folder holds; zeros where it cannot be seen."""
     with contextlib.suppress(OSError, DataError):
-        status = (study.place(folder) if study else _the_file(folder)).stat()
+        status = (as_path(file) if file else study.place(folder) if study else _the_file(folder)).stat()
         return status.st_size, status.st_mtime_ns
     return 0, 0
 

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -136,10 +136,10 @@ class Study:
             )
         return found[0]
 
-    def table(self, file: Path) -> pd.DataFrame:
+    def table(self, file: Path, also: str = "") -> pd.DataFrame:
         """Read a hospital's own table: text in all columns, numbers with a decimal point, empty where missing.
 
-        The label column holds the number of the class.
+        The label column holds the number of the class. ``also`` names a column to keep as it is, if there is such.
 
         Raises
         ------
@@ -155,8 +155,12 @@ class Study:
             frame[self.label] = self._classes(frame[self.label], file, problems)
         if problems:
             raise DataError.join(problems)
-        wanted = [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
+        wanted = [*self.names(), *([also] if also in frame and also not in self.names() else [])]
         return frame[wanted]
+
+    def names(self) -> list[str]:
+        """Return the columns that are read."""
+        return [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
 
     # ------------------------------------------------------------------ steps
 
@@ -193,24 +197,16 @@ class Study:
 
     def _absent(self, frame: pd.DataFrame, file: Path) -> Iterator[DataError]:
         names = list(map(str, frame.columns))
-        wanted = [column.name for column in self.columns] + [self.label, *([self.patient] if self.patient else [])]
-        for name in wanted:
+        for name in self.names():
             if name not in names:
                 text = f"{file}: the table has no column {name!r}, which the study names.{hint(name, names)}"
                 yield DataError(text, "the table lacks a column that the study names")
 
     def _numbers(self, values: pd.Series, column: Column, file: Path, problems: list[DataError]) -> pd.Series:
         """Return a feature as numbers in text, empty where missing; what is wrong goes to the problems."""
-        gone = {"", *map(canonical, (*self.missing, *column.missing))}
-        codes = {canonical(word): repr(code) for word, code in column.codes}
-        wrong: dict[str, list[str]] = {}
-        numbers = []
-        for row, text in enumerate(values, start=1):
-            number, why = self._number(text, column, codes, gone)
-            numbers.append(number)
-            if why:
-                wrong.setdefault(why, []).append(f"row {row} ({text!r})")
-        for why, rows in wrong.items():
+        numbers, wrong = self.cells(values, column)
+        for why, places in wrong.items():
+            rows = [f"row {place + 1} ({values.iloc[place]!r})" for place in places]
             problems.append(
                 DataError(
                     f"{file}: column {column.name!r}: {examples(rows)}: {why}",
@@ -218,6 +214,21 @@ class Study:
                 )
             )
         return type(values)(numbers, index=values.index, name=values.name)
+
+    def cells(self, values: Iterable[str], column: Column) -> tuple[list[str], dict[str, list[int]]]:
+        """Return a feature as numbers in text, empty where missing; and where something is wrong, by what it is."""
+        gone = {"", *map(canonical, (*self.missing, *column.missing))}
+        codes = {canonical(word): repr(code) for word, code in column.codes}
+        known: dict[str, tuple[str, str]] = {}
+        numbers: list[str] = []
+        wrong: dict[str, list[int]] = {}
+        for place, text in enumerate(values):
+            if (found := known.get(text)) is None:
+                found = known[text] = self._number(text, column, codes, gone)
+            numbers.append(found[0])
+            if found[1]:
+                wrong.setdefault(found[1], []).append(place)
+        return numbers, wrong
 
     def _number(self, text: str, column: Column, codes: dict[str, str], gone: set[str]) -> tuple[str, str]:
         """Return a value as a number in text, and what is wrong with it."""

@@ -54,7 +54,7 @@ def read_table(file: Path) -> pd.DataFrame:
     frame.columns = pd.Index([str(name).strip() for name in frame.columns])
     if len(frame) == 0:
         raise DataError(f"{file} has a header and no rows", f"{file.name} has no rows")
-    if problems := [*_wrong_names(file, list(frame.columns))]:
+    if problems := [*wrong_names(file, list(frame.columns))]:
         raise DataError.join(problems)
     return frame
 
@@ -90,7 +90,7 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     return frame
 
 
-def _wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
+def wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
     """Yield what is wrong with the names of the columns."""
     if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
         listed = examples([shown(name) for name in twice])
@@ -119,7 +119,7 @@ def _check_lines(file: Path, data: bytes) -> None:
     if not header:
         raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
     problems = []
-    if _holds_values(header):
+    if holds_values(header):
         problems.append(
             DataError(
                 f"{file}: the first line seems to hold values and not the names of the columns, for numbers are among "
@@ -135,12 +135,12 @@ def _check_lines(file: Path, data: bytes) -> None:
                 f"{file.name}: {len(ragged)} lines have another number of values than the header",
             )
         )
-    problems += _wrong_names(file, [name.strip() for name in header])
+    problems += wrong_names(file, [name.strip() for name in header])
     if problems:
         raise DataError.join(problems)
 
 
-def _holds_values(header: Sequence[str]) -> bool:
+def holds_values(header: Sequence[str]) -> bool:
     """Whether a first line is a patient's and not the header: names that are numbers, unless they count the columns."""
     numbers = [name.strip() for name in header if _is_number(name)]
     return bool(numbers) and not any(numbers == [str(i + first) for i in range(len(numbers))] for first in (0, 1))
@@ -238,34 +238,38 @@ def read_patients(frame: pd.DataFrame, file: Path, patient: str, label: str, pro
     return [str(text) for text in patients]
 
 
+def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]:
+    """Return a column as it was judged, its numbers, NaN where missing, and the places of what is no number."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return column, column.to_numpy(np.float64, na_value=np.nan, copy=True), np.zeros(0, np.int64)
+    column = as_text(column)
+    missing = column.str.lower().isin(MISSING).to_numpy(np.bool_)
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    return column, numbers, np.flatnonzero(np.isnan(numbers) & ~missing)
+
+
 def read_numbers(
     frame: pd.DataFrame, file: Path, features: tuple[str, ...], doubts: Doubts, problems: list[DataError]
 ) -> NDArray[np.float32]:
     """Feature columns as one array, NaN where missing; what is wrong, or may be, goes to the problems and doubts."""
-    import pandas as pd
-
     inputs = np.empty((len(frame), len(features)), np.float32)
     if not features:
         problems.append(
             DataError(f"{file} has no feature column beside the label", f"{file.name} has no feature column")
         )
     for index, name in enumerate(features):
-        column = frame[name]
-        if pd.api.types.is_numeric_dtype(column):
-            numbers = column.to_numpy(np.float64, na_value=np.nan, copy=True)
-        else:
-            column = as_text(column)
-            missing = column.str.lower().isin(MISSING).to_numpy(np.bool_)
-            numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-            if len(bad := np.flatnonzero(np.isnan(numbers) & ~missing)):
-                problems.append(
-                    DataError(
-                        f"{file}: column {name!r} must hold numbers, but has {_at(bad, column)}; write "
-                        "numbers with a decimal point, code categories as numbers, leave missing values "
-                        "empty, or remove the column",
-                        f"{file.name}: a column has {len(bad)} values that are not numbers",
-                    )
+        column, numbers, bad = numbers_in(frame[name])
+        if len(bad):
+            problems.append(
+                DataError(
+                    f"{file}: column {name!r} must hold numbers, but has {_at(bad, column)}; write "
+                    "numbers with a decimal point, code categories as numbers, leave missing values "
+                    "empty, or remove the column",
+                    f"{file.name}: a column has {len(bad)} values that are not numbers",
                 )
+            )
         if len(large := np.flatnonzero(np.abs(numbers) > LARGEST)):
             problems.append(
                 DataError(

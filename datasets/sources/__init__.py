@@ -24,16 +24,19 @@ class Dataset:
         Whether these groups are natural sites, for the partition sites.
     sized
         Whether it is images of any size, which the key image-size scales.
+    features
+        Names of a table's columns, in the order of the inputs.
     """
 
     read: Callable[..., Source]
     groups: str = ""
     sites: bool = False
     sized: bool = False
+    features: tuple[str, ...] = ()
 
 
 SOURCES: dict[str, Dataset] = {
-    "breast-cancer": Dataset(bundled.breast_cancer),
+    "breast-cancer": Dataset(bundled.breast_cancer, features=bundled.BREAST_CANCER),
     "digits": Dataset(bundled.digits),
     "mnist": Dataset(partial(mnist.read, "mnist", "MNIST")),
     "mnist-pairs": Dataset(mnist.pairs),
@@ -42,6 +45,6 @@ SOURCES: dict[str, Dataset] = {
     "cifar100": Dataset(partial(cifar.read, "cifar100", "CIFAR100", 100)),
     "image-folder": Dataset(image_folder.read, sized=True),
     "omniglot": Dataset(omniglot.read, groups="characters"),
-    "heart-disease": Dataset(heart_disease.read, groups="hospitals", sites=True),
-    "harbox": Dataset(harbox.read, groups="users", sites=True),
+    "heart-disease": Dataset(heart_disease.read, groups="hospitals", sites=True, features=heart_disease.FEATURES),
+    "harbox": Dataset(harbox.read, groups="users", sites=True, features=harbox.FEATURES),
 }

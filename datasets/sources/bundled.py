@@ -11,16 +11,16 @@ import torch
 from datasets.files import Places
 from datasets.source import Source
 
+_MEASURES = "radius,texture,perimeter,area,smoothness,compactness,concavity,concave points,symmetry,fractal dimension"
+BREAST_CANCER = tuple(f"{kind} {measure}" for kind in ("mean", "error", "worst") for measure in _MEASURES.split(","))
+
 
 def breast_cancer(places: Places) -> Source:
     """Breast cancer Wisconsin (diagnostic): 569 rows of 30 features; class 1 is malignant."""
     table = np.loadtxt(_path("breast_cancer.csv"), delimiter=",", skiprows=1)
-    measures = "radius,texture,perimeter,area,smoothness,compactness,concavity,concave points,symmetry,"
-    measures += "fractal dimension"
-    names = [f"{kind} {measure}" for kind in ("mean", "error", "worst") for measure in measures.split(",")]
     # scikit-learn codes malignant as 0.
     classes = 1 - table[:, -1].astype(np.int64)
-    return Source(torch.from_numpy(table[:, :-1].astype(np.float32)), classes, 2, features=tuple(names))
+    return Source(torch.from_numpy(table[:, :-1].astype(np.float32)), classes, 2, features=BREAST_CANCER)
 
 
 def digits(places: Places) -> Source:

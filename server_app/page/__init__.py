@@ -29,3 +29,24 @@ def write_report(folder: str | Path) -> Path:
     run = Content.read(folder)
     cards.write(run)
     return page.write(run)
+
+
+def write_pictures(folder: str | Path) -> list[Path]:
+    """Write each picture of the page as a PDF and a PNG, into ``pictures`` in a run folder; return the PDFs' paths.
+
+    Raises
+    ------
+    RunError
+        When the folder holds no run that can be read.
+    OSError
+        When they cannot be written.
+    """
+    from server_app.page import figures, page
+    from server_app.page.content import Content
+
+    run = Content.read(folder)
+    target = run.folder / "pictures"
+    target.mkdir(exist_ok=True)
+    for name, draw in page.drawings(run).items():
+        figures.save(draw, target / name)
+    return [target / f"{name}.pdf" for name in page.drawings(run)]

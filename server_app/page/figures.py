@@ -48,6 +48,7 @@ def style(ink: str) -> Iterator[None]:
         "font.size": 9,
         "figure.facecolor": "none",
         "axes.facecolor": "none",
+        "pdf.fonttype": 42,  # text that can be searched and edited
         "svg.fonttype": "none",
         "svg.hashsalt": "edelweiss",  # or equal pictures would have other bytes
     }

@@ -47,4 +47,4 @@ def study(tmp_path: Path) -> Study:
 
 @pytest.fixture
 def sweep(study: Study, tmp_path: Path) -> Sweep:
-    return Sweep(study, False, tmp_path / "runs")
+    return Sweep(study, tmp_path / "runs")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.sweep import OUTCOME, Job, Sweep, parsed
+from benchmarks.sweep import Sweep
+from server_app.compare.runs import OUTCOME
+from server_app.sweep.jobs import Job, parsed
 
 COST = {"bytes-down": 3e6, "bytes-up": 1e6, "gradients": 8.0, "samples": 160.0}
 

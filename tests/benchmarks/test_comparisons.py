@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.comparisons import half_width, stays
+from benchmarks.comparisons import stays
 from benchmarks.pages import markdown
 from benchmarks.studies import Value
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
+from server_app.compare.groups import half_width
 from tests.benchmarks.pretended import pretend
 
 

@@ -47,7 +47,7 @@ def test_without_runs_it_says_which_command_makes_them(tmp_path: Path, capsys: p
 
 def test_the_table_has_the_papers_numbers_where_there_are_some() -> None:
     study = STUDIES["deprl-mnist"]
-    sweep = Sweep(study, False, Path())
+    sweep = Sweep(study, Path())
     method = next(method for method in study.methods if method.label == "fedrep")
     jobs = sweep.reported(method, {})
     text = newcomers.markdown(study, [(job, (0.25, float(job.cell["concentration"]))) for job in jobs])

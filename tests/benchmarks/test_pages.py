@@ -11,8 +11,9 @@ import pytest
 from benchmarks.pages import insert, markdown, preamble, write
 from benchmarks.pictures import CAPTIONS
 from benchmarks.studies import EARLIER, REPO, STUDIES, method
-from benchmarks.sweep import OUTCOME, Sweep
+from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
+from server_app.compare.runs import OUTCOME
 from tests.benchmarks.pretended import every_run, pretend
 
 PAGES = {path.stem: path for path in sorted((REPO / "docs" / "results").glob("*.md"))}
@@ -89,7 +90,7 @@ def test_a_trial_says_what_was_changed_and_nothing_that_it_makes_false(sweep: Sw
 @pytest.mark.parametrize("name", STUDIES)
 def test_no_trial_of_a_published_study_repeats_its_setting(name: str) -> None:
     study = STUDIES[name]
-    text = "\n".join(preamble(Sweep(study, False, Path(), {"rounds": 2})))
+    text = "\n".join(preamble(Sweep(study, Path(), {"rounds": 2})))
     for claim in (study.title, study.size, study.note):
         assert not claim or claim not in text
 
@@ -132,7 +133,7 @@ def test_a_page_says_of_its_study_what_the_study_says(name: str) -> None:
     part = generated(page)[name]
     assert part.strip() not in page.replace(part, "", 1)
     if name not in EARLIER | NOT_RUN:
-        assert "\n\n".join(preamble(Sweep(STUDIES[name], False, Path()))) in part
+        assert "\n\n".join(preamble(Sweep(STUDIES[name], Path()))) in part
         assert re.search(r"^(Lines|Points): .* (Bands|Bars): .*\.$", part, re.MULTILINE), "what the picture's spread is"
 
 

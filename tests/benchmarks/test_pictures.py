@@ -12,9 +12,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from PIL import Image
 
-from benchmarks.pictures import CAPTIONS, axis, curves, draw, panels, points
+from benchmarks.pictures import CAPTIONS, axis, draw, panels, points
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
+from server_app.compare.pictures import curves
 from tests.benchmarks.pretended import COST, every_run, leave, pretend
 
 

@@ -18,8 +18,9 @@ import pytest
 from benchmarks import reproduce
 from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
-from benchmarks.sweep import OUTCOME, Sweep
-from benchmarks.workers import compute
+from benchmarks.sweep import Sweep
+from server_app.compare.runs import OUTCOME
+from server_app.sweep.workers import compute
 
 
 def test_a_run_that_diverged_is_a_result(sweep: Sweep) -> None:

@@ -30,7 +30,7 @@ DRIFTING = ("local-sgda", "local-sgda-plus", "momentum-local-sgda", "momentum-lo
 
 def strategy(label: str) -> FederatedStrategy:
     method = METHODS[label]
-    sweep = Sweep(STUDIES["saddle"], False, Path())
+    sweep = Sweep(STUDIES["saddle"], Path())
     (first, *_) = sweep.reported(method, sweep.grid(method)[0])
     return RunConfig.parse(first.settings).strategy
 
@@ -47,7 +47,7 @@ def path(label: str, spread: float = 10.0, rounds: int = ROUNDS, **fields: float
 
 
 def test_the_study_has_the_setting_of_the_paper() -> None:
-    sweep = Sweep(STUDIES["saddle"], False, Path())
+    sweep = Sweep(STUDIES["saddle"], Path())
     for label, method in METHODS.items():
         for job in sweep.reported(method, sweep.grid(method)[0]):
             config = RunConfig.parse(job.settings)

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.pages import preamble
 from benchmarks.studies import STUDIES, Between, Method, Study, drawn, method
-from benchmarks.sweep import Sweep, beyond
+from benchmarks.sweep import Sweep
+from server_app.compare.grids import beyond
 from tests.benchmarks.pretended import every_run, pretend
 
 RANGES = {
@@ -84,6 +85,11 @@ def test_only_step_sizes_grow_and_only_beside_points_that_differ_in_nothing_else
     assert beyond(points, points[1]) == {"a.lr": 3.0, "a.beta": 0.1}
     assert beyond(points, points[4]) is None, "a line of one point has no edge"
     assert beyond([{"x": 1}, {"x": 2}], {"x": 2}) is None
+
+
+def test_the_neighbours_of_a_step_size_agree_in_a_step_size_that_varies_by_itself() -> None:
+    points = [{"a.lr": lr, "a.lr-dual": dual} for lr, dual in ((0.01, 0.1), (0.1, 0.1), (1.0, 1.0))]
+    assert beyond(points, points[1]) == {"a.lr": 0.3, "a.lr-dual": 0.1}
 
 
 def test_a_grid_grows_until_the_best_lies_inside_or_it_may_not(sweep: Sweep) -> None:

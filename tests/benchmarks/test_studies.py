@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import REPO, STUDIES, Study
-from benchmarks.sweep import Sweep, combinations
+from benchmarks.sweep import Sweep
 from config import RunConfig, flatten, read_overrides
 from config.classes import parse_classes
 from config.tables import own_options
 from problems import PROBLEMS
+from server_app.sweep.jobs import combinations
 from strategies import ALGORITHMS
 from strategies.local_steps import LocalSteps
 
@@ -66,14 +67,14 @@ def test_half_of_the_classes_are_positive_drawn_as_the_file_says(path: Path) -> 
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_every_run_of_a_study_is_a_run_config(study: Study, full: bool) -> None:
-    sweep = Sweep(study, full, Path())
+    sweep = Sweep(study, Path(), full=full)
     sweep.check()
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_a_comparison_is_fair(study: Study, full: bool) -> None:
-    sweep = Sweep(study, full, Path())
+    sweep = Sweep(study, Path(), full=full)
     # Tuning costs every method the same.
     assert len({len(sweep.grid(method)) for method in study.methods}) == 1
     # No reported number is of the seed that chooses, and an ordering has three seeds behind it.
@@ -100,7 +101,7 @@ def test_a_comparison_is_fair(study: Study, full: bool) -> None:
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_what_is_compared_reaches_the_runs(study: Study) -> None:
-    sweep = Sweep(study, False, Path())
+    sweep = Sweep(study, Path())
     for key, values in study.compare.items():
         depending = [
             method

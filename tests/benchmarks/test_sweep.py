@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.sweep import OUTCOME, Sweep, parsed
+from benchmarks.sweep import Sweep
 from config import ConfigError
+from server_app.compare.runs import OUTCOME
+from server_app.sweep.jobs import parsed
 from tests.benchmarks.conftest import TOML
 from tests.benchmarks.pretended import COST, every_run, pretend
 

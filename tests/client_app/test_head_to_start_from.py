@@ -55,7 +55,7 @@ def test_a_fresh_head_can_be_asked_for_whatever_head_the_model_has(tmp_path: Pat
     ]
     small = ["--steps", "1", "--lr", "1e-30", "--lr-dual", "1e-30"]
     assert main(["personalise", *arguments, *small, "--head", "fresh"]) == 0
-    [file] = (tmp_path / "s" / "models").iterdir()
+    [file] = (tmp_path / "s" / "models").glob("*.safetensors")
     assert torch.equal(load_file(file)["x"], fresh.model["x"])
 
 

@@ -43,8 +43,8 @@ def run_key(result: Result) -> str:
 
 
 def model_file(folder: Path, name: str) -> Path:
-    """Return the one file that a site's state folder holds, beside its log, and what its rules and caches keep."""
-    files = [path for path in (folder / f"state-{name}").rglob("*") if path.is_file()]
+    """Return the one file that a site's state folder holds, beside card, log, and what rules and caches keep."""
+    files = [path for path in (folder / f"state-{name}").rglob("*") if path.is_file() and path.suffix != ".md"]
     [file] = [path for path in files if not {"policy", "images", "audit.jsonl", "audit.seal"} & set(path.parts)]
     return file
 

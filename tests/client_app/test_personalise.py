@@ -77,7 +77,7 @@ def test_only_the_head_is_trained_and_it_helps(
     arguments = ["--model", str(folder), "--data-dir", str(data_dir), "--state-dir", str(state), "--site", "new"]
     assert main(["personalise", *arguments, "--steps", "200", "--lr", "0.1"]) == 0
     reported = said(capsys)
-    [file] = (path for path in state.rglob("*") if path.is_file())
+    [file] = state.rglob("*.safetensors")
     assert file.relative_to(state) == Path("models") / f"{folder.name}-new.safetensors"
 
     given, data = at_home(folder, data_dir)
@@ -151,7 +151,7 @@ def test_the_same_again_gives_the_same_bits_and_replaces_the_model(tmp_path: Pat
     for _ in range(2):
         arguments = ["--model", str(folder), "--data-dir", str(data_dir), "--state-dir", str(tmp_path / "state")]
         assert main(["personalise", *arguments, "--steps", "20"]) == 0
-        [file] = (tmp_path / "state" / "models").iterdir()
+        [file] = (tmp_path / "state" / "models").glob("*.safetensors")
         assert file.name == f"{folder.name}-private-new.safetensors", "called after the data folder"
         files.add(file.read_bytes())
     assert len(files) == 1

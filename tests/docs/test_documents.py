@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -29,6 +30,8 @@ from keys import flatten, hyper, read_overrides
 from models import MODELS
 from problems import PROBLEMS, capabilities, papers
 from server_app import simulate
+from server_app.compare import folders
+from server_app.sweep import file as sweep_file
 from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
@@ -88,9 +91,8 @@ def test_quoted_code_is_that_of_the_file() -> None:
 
 def run_configs(text: str) -> list[str]:
     """Return every run-config that a command of a page gives."""
-    tokens = [
-        token for block in blocks(text, "sh") for token in shlex.split(block.replace("$fold", "0"), comments=True)
-    ]
+    written = [re.sub(r"\$(fold|seed)", "0", block) for block in blocks(text, "sh")]
+    tokens = [token for block in written for token in shlex.split(block, comments=True)]
     given = [after for token, after in pairwise(tokens) if token == "--run-config"]
     return given + [token.removeprefix("RUN_CONFIG=") for token in tokens if token.startswith("RUN_CONFIG=")]
 
@@ -137,7 +139,7 @@ def test_every_hook_and_class_variable_is_documented() -> None:
     variables = {name for name, hint in hints.items() if get_origin(hint) is ClassVar} - {"__dataclass_fields__"}
     own = {name for name, member in vars(Algorithm).items() if callable(member) or isinstance(member, property)}
     own |= {name for name, member in vars(Algorithm).items() if isinstance(member, classmethod)}
-    hooks = {name for name in own if not name.startswith("_")} - {"turn", "log_hyper_parameters"}
+    hooks = {name for name in own if not name.startswith("_")} - {"turn", "position", "log_hyper_parameters"}
     # A row of a table, or a paragraph about it.
     missing = [n for n in variables | hooks if not re.search(rf"^(\| `{n}[(`]|`self\.{n}\()", ADDING, re.MULTILINE)]
     assert not missing
@@ -328,3 +330,28 @@ def test_a_problem_reports_what_it_says(name: str, tmp_path: Path) -> None:
     keys |= {"rounds": 1, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     record = simulate(keys).metrics[-1]
     assert set(problem.reports) <= record["pooled"].keys()
+
+
+@pytest.mark.slow
+def test_the_page_about_comparisons_can_be_followed_to_the_letter(tmp_path: Path) -> None:
+    page = TEXTS["docs/compare.md"]
+    for block in blocks(page, "toml"):
+        (tmp_path / block.split("\n", 1)[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+    for block in blocks(page, "sh"):
+        command = block.replace(".venv/bin/python", shlex.quote(sys.executable))
+        environment = {**os.environ, "PYTHONPATH": str(REPO)}
+        done = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                              timeout=900)  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    shown = page.partition("on two cores:\n\n```\n")[2].partition("```")[0].splitlines()
+    assert len(shown) == 4
+    said = (tmp_path / "runs" / "digits" / "table.md").read_text(encoding="utf-8").splitlines()
+    assert [line.split(" | ")[:3] for line in shown] == [line.split(" | ")[:3] for line in said[: len(shown)]]
+    assert (tmp_path / "playground" / "first" / "curves-bytes.pdf").exists()
+
+
+def test_the_page_about_comparisons_has_every_key_of_a_sweep_and_of_what_must_be_equal() -> None:
+    page = TEXTS["docs/compare.md"]
+    assert {row[0].strip("`") for row in table(page, "key")} == {*sweep_file.PARTS} - {"base", "compare", "tune"}
+    told = {key for row in table(page, "metric") for key in re.findall(r"`([\w-]+)`", row[1])}
+    assert {*folders.HELD_OUT} - told == {"positive-classes", "negative-classes"}

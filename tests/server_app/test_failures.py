@@ -139,6 +139,15 @@ def test_too_few_answers_stop_the_run_whatever_min_replies_allows(tmp_path: Path
     simulate(sabotage(tmp_path, "nan", min_replies=3))
 
 
+def test_half_of_the_sites_are_not_most_of_them(tmp_path: Path) -> None:
+    assert len(simulate(sabotage(tmp_path, "nan", sites=2, victim=1, min_replies=1)).metrics) == 4
+
+
+def test_no_more_answers_are_needed_than_sites_are_asked(tmp_path: Path) -> None:
+    result = simulate(saddle_job(tmp_path, algorithm="local-sgda", fraction=0.5, min_replies=3))
+    assert len(result.metrics) == 4
+
+
 @pytest.mark.usefixtures("curves")
 @pytest.mark.parametrize("when", [1, 3])
 def test_the_run_folder_keeps_what_was_reached(tmp_path: Path, when: int) -> None:

@@ -310,11 +310,12 @@ def test_all_that_does_not_fit_is_said_at_once(first: Path, tmp_path: Path) -> N
     [
         (lambda state, facts: state["body.1.bias"].fill_(torch.nan), {}, "NaN or infinity in body.1.bias"),
         (lambda state, facts: facts.update(head="fresh"), {}, "so that its own is untrained: take init-head"),
-        (lambda state, facts: facts.update(columns="0123abcd"), {}, "columns of other names, or in another order"),
+        (lambda state, facts: facts.update(columns="0123abcd", data={}), {}, "columns of other names, or in another"),
+        (lambda state, facts: facts.update(columns="0123abcd"), {}, "data.features are not those of columns"),
         (lambda state, facts: state.pop("body.1.bias"), {}, "missing 'body.1.bias': take the weights of model = 'mlp'"),
         (lambda state, facts: None, {"head": "body.1", "init-head": "fresh"}, "is all head, of which init-head"),
     ],
-    ids=["nan", "untrained", "columns", "missing", "all head"],
+    ids=["nan", "untrained", "columns", "names", "missing", "all head"],
 )
 def test_a_file_that_is_not_right_is_refused(
     first: Path, tmp_path: Path, change: Any, keys: dict[str, Value], said: str

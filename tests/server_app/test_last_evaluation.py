@@ -28,13 +28,16 @@ def test_the_last_evaluation_is_announced_and_on_a_terminal_counted(
     progress.console = Console(file=out, force_terminal=terminal, width=110, soft_wrap=True)
     with LocalGrid(RunConfig.parse(saddle_job(tmp_path, rounds=2, sites=5, workers=workers)), unused_run_id()) as grid:
         coordinate(grid.config, grid, progress)
-    before, _, rest = out.getvalue().partition("the last evaluation, at 5 sites")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    before, _, rest = plain.partition(f"the last evaluation, {'sites' if terminal else 'at 5 sites'}")
     assert "round 1/2" in before
     assert "round 2/2" in rest
-    counted = list(map(int, re.findall(r"(\d) done", rest)))
-    assert counted == sorted(set(counted))
+    counted = list(map(int, re.findall(r"(\d)/5", rest)))
+    assert counted == sorted(counted)
     assert (counted[:1], counted[-1:]) == (([0], [5]) if terminal else ([], []))
-    assert ("at 5 sites" in rest) == terminal
+    assert ("\x1b" in out.getvalue()) == terminal
+    rounds = [int(done) for done in re.findall(r"rounds .*?(\d)/2 ", before)]
+    assert (rounds[:1], rounds[-1:]) == (([0], [1]) if terminal else ([], []))
 
 
 def test_a_site_that_is_missing_by_then_costs_its_line_and_not_the_run(

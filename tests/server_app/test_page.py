@@ -12,6 +12,7 @@ import pytest
 from config import RunConfig
 from federation import RunError
 from server_app import simulate
+from server_app.__main__ import main
 from server_app.page import write_report
 from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
@@ -154,3 +155,16 @@ def test_a_long_run_of_many_sites_fits_into_five_megabytes(tmp_path: Path) -> No
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     assert write_report(folder).stat().st_size < 5e6
+
+
+def test_the_command_writes_it_again_with_each_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "report.html").unlink(missing_ok=True)
+    assert main(["report", str(folder), "--pictures"]) == 0
+    said = capsys.readouterr().out.split()
+    assert said[0] == str(folder / "report.html")
+    assert Path(said[0]).exists()
+    for path in map(Path, said[1:]):
+        assert path.read_bytes().startswith(b"%PDF")
+        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert main(["report", str(folder / "nothing")]) == 1
+    assert "is no run folder" in capsys.readouterr().err

@@ -158,6 +158,17 @@ def test_coda_starts_the_average_anew_where_a_client_lost_its_memory(lost: set[t
     assert (states[-1]["x"] - undisturbed[-1]["x"]).abs().max() > 1e-6
 
 
+def test_coda_keeps_its_dual_where_no_client_has_samples_of_a_class() -> None:
+    strategy = Coda(**STAGES)
+    turn = strategy.turn(ROUNDS, ROUNDS, "dual", K)
+    state = {"x": torch.ones(3), "y": torch.tensor([0.5])}
+    replies = [
+        Reply(Site(k, f"{k}", k), {"numerators": torch.ones(2, 1), "denominators": torch.tensor([0.0, 1.0 + k])})
+        for k in range(K)
+    ]
+    assert torch.equal(strategy.aggregate(state, replies, turn)["y"], state["y"])
+
+
 @by_turnout
 def test_npa(some: Everyone, weights: list[float] | None) -> None:
     game, x, y, _ = setting("regression")

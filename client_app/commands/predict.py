@@ -1,0 +1,56 @@
+"""``predict``: score patients of your own with a model that your site has kept, or was given."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+DESCRIPTION = (
+    "Score patients with a model that this site has kept: its own, or the common one of a run that handed it out. "
+    "Nothing leaves this machine."
+)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Name the options."""
+    add = parser.add_argument
+    add("data", help="the patients: a CSV or Parquet file, labels.csv beside images, or a folder that holds one")
+    add("--model", default="", help="a model file or a run folder (default: the newest in models of --state-dir)")
+    add("--state-dir", default="", help="the site's")
+    add("--to", default="scores.csv", metavar="FILE", help="where the scores go (default: scores.csv)")
+    add("--others", nargs="+", default=[], metavar="COLUMN", help="columns that are no features; only needed for a "
+        "model that does not name its features")  # fmt: skip
+    add("--device", default="cpu", help="auto, cpu, cuda, cuda:1 (default: cpu)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Predict."""
+    from models import resolve_device
+    from problems.prediction import predict
+    from problems.trained import TrainedModel
+
+    place = options.model or newest(options.state_dir)
+    model = TrainedModel.read(place, resolve_device(options.device))
+    print(f"model: {model.file}")
+    print("\n".join(predict(model, options.data, options.to, options.others)))
+
+
+def newest(state_dir: str) -> Path:
+    """Return the model that the site has kept last.
+
+    Raises
+    ------
+    PersonaliseError
+        When there is none.
+    """
+    from client_app.memory import state_folder
+    from client_app.personalise import PersonaliseError
+
+    folder = state_folder(state_dir) / "models"
+    found = sorted(folder.glob("*.safetensors"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    if not found:
+        raise PersonaliseError(
+            f"{folder} has no model: a site keeps one of a personalised run, of one with share-model = true, and of "
+            "personalise; or name one with --model"
+        )
+    return found[-1]

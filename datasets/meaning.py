@@ -1,0 +1,103 @@
+"""What a model's inputs and labels mean: what its file says, so that it can be used long after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from datasets.facts import FILE_FORMAT, columns_hash
+from datasets.site.study import Study
+from datasets.site.table import LABEL_PAIRS
+
+if TYPE_CHECKING:
+    from datasets.config import DataConfig
+    from datasets.facts import Cohort
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What the inputs of a model are, and what it tells apart.
+
+    Attributes
+    ----------
+    dataset : str
+        What it was trained on.
+    features : tuple of str
+        Names, in the order of the inputs; empty for images, and where the names are not known.
+    missing : str
+        What a missing value becomes: the mean over the training samples of all sites, or zero.
+    study : Study, optional
+        Units, ranges, categories and spellings of the features, where a study file says them.
+    label : str
+        Name of the label column; empty for public data.
+    classes : tuple of tuple of str
+        For each label from 0 the texts, or the original classes, that mean it; empty where nobody has said it.
+    image_size : int
+        The side that images were scaled to; 0: they had one size.
+    """
+
+    dataset: str = ""
+    features: tuple[str, ...] = ()
+    missing: Literal["mean", "zero"] = "mean"
+    study: Study | None = None
+    label: str = ""
+    classes: tuple[tuple[str, ...], ...] = ()
+    image_size: int = 0
+
+    @classmethod
+    def of(cls, config: DataConfig, cohort: Cohort, features: tuple[str, ...]) -> Meaning:
+        """Sum up what is known of a run's data; features of other names than the sites' are none of theirs."""
+        study = config.study
+        if study:
+            label, classes = study.label, study.classes
+        elif config.own_table:
+            label = config.label
+            classes = tuple(tuple(dict.fromkeys(side)) for side in zip(*LABEL_PAIRS, strict=True))
+        else:
+            label, sides = "", (config.negative_classes, config.positive_classes)
+            classes = tuple(tuple(map(str, side)) for side in sides) if all(sides) else ()
+        if not config.binary and not study:
+            classes = tuple((str(number),) for number in range(cohort.classes))
+        return cls(
+            dataset=config.dataset,
+            features=features if columns_hash(features) == cohort.columns else (),
+            missing="mean" if cohort.shift else "zero",
+            study=study,
+            label=label,
+            classes=classes,
+            image_size=config.image_size,
+        )
+
+    def facts(self) -> dict[str, object]:
+        """Return the entries of a model's file."""
+        from pydantic import TypeAdapter
+
+        told = TypeAdapter(Meaning).dump_python(self, mode="json", exclude_defaults=True)
+        return {"format": FILE_FORMAT, "data": {**told, "missing": self.missing}}
+
+    @classmethod
+    def of_file(cls, facts: Mapping[str, Any], cohort: Cohort) -> Meaning:
+        """Read what a model's file says; one that is older says nothing.
+
+        Raises
+        ------
+        ValueError
+            In one line, when what it says cannot be, or contradicts the rest of the file.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        if "data" not in facts:
+            return cls(missing="mean" if cohort.shift else "zero")
+        try:
+            meaning = TypeAdapter(cls).validate_python(facts["data"])
+        except ValidationError as error:
+            wrong = [f"data.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            raise ValueError("; ".join(wrong[:3])) from None
+        study = meaning.study
+        named = [column.name for column in study.columns] if study else []
+        if meaning.features and columns_hash(meaning.features) != cohort.columns:
+            raise ValueError("data.features are not those of columns, the hash of their names")
+        if meaning.features and study and sorted(named) != sorted(meaning.features):
+            raise ValueError("data.features are not the columns of data.study")
+        return meaning

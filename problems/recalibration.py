@@ -1,0 +1,52 @@
+"""What makes probabilities of scores: a fit on samples that nobody trained on, stored beside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keys import shown
+from keys.fields import is_number
+from keys.files import is_file, read_json, reason
+from models import ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVIDENCE, VERSION = "evidence.json", 1
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """Platt's: the probability is σ(intercept + slope · score), score being the network's output."""
+
+    intercept: float
+    slope: float
+
+    @classmethod
+    def read(cls, folder: Path) -> Recalibration | None:
+        """Read what a run has stored in its folder; None where it has found none.
+
+        Raises
+        ------
+        ModelError
+            When it cannot be used.
+        """
+        file = folder / EVIDENCE
+        if not is_file(file):
+            return None
+        try:
+            found = read_json(file)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file} cannot be read: {reason(error)}") from None
+        if not isinstance(found, dict) or found.get("version") != VERSION:
+            version = found.get("version") if isinstance(found, dict) else None
+            text = f"{file} has version {shown(version)}, and this release reads {VERSION}"
+            raise ModelError(f"{text}: remove it, or take the release that wrote it")
+        fit = found.get("probabilities")
+        numbers = [fit.get(name) for name in ("intercept", "slope")] if isinstance(fit, dict) else [""]
+        if isinstance(fit, dict) and (fit.get("by") != "platt" or numbers == [None, None]):
+            return None  # log-odds as they are, or none could be fitted
+        if not all(map(is_number, numbers)):
+            raise ModelError(f"{file}: probabilities = {shown(fit)}: must have by, and numbers intercept and slope")
+        return cls(*(float(str(number)) for number in numbers))

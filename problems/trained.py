@@ -1,0 +1,195 @@
+"""The model that a run left, ready to be used: its network, what its inputs mean, and what its scores are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from datasets import Cohort, Meaning, Samples
+from keys import shown
+from keys.files import as_path, is_file, read_json, reason
+from models import Architecture, ModelError
+from models.storage import Stored
+from problems import PROBLEMS
+from problems.base import Setting
+from problems.errors import ProblemError
+from problems.network import NetworkProblem
+from problems.recalibration import Recalibration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+FILE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model of two classes.
+
+    Attributes
+    ----------
+    file : Path
+        Where it was read.
+    problem : NetworkProblem
+        With the batch-norm statistics of the model, if it has any.
+    x : Tensor
+        Its parameters.
+    cohort, meaning : Cohort, Meaning
+        What its inputs are.
+    recalibration : Recalibration, optional
+        What makes probabilities of its scores, where the run has found that.
+    notes : tuple of str
+        What whoever uses it should know, a line each.
+    """
+
+    file: Path
+    problem: NetworkProblem
+    x: Tensor
+    cohort: Cohort
+    meaning: Meaning
+    recalibration: Recalibration | None
+    notes: tuple[str, ...]
+
+    @classmethod
+    def read(cls, place: str | Path, device: str = "cpu") -> TrainedModel:
+        """Read a run folder, the ``model.safetensors`` in one, or a model that a site has kept.
+
+        Raises
+        ------
+        ModelError
+            In a line, when there is none, it is damaged or of another version, or it cannot be used on a patient.
+        """
+        try:
+            path = as_path(place)
+            folder = path if path.is_dir() else path.parent
+            file = path / FILE if path.is_dir() else path
+            stored = Stored.read(file)
+        except FileNotFoundError:
+            raise ModelError(f"there is no {file}{_why_none(folder)}") from None
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{shown(str(place))} cannot be read: {reason(error)}") from None
+        try:
+            return cls._of(file, stored, device)
+        except (ModelError, ProblemError, ValueError) as error:
+            raise ModelError(f"{file} cannot be used: {error}") from None
+
+    @classmethod
+    def _of(cls, file: Path, stored: Stored, device: str) -> TrainedModel:
+        facts = stored.facts
+        if "shape" not in facts:
+            raise ValueError("it does not say what the inputs are like, as the file of a run with a network does")
+        if not stored.whole:
+            raise ValueError("it is damaged: it does not hold what was written")
+        cohort = Cohort.of_file(facts)
+        meaning = Meaning.of_file(facts, cohort)
+        if wrong := [*_unusable(facts)]:
+            raise ValueError("; ".join(wrong))
+        if broken := [name for name, tensor in stored.tensors.items() if not tensor.isfinite().all()]:
+            raise ValueError(f"NaN or infinity in {', '.join(broken[:3])}")
+        architecture = Architecture(model=facts["model"], hidden=facts["hidden"], amp=facts.get("amp", ""))
+        problem = PROBLEMS[facts["problem"]](Setting(cohort=cohort, architecture=architecture, device=device))
+        assert isinstance(problem, NetworkProblem), "others are refused above"
+        x = _load(problem, stored)
+        recalibration = Recalibration.read(file.parent) if "d" not in facts else None
+        return cls(file, problem, x, cohort, meaning, recalibration, tuple(_notes(file.parent, facts, cohort, meaning)))
+
+    def scores(self, inputs: Tensor) -> Tensor:
+        """Return what an evaluation ranks patients by: the network's outputs.
+
+        Parameters
+        ----------
+        inputs
+            Raw values: shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8.
+
+        Returns
+        -------
+        Tensor
+            Shape (n,) float64, on the CPU.
+        """
+        rows = torch.arange(len(inputs))
+        samples = self.cohort.standardised(Samples(inputs, rows, rows)).to(self.problem.device)
+        return self.problem.logits(self.x, samples).double().cpu()
+
+    @property
+    def probable(self) -> bool:
+        """Whether there are probabilities."""
+        return self.problem.log_odds or self.recalibration is not None
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return probabilities of being positive, where there are such: shape (n,) float64."""
+        if self.recalibration:
+            scores = self.recalibration.intercept + self.recalibration.slope * scores
+        return torch.sigmoid(scores)
+
+    def about_scores(self) -> str:
+        """Say what its scores are."""
+        if self.recalibration:
+            return "probabilities: the scores, recalibrated on the samples that the sites held out (Platt)"
+        if self.probable:
+            share = self.cohort.prior
+            return f"probabilities hold where {share:.1%} are positive, as among those that it was trained on"
+        return (
+            f"the scores are no probabilities: problem = {self.problem.name!r} trains a ranking, and the run has "
+            "stored no recalibration; a higher score means a higher risk, and no more"
+        )
+
+
+def _why_none(folder: Path) -> str:
+    """Say why a folder has no model."""
+    if not is_file(folder / "config.toml"):
+        return ": name a run folder, such as runs/<run>, or a model file"
+    return ": the run was stopped before it wrote one, or its sites shared nothing (then each has a model of its own)"
+
+
+def _unusable(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield why a model cannot be used on a patient."""
+    name = facts.get("problem")
+    problem = PROBLEMS.get(name) if isinstance(name, str) else None
+    if problem is None or not issubclass(problem, NetworkProblem):
+        yield f"problem = {shown(name)}: there is no such problem with a network"
+    elif problem.multiclass:
+        yield f"problem = {name!r} tells more than two classes apart, and this is for two"
+    if not isinstance(facts.get("model"), str) or type(facts.get("hidden")) is not int:
+        yield f"model = {shown(facts.get('model'))}, hidden = {shown(facts.get('hidden'))}: must be a name and a number"
+    if facts.get("head") == "fresh":
+        yield (
+            "it has no trained head, because each site keeps its own: use the model of a site (python -m client_app "
+            "predict), or train a head there (python -m client_app personalise)"
+        )
+    elif facts.get("statistics") == "fresh":
+        yield (
+            'it has no batch-norm statistics, because each site keeps its own (bn = "local"): train with bn = '
+            '"average", or train a head at the hospital (python -m client_app personalise)'
+        )
+
+
+def _load(problem: NetworkProblem, stored: Stored) -> Tensor:
+    """Return x, and give the network its statistics; a site's own file has flat vectors."""
+    if "d" not in stored.facts:
+        parameters, statistics = problem.network.flatten(stored.tensors)
+        problem.load_buffers(statistics)
+        return parameters
+    x = stored.tensors.get("x")
+    if x is None or x.ndim != 1 or len(x) < problem.network.size:
+        raise ValueError(f"it has no x of {problem.network.size:,} parameters or more")
+    if problem.buffers().numel():
+        problem.load_buffers(stored.tensors.get("buffers", x[:0]).to(problem.device))
+    return x.to(problem.device)
+
+
+def _notes(folder: Path, facts: dict[str, Any], cohort: Cohort, meaning: Meaning) -> Iterator[str]:
+    if "format" not in facts:
+        yield "the model's file is of format 1, which does not say what its inputs mean"
+    elif len(cohort.shape) == 1 and not meaning.features:
+        yield "the model's file does not name its features: the hospitals told no names, and there was no study file"
+    try:
+        state = read_json(folder / "status.json").get("status", "complete") if "d" not in facts else "complete"
+    except (OSError, ValueError, AttributeError):
+        state = "complete"
+    if state != "complete":
+        yield f"the run is not complete (status.json says {shown(state)}): this is the model of its last checkpoint"

@@ -1,0 +1,21 @@
+"""What can be done with the model of a run on the command line; one file a command, see ``server_app/__main__.py``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+def said(command: Callable[[], Iterable[str]]) -> int:
+    """Print the lines that a command has to say, or a user's mistake; return the exit code."""
+    from config import MISTAKES
+
+    try:
+        print("\n".join(command()))
+    except MISTAKES as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

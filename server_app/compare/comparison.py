@@ -1,0 +1,189 @@
+"""A comparison of groups of runs: its table as Markdown, LaTeX and CSV, and its pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from config import ConfigError
+from keys import unknown
+from problems.metrics import HEADLINE, METRICS
+from server_app.compare.folders import Found, edges, grouped, require_comparable
+from server_app.compare.groups import CONFIDENCE, Difference, Group
+from server_app.compare.pictures import draw
+from server_app.compare.runs import final, metric, name_of, paths
+from server_app.compare.text import NOTHING, amount, latex, markdown, remark, spread, write_csv
+from strategies import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+COSTS = {"megabytes": "MB per site", "gradients": "gradients per site", "seconds": "seconds"}
+WHERE = {"central": "test set", "pooled": "held out", "over-sites": "over sites"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs, and what is said of them.
+
+    Attributes
+    ----------
+    groups : list of Group
+        The lines of the table.
+    metrics : dict
+        Path in a line of metrics.jsonl → heading. Differences are in the first.
+    base : Group
+        To which the differences are.
+    found : list of Found
+        The run folders.
+    notes : list of str
+        What one has to know to read the table.
+    """
+
+    groups: list[Group]
+    metrics: dict[str, str]
+    base: Group
+    found: list[Found]
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, found: list[Found], metrics: Sequence[str] = (), versus: str = "", notes: Sequence[str] = ()
+    ) -> Comparison:
+        """Compare run folders in some metrics, by default in those of a round's line that all have.
+
+        Raises
+        ------
+        ConfigError
+            For a metric or a group that is not there, and for runs that cannot be compared.
+        """
+        chosen = {path: heading_of(path, found) for path in chosen_metrics(found, metrics)}
+        require_comparable(found, next(iter(chosen)))
+        groups, besides = grouped(found)
+        labels = [group.label for group in groups]
+        if versus and versus not in labels:
+            raise ConfigError("command", [f"--versus: {unknown('group', versus, labels)}"])
+        base = groups[labels.index(versus) if versus else 0]
+        comparison = cls(groups, chosen, base, found)
+        return cls(groups, chosen, base, found, [*comparison._notes(), *besides, *notes])
+
+    def _notes(self) -> Iterator[str]:
+        path, heading = next(iter(self.metrics.items()))
+        runs = [run for group in self.groups for run in group.runs]
+        seeds = {key: sorted({run.repeat[key] for run in runs}) for key in runs[0].repeat}
+        over = " × ".join(f"{key} {', '.join(map(str, values))}" for key, values in seeds.items())
+        yield f"Mean ± standard deviation over runs ({over}). A run that diverged is no part of a mean."
+        if len(self.groups) > 1:
+            yield (
+                f"Differences in {heading} to {self.base.label}, paired by seed: mean and {CONFIDENCE:.0%} confidence "
+                "interval (Student's t over the pairs, not corrected for their number). An interval that contains 0 "
+                "shows no order. They are about seeds, which draw split, start and batches, not about other patients."
+            )
+        if alone := [group.label for group in self.groups if group is not self.base
+                     and Difference.between(group, self.base, path).pairs < 2]:  # fmt: skip
+            yield f"Fewer than two pairs of equal seeds with {self.base.label}: {'; '.join(alone)}."
+        yield from edges(self.found, path)
+        versions = {run.outcome.version for run in runs}
+        if len(versions) > 1:
+            named = ", ".join(sorted(version or "?" for version in versions))
+            yield f"The runs are of {len(versions)} versions of the code: {named}."
+
+    # ------------------------------------------------------------------ the table
+
+    def lines(self) -> list[list[str]]:
+        """Return the table: its heading, and a line per group."""
+        path, heading = next(iter(self.metrics.items()))
+        several = len(self.groups) > 1
+        differences = [f"difference in {heading}"] * several
+        lines = [["setting", "runs", *self.metrics.values(), *differences, "rounds", *COSTS.values()]]
+        for group in self.groups:
+            line = [group.label + remark(group), str(len(group.runs))]
+            line += [spread(group.values(each)) for each in self.metrics]
+            if several:
+                difference = Difference.between(group, self.base, path)
+                shows = group is not self.base and difference.pairs > 1
+                line.append(str(difference) if shows else NOTHING)
+            rounds = max((len(run.outcome.records) for run in group.converged), default=0)
+            lines.append([*line, str(rounds), *(amount(group.spent(kind)) for kind in COSTS)])
+        return lines
+
+    def markdown(self) -> str:
+        """Return the table and what one has to know to read it."""
+        heading, *rest = self.lines()
+        rule = ["---", *["---:"] * (len(heading) - 1)]
+        return "\n\n".join((markdown([heading, rule, *rest]), *self.notes)) + "\n"
+
+    def latex(self) -> str:
+        """Return the table for LaTeX with booktabs; the notes are its comments."""
+        return latex(self.lines(), self.notes)
+
+    def csv_lines(self) -> Iterator[dict[str, Any]]:
+        """Yield a line per run."""
+        place = {id(each.run): each for each in self.found}
+        for group in self.groups:
+            for run in group.runs:
+                line: dict[str, Any] = {"group": group.label, **run.repeat}
+                line |= {"rounds": len(run.outcome.records), "outcome": "diverged" if run.outcome.diverged else "done"}
+                for path in self.metrics:
+                    line |= {path: final(run.outcome, path)} | place[id(run)].over_patients(path)
+                line |= {heading: round(curve[-1][1], 6) for kind, heading in COSTS.items()
+                         if (curve := run.spending(kind))}  # fmt: skip
+                yield line | {"folder": place[id(run)].path}
+
+    def write(self, folder: Path, against: Sequence[str] = ("rounds",)) -> None:
+        """Write runs.csv, table.md and table.tex, and a picture for each of what curves are drawn against."""
+        write_csv(folder / "runs.csv", list(self.csv_lines()))
+        text = self.markdown()
+        if any(group.converged for group in self.groups):
+            for each in against:
+                draw(self.groups, self.metrics, each, folder / f"curves-{each}")
+                text += f"\n![curves against {each}](curves-{each}.png)\n"
+            text += "\nLines: means over the runs. Bands: ± one standard deviation.\n"
+        (folder / "table.md").write_text(text, encoding="utf-8")
+        (folder / "table.tex").write_text(self.latex(), encoding="utf-8")
+
+
+def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
+    """Return the paths of what is compared.
+
+    A name such as ``auroc`` is taken on the common test set where all runs have one; else over the sites where some
+    runs train a model for each, or on all held-out samples. Without any names it is all that a round's line shows, the
+    loss, which depends on the problem, only where there is nothing else.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such metric in all runs.
+    """
+    ended = [each for each in found if not each.run.outcome.diverged and each.run.outcome.records]
+    if not ended:
+        raise ConfigError("runs to compare", ["all of them diverged"])
+    there = [path for path in paths(ended[0].run.outcome.last)
+             if all(path in paths(each.run.outcome.last) for each in ended)]  # fmt: skip
+    own = any(ALGORITHMS[str(each.written["algorithm"])].personalised for each in found)
+    forms = ["central.{}", *(["over-sites.{}.mean"] if own else ["pooled.{}", "over-sites.{}.mean"])]
+    named = {}
+    for name in HEADLINE:
+        if path := next((form.format(name) for form in forms if form.format(name) in there), ""):
+            named[name] = path
+    if not there:
+        texts = [f"{each.path} has {', '.join(paths(each.run.outcome.last)) or 'none'}" for each in ended]
+        raise ConfigError("runs to compare", ["no metric is in the last line of all of them:", *texts])
+    allowed = [*named, *there]
+    if wrong := [f"--metric: {unknown('metric', name, allowed)}" for name in wanted if name not in allowed]:
+        raise ConfigError("command", wrong)
+    default = [path for name, path in named.items() if name != "loss"] or list(named.values()) or there[:1]
+    first = default[0].partition(".")[0]  # the others are taken on the same samples
+    return [named.get(name, name) for name in wanted] or [p for p in default if p.partition(".")[0] == first]
+
+
+def heading_of(path: str, found: Sequence[Found]) -> str:
+    """Return how a person reads a path."""
+    part, _, rest = path.partition(".")
+    name = name_of(path)
+    label = METRICS[name].label if name else rest
+    kind = rest.rpartition(".")[2] if part == "over-sites" else ""
+    where = f"{kind} {WHERE[part]}".strip()
+    coordinator = part == "central" and all(metric(each.run.outcome.last, "central.n") is None for each in found)
+    return label if coordinator else f"{label}, {where}"

@@ -1,0 +1,106 @@
+"""Runs that differ by what is repeated alone: their means and spreads, and differences of one such group to another."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from server_app.compare.runs import Run, final, metric
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CONFIDENCE = 0.95
+
+
+@dataclass
+class Group:
+    """A line of a table: runs of one setting with several seeds."""
+
+    label: str
+    runs: list[Run] = field(default_factory=list)
+    missing: int = 0
+
+    @property
+    def converged(self) -> list[Run]:
+        """The runs that did not diverge."""
+        return [run for run in self.runs if not run.outcome.diverged]
+
+    def values(self, path: str) -> list[float]:
+        """Return a metric at the end of each run that has it."""
+        found = (final(run.outcome, path) for run in self.runs)
+        return [value for value in found if value is not None and math.isfinite(value)]
+
+    def reached(self, path: str, target: float) -> list[tuple[float, float]]:
+        """Return when a metric reached a target, of each run that came so far: the round, and seconds per worker."""
+        found = []
+        for run in self.runs:
+            seconds = 0.0
+            for record in run.outcome.records:
+                seconds += record.get("seconds", 0.0) / run.sites
+                if (metric(record, path) or 0.0) >= target:
+                    found.append((float(record["round"]), seconds))
+                    break
+        return found
+
+    def spent(self, kind: str) -> float:
+        """Return what a whole run spent on average, see `Run.spending`; 0 without a run."""
+        totals = [curve[-1][1] for run in self.converged if (curve := run.spending(kind))]
+        return statistics.mean(totals) if totals else 0.0
+
+    def within(self, path: str, kind: str, budget: float) -> float | None:
+        """Return a metric's mean over the runs, each as it was last evaluated before it exceeded a budget."""
+        found = []
+        for run in self.converged:
+            lines = zip(run.outcome.records, run.spending(kind), strict=True)
+            affordable = [value for record, (_, total) in lines if total <= budget * 1.001
+                          and (value := metric(record, path)) is not None]  # fmt: skip
+            if not affordable:
+                return None
+            found.append(affordable[-1])
+        return statistics.mean(found) if found else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference over pairs of runs, and half the width of its confidence interval (Student's t)."""
+
+    mean: float
+    half: float
+    pairs: int
+
+    @classmethod
+    def between(cls, group: Group, base: Group, path: str) -> Difference:
+        """Compare two groups; mean and half are NaN with fewer than two pairs."""
+        pairs = paired(group, base, path)
+        if len(pairs) < 2:
+            return cls(math.nan, math.nan, len(pairs))
+        return cls(statistics.mean(pairs), half_width(pairs), len(pairs))
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval leaves out zero, and 0 where it shows no order."""
+        return (self.mean > self.half) - (self.mean < -self.half)
+
+    def __str__(self) -> str:
+        """The mean and the interval."""
+        low, high = self.mean - self.half, self.mean + self.half
+        form = "+.1e" if 0 < max(abs(low), abs(high)) < 1e-3 else "+.4f"
+        return f"{self.mean:{form}} ({low:{form}} to {high:{form}})"
+
+
+def paired(group: Group, base: Group, path: str) -> list[float]:
+    """Return the differences of a metric after the last round, of runs that agree in all that is repeated."""
+    there = {tuple(run.repeat.items()): final(run.outcome, path) for run in base.runs}
+    found = [(final(run.outcome, path), there.get(tuple(run.repeat.items()))) for run in group.runs]
+    return [ours - theirs for ours, theirs in found if ours is not None and theirs is not None]
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return half the width of the confidence interval of a mean, from two values or more."""
+    from scipy.stats import t
+
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))

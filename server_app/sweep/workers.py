@@ -1,0 +1,252 @@
+"""Processes that do the runs of a sweep, and a line that says how far they are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any
+
+from keys.files import read_json
+from server_app.compare.runs import DIVERGED, OUTCOME, Outcome, final
+from server_app.console import Progress as Console
+from server_app.sweep.jobs import PAUSE, Job, Sweep, different
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from keys import Value
+    from server_app.compare.runs import Settings
+    from server_app.report import Record
+    from server_app.sweep.study import Study
+
+
+class _PausedError(BaseException):
+    """A run has come to the round that it is stopped after."""
+
+
+class _Until(Console):
+    """Prints nothing, and stops a run after a round, whose line is written by then; 0: never."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__(quiet=True)
+        self.last = last
+
+    def round(self, record: Record, rounds: int) -> None:
+        if record["round"] == self.last:
+            raise _PausedError(f"it is paused after round {self.last}")
+
+
+def compute(settings: Settings, folder: Path, until: int = 0) -> str:
+    """Do one run and note how it ended; returns what is wrong when it cannot be done. In a worker process.
+
+    With ``until`` it is paused after that round, and goes on from there when it is next asked for.
+    """
+    from config import MISTAKES
+    from federation import RunError
+    from federation.fingerprint import fingerprint
+    from server_app import simulate
+
+    end, before = OUTCOME, 0.0
+    where: dict[str, Value] = {"workers": 1, "threads": 1, "checkpoint-every": until, "report": False}
+    if (folder / PAUSE).exists():
+        before = float(read_json(folder / PAUSE)["seconds"])
+        (folder / PAUSE).unlink()  # cut off from here on, it is done anew
+        where |= {"resume": str(folder)}
+    else:
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut off
+    where |= {"runs-dir": str(folder.parent), "run-name": folder.name}
+    started, diverged = time.monotonic(), ""
+    try:
+        simulate({**settings, **where}, progress=_Until(until))
+    except _PausedError:
+        end = PAUSE
+    except RunError as error:
+        diverged = str(error)
+        if not DIVERGED.search(diverged):
+            return diverged
+    except MISTAKES as error:
+        return str(error)
+    except SystemExit:  # told to stop; the executor would go on to the next run
+        os._exit(143)
+    said = {"diverged": diverged, "seconds": before + time.monotonic() - started, "version": fingerprint()}
+    draft = folder / f"{end}.draft"
+    draft.write_text(json.dumps(said) + "\n", encoding="utf-8")
+    draft.replace(folder / end)
+    return ""
+
+
+def _start_worker() -> None:
+    """Prepare a worker process: it cleans up when it is told to stop, and when its parent is gone."""
+    import torch
+
+    from server_app.worker import keep_freed_memory
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the parent stops its workers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    logging.getLogger("edelweiss").setLevel(logging.CRITICAL)  # that a run diverged is said by its outcome
+
+
+class StoppedError(Exception):
+    """The sweep cannot go on; the message is for the user."""
+
+
+class Workers:
+    """A few processes that do runs, each reading a data set once; a context manager."""
+
+    def __init__(self, count: int, data_root: str) -> None:
+        self.count, self.data_root = count, data_root
+        self._executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker)
+
+    def _submit(self, settings: Settings, folder: Path, until: int) -> Future[str]:
+        return self._executor.submit(compute, settings, folder, until)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the processes, in the middle of their runs if the sweep was stopped."""
+        if kind is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            children = multiprocessing.active_children()
+            for child in children:
+                child.terminate()
+            for child in children:
+                child.join(timeout=10)
+        self._executor.shutdown()
+
+    def run(self, sweep: Sweep[Study], jobs: Sequence[Job], progress: Progress) -> None:
+        """Do all runs.
+
+        Raises
+        ------
+        StoppedError
+            When one cannot be done.
+        """
+        place = {**sweep.study.place, **({"data-root": self.data_root} if self.data_root else {})}
+        futures: dict[Future[str], Job] = {
+            self._submit({**job.settings, **place}, sweep.folder / job.name, job.until): job for job in jobs
+        }
+        try:
+            for future in as_completed(futures):
+                job = futures[future]
+                if wrong := future.result():
+                    raise StoppedError(f"{job}: {wrong}")
+                progress.finished(job, sweep.outcome(job))
+        except BrokenProcessPool:
+            raise StoppedError("a worker process died; the machine may be short of memory: try --jobs 1") from None
+
+
+class RayWorkers(Workers):
+    """The same on a Ray cluster, or on one that is started here; the runs' folder has to be shared by its machines."""
+
+    def __init__(self, count: int, data_root: str) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning else
+        import ray
+
+        self.count, self.data_root = count, data_root
+        self._ray, self._started = ray, not ray.is_initialized()
+        if self._started:
+            there = bool(os.environ.get("RAY_ADDRESS"))
+            size: dict[str, Any] = {} if there else {"num_cpus": count, "include_dashboard": False}
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **size)
+        self._compute = ray.remote(num_cpus=1)(_compute_quietly)
+
+    def _submit(self, settings: Settings, folder: Path, until: int) -> Future[str]:
+        found: Future[str] = self._compute.remote(settings, folder, until).future()
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what was started here."""
+        if self._started:
+            self._ray.shutdown()
+
+
+def _compute_quietly(settings: Settings, folder: Path, until: int) -> str:
+    """Do one run in a worker of Ray, as in one of our own."""
+    import torch
+
+    torch.set_num_threads(1)
+    logging.getLogger("edelweiss").setLevel(logging.CRITICAL)
+    return compute(settings, folder, until)
+
+
+ENGINES: dict[str, type[Workers]] = {"processes": Workers, "ray": RayWorkers}
+
+
+def run(sweep: Sweep[Study], workers: int, data_root: str, engine: str = "processes") -> None:
+    """Do all runs of a sweep that are not there yet, with so many at a time; what comes out does not depend on that.
+
+    Raises
+    ------
+    StoppedError
+        When one cannot be done.
+    """
+    methods = sweep.study.methods
+    # How many runs there will be does not depend on what is chosen; the grids that grow make it more.
+    later = different(job for method in methods for job in sweep.reported(method, sweep.grid(method)[0]))
+    progress = Progress(sweep.study.select)
+    with contextlib.closing(progress), ENGINES[engine](workers, data_root) as pool:
+
+        def missing(jobs: list[Job], rest: int) -> list[Job]:
+            found = [job for job in jobs if sweep.outcome(job) is None]
+            progress.done, progress.total = len(jobs) - len(found), len(jobs) + rest
+            return found
+
+        def tuning() -> list[Job]:
+            return different(job for method in methods for job in sweep.tuning(method))
+
+        while jobs := missing(tuning(), len(later)):  # again, for what the grids grew by, and for those that go on
+            pool.run(sweep, jobs, progress)
+        pool.run(sweep, missing(tuning() + different(sweep.chosen()), 0), progress)
+
+
+class Progress:
+    """How far a sweep is: one live line on a terminal, a line per run elsewhere."""
+
+    def __init__(self, select: str) -> None:
+        self.done, self.total, self.select = 0, 0, select
+        self.started, self.fresh = time.monotonic(), 0
+
+    def finished(self, job: Job, outcome: Outcome | None) -> None:
+        """Note the end of a run."""
+        self.done, self.fresh = self.done + 1, self.fresh + 1
+        assert outcome is not None, "the run has just been written"
+        value = final(outcome, self.select)
+        result = "diverged" if outcome.diverged else f"{self.select} {value:.4g}" if value is not None else "done"
+        left = (time.monotonic() - self.started) / self.fresh * (self.total - self.done)
+        text = f"[{self.done}/{self.total}] {job}: {result}, {outcome.seconds:.0f} s; about {left / 60:.1f} min left"
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave the live line."""
+        if self.fresh and sys.stderr.isatty():
+            print(file=sys.stderr)

@@ -1,0 +1,153 @@
+"""What a site keeps to use after a run: its own model, or the common one, with a card; ``predict`` takes it."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from client_app.__main__ import main
+from client_app.memory import Memory
+from client_app.policy.records import Records
+from models.storage import Stored
+from problems.trained import TrainedModel
+from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table
+from tests.server_app.test_meaning import with_study
+
+NAMES = [f"marker_{number}" for number in range(FEATURES)]
+
+
+def patients(folder: Path, rows: int = 6) -> tuple[Path, torch.Tensor]:
+    """Write new patients; return the file, and what is in it."""
+    features, _ = table(rows, seed=11)
+    file = folder / "patients.csv"
+    lines = [",".join([f"p{number}", *map(str, row)]) for number, row in enumerate(features.tolist())]
+    file.write_text("\n".join([",".join(["case", *NAMES]), *lines]))
+    return file, torch.from_numpy(features).float()
+
+
+def with_states(folder: Path) -> list[dict]:
+    """Describe hospitals that keep what they have."""
+    return [{**node, "state-dir": str(folder / f"state-{node['site']}")} for node in hospitals(folder)]
+
+
+def models(node: dict) -> list[Path]:
+    """Return what a hospital has kept."""
+    return sorted((Path(node["state-dir"]) / "models").glob("*"))
+
+
+def scored(file: Path) -> list[float]:
+    """Return the scores in a file."""
+    with file.open(newline="") as stream:
+        return [float(line["score"]) for line in csv.DictReader(stream)]
+
+
+def test_each_site_keeps_the_common_model_if_the_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = with_states(tmp_path)
+    nodes[0]["study"] = with_study(tmp_path)
+    result = run_at(site_job(tmp_path, share_model=True), nodes, quiet=False)
+    assert "each site has kept this model, with its card" in capsys.readouterr().out
+    file, features = patients(tmp_path)
+    common = TrainedModel.read(result.folder)
+    for node in nodes:
+        card, kept = models(node)
+        assert TrainedModel.read(kept).scores(features).tolist() == common.scores(features).tolist()
+        text = card.read_text()
+        assert text.startswith("# The common model of 3 sites, of codasca on auc")
+        assert all(f"| {name} |" in text for name in NAMES), "the site itself knows its columns"
+        assert ("mmol/l" in text) == ("study" in node)
+        out = tmp_path / f"{node['site']}.csv"
+        assert main(["predict", str(file), "--state-dir", str(node["state-dir"]), "--to", str(out)]) == 0
+        assert scored(out) == common.scores(features).tolist()
+        [record] = Records(str(node["state-dir"])).runs()
+        assert record.shown["keeps here"] == "the final model of all sites", "its operator can know"
+    assert "marker" not in (result.folder / "model.safetensors").read_bytes().decode("latin-1"), "no name has left"
+
+
+def test_without_the_key_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [node, *_] = nodes = with_states(tmp_path)
+    run_at(site_job(tmp_path), nodes)
+    assert models(node) == []
+    file, _ = patients(tmp_path)
+    assert main(["predict", str(file), "--state-dir", str(node["state-dir"])]) == 1
+    assert "has no model: a site keeps one of a personalised run, of one with share-model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", ["fedrep", "ditto", "alone"])
+def test_a_site_predicts_with_its_own_model(tmp_path: Path, algorithm: str) -> None:
+    nodes = with_states(tmp_path)
+    run_at(site_job(tmp_path, algorithm=algorithm, model="mlp", share_model=True), nodes)
+    file, features = patients(tmp_path)
+    found = []
+    for node in nodes:
+        card, kept = models(node)
+        assert card.read_text().startswith(f"# This site's own model, of {algorithm} on auc")
+        out = tmp_path / f"{node['site']}.csv"
+        assert main(["predict", str(file), "--model", str(kept), "--to", str(out)]) == 0
+        x = Stored.read(kept).tensors["x"]
+        model = TrainedModel.read(kept)
+        assert torch.equal(model.x, x)
+        found.append(scored(out))
+        assert found[-1] == model.scores(features).tolist()
+    assert found[0] != found[1] != found[2]
+
+
+def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_none(tmp_path: Path) -> None:
+    nodes = with_states(tmp_path)
+    run_at(site_job(tmp_path, algorithm="fedavg", problem="cross-entropy", share_model=True), nodes)
+    card, kept = models(nodes[0])
+    assert "not with `predict`" in card.read_text()
+    assert "tells more than two classes apart" in card.read_text()
+    assert Stored.read(kept).whole
+
+
+def test_a_new_hospital_predicts_with_the_head_that_it_trained(tmp_path: Path) -> None:
+    nodes = with_states(tmp_path)
+    folder = run_at(site_job(tmp_path, algorithm="fedrep", model="mlp"), nodes).folder
+    state = tmp_path / "state-new"
+    own = ["--data-dir", str(nodes[0]["data-dir"]), "--state-dir", str(state), "--steps", "5"]
+    assert main(["personalise", "--model", str(folder), *own]) == 0
+    file, features = patients(tmp_path)
+    assert main(["predict", str(file), "--state-dir", str(state), "--to", str(tmp_path / "out.csv")]) == 0
+    [kept] = (state / "models").glob("*.safetensors")
+    assert scored(tmp_path / "out.csv") == TrainedModel.read(kept).scores(features).tolist()
+
+
+def test_the_model_that_was_kept_last_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = with_states(tmp_path)
+    for _ in range(2):
+        run_at(site_job(tmp_path, share_model=True), nodes)
+    first, last = sorted((Path(nodes[0]["state-dir"]) / "models").glob("*.safetensors"))
+    os.utime(first, ns=(10, 10))
+    file, _ = patients(tmp_path)
+    assert main(["predict", str(file), "--state-dir", str(nodes[0]["state-dir"]), "--to", str(tmp_path / "o.csv")]) == 0
+    assert f"model: {last}" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("small_resnet")
+@pytest.mark.parametrize("bn", ["average", "local"])
+def test_the_common_model_has_statistics(tmp_path: Path, bn: str) -> None:
+    nodes = [{**images(tmp_path, site, 90), "state-dir": str(tmp_path / f"state-{site}")} for site in range(3)]
+    result = run_at(site_job(tmp_path, model="resnet18", bn=bn, share_model=True), nodes)
+    pixels = torch.randint(0, 256, (4, 1, 16, 16), dtype=torch.uint8)
+    found = [TrainedModel.read(models(node)[1]).scores(pixels).tolist() for node in nodes]
+    if bn == "local":
+        assert found[0] != found[1], "each with its own"
+        with pytest.raises(ValueError, match="it has no batch-norm statistics"):
+            TrainedModel.read(result.folder)
+    else:
+        assert found == [TrainedModel.read(result.folder).scores(pixels).tolist()] * 3
+
+
+def test_what_was_kept_is_no_larger_than_the_model(tmp_path: Path) -> None:
+    [node, *_] = nodes = with_states(tmp_path)
+    result = run_at(site_job(tmp_path, share_model=True), nodes)
+    [kept] = Path(str(node["state-dir"])).glob("models/*.safetensors")
+    stored = Stored.read(kept).tensors
+    assert {name: len(vector) for name, vector in stored.items()} == {n: len(v) for n, v in result.arrays.items()}
+    assert not list(Memory(str(node["state-dir"]), "key", "north").folder.parent.glob("*")), "the run is forgotten"

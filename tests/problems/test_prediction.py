@@ -1,0 +1,262 @@
+"""Scores for new patients: the numbers of the run's own evaluation, and what cannot be scored is named, row by row."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from config import RunConfig, read_overrides
+from datasets import DataError, load_site, load_test
+from datasets.site import newcomers
+from datasets.sources.bundled import BREAST_CANCER
+from models import ModelError
+from problems.metrics import ranking
+from problems.prediction import predict
+from problems.recalibration import EVIDENCE
+from problems.trained import TrainedModel
+from server_app import Result, simulate
+from server_app.__main__ import main
+from tests.server_app.sites import hospitals, images, job, run_at, site_job, table
+from tests.server_app.test_meaning import NAMES, STUDY, with_study
+
+Rows = Iterable[Iterable[object]]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A run on public data, for AUC, that has stored no recalibration."""
+    result = simulate(job(tmp_path_factory.mktemp("auc")))
+    (result.folder / EVIDENCE).unlink(missing_ok=True)
+    return result
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run at hospitals, for cross-entropy, with a study file that has categories."""
+    folder = tmp_path_factory.mktemp("study")
+    text = STUDY.replace("[columns.marker_3]", '[columns.marker_3]\ncodes = { low = -1, "high" = 1.5 }')
+    config = site_job(folder, study=with_study(folder, text), problem="bce", algorithm="fedavg")
+    return run_at(config, hospitals(folder)).folder
+
+
+def write(file: Path, header: Iterable[object], rows: Rows) -> Path:
+    """Write a table."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return file
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    """Return the lines of a table by column."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def held_out(finished: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and labels of the common test set of a run."""
+    test = load_test(RunConfig.parse(read_overrides([str(finished.folder / "config.toml")])).data())
+    assert test is not None
+    return test.inputs[test.rows].numpy(), test.targets().numpy()
+
+
+# ---------------------------------------------------------------------- the numbers
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_numbers_are_those_of_the_evaluation(finished: Result, tmp_path: Path, kind: str) -> None:
+    inputs, labels = held_out(finished)
+    order = list(reversed(BREAST_CANCER))  # taken by name
+    frame = pd.DataFrame(inputs, columns=list(BREAST_CANCER))[order]
+    frame.insert(0, "case", [f"p{number}" for number in range(len(inputs))])
+    frame["diagnosis"] = labels
+    file = tmp_path / f"patients.{kind}"
+    frame.to_parquet(file) if kind == "parquet" else frame.astype(object).to_csv(file, index=False)
+    said = predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv")
+    lines = read(tmp_path / "out.csv")
+    assert list(lines[0]) == ["case", "diagnosis", "score"], "what is no feature is kept; AUC gives no probabilities"
+    assert [line["case"] for line in lines] == list(frame["case"])
+    scores = np.array([float(line["score"]) for line in lines])
+    central = finished.metrics[-1]["central"]
+    assert ranking(labels, scores) == {name: central[name] for name in ("auroc", "auprc")}, "to the last bit"
+    assert said[0] == "the features are in another order than the model's: each is taken by its name"
+    assert "the scores are no probabilities: problem = 'auc' trains a ranking" in said[-2]
+
+
+def test_chunks_change_nothing(finished: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, _ = held_out(finished)
+    file = write(tmp_path / "patients.csv", BREAST_CANCER, np.tile(inputs, (20, 1)).tolist())
+    model = TrainedModel.read(finished.folder)
+    predict(model, file, tmp_path / "whole.csv")
+    monkeypatch.setattr(newcomers, "CELLS", 1)
+    largest = []
+    scored = TrainedModel.scores
+    monkeypatch.setattr(TrainedModel, "scores", lambda self, rows: largest.append(len(rows)) or scored(self, rows))
+    predict(model, file, tmp_path / "parts.csv")
+    assert (tmp_path / "whole.csv").read_bytes() == (tmp_path / "parts.csv").read_bytes()
+    assert len(read(tmp_path / "parts.csv")) == 20 * len(inputs) > 2 * newcomers.BLOCK
+    assert max(largest) == newcomers.BLOCK, "no more is in memory at once"
+
+
+def test_a_missing_value_is_the_mean_of_training(finished: Result, tmp_path: Path) -> None:
+    inputs, _ = held_out(finished)
+    model = TrainedModel.read(finished.folder)
+    mean = [[model.cohort.shift[0], *inputs[0, 1:].tolist()]]
+    gone = [[spelling, *inputs[0, 1:].tolist()] for spelling in ("", "?", "NA", " nan ")]
+    said = predict(model, write(tmp_path / "p.csv", BREAST_CANCER, mean + gone), tmp_path / "out.csv")
+    scores = [float(line["score"]) for line in read(tmp_path / "out.csv")]
+    assert scores == pytest.approx([scores[0]] * 5, abs=1e-6)
+    assert abs(scores[0] - float(model.scores(torch.from_numpy(inputs[:1])))) > 1e-3, "the feature counts"
+    assert said[0] == "4 missing values, taken as the mean over the training samples, as in training"
+
+
+def test_probabilities_after_cross_entropy_in_the_study_s_own_spelling(studied: Path, tmp_path: Path) -> None:
+    model = TrainedModel.read(studied)
+    rows = [("p1", 0.5, "none", 1, "LOW"), ("p2", 0.5, "", 1, "-1"), ("p3", 0, 0, 0, "high")]
+    rows = [row for row in rows if row[-1] != "-1"]
+    file = write(tmp_path / "p.csv", ["case", *NAMES], rows)
+    said = predict(model, file, tmp_path / "out.csv")
+    values = torch.tensor([[0.5, np.nan, 1, -1], [0, 0, 0, 1.5]], dtype=torch.float32)
+    scores = model.scores(values)
+    lines = read(tmp_path / "out.csv")
+    assert [float(line["score"]) for line in lines] == scores.tolist()
+    assert [float(line["probability"]) for line in lines] == torch.sigmoid(scores).tolist()
+    assert any(f"probabilities hold where {model.cohort.prior:.1%} are positive" in line for line in said)
+
+
+def test_a_stored_recalibration_makes_probabilities(finished: Result, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "status.json"):
+        (tmp_path / name).write_bytes((finished.folder / name).read_bytes())
+    evidence = '{"version": 1, "probabilities": {"by": "platt", "intercept": -1.5, "slope": 2.0}}'
+    (tmp_path / "evidence.json").write_text(evidence)
+    inputs, _ = held_out(finished)
+    file = write(tmp_path / "p.csv", BREAST_CANCER, inputs[:5].tolist())
+    said = predict(TrainedModel.read(tmp_path), file, tmp_path / "out.csv")
+    for line in read(tmp_path / "out.csv"):
+        assert float(line["probability"]) == pytest.approx(1 / (1 + np.exp(1.5 - 2 * float(line["score"]))), rel=1e-12)
+    assert "recalibrated on the samples that the sites held out (Platt)" in said[-2]
+    (tmp_path / "evidence.json").write_text(evidence.replace("2.0", '"steep"'))
+    with pytest.raises(ModelError, match=r"evidence\.json: probabilities = .*must have by, and numbers intercept"):
+        TrainedModel.read(tmp_path)
+    (tmp_path / "evidence.json").write_text(evidence.replace("1,", "2,", 1))
+    with pytest.raises(ModelError, match=r"evidence\.json has version 2, and this release reads 1"):
+        TrainedModel.read(tmp_path)
+    (tmp_path / "evidence.json").write_text(evidence.replace("-1.5", "null").replace("2.0", "null"))
+    assert not TrainedModel.read(tmp_path).probable, "there was none to be fitted"
+
+
+def test_a_model_that_names_no_features_takes_them_by_their_fingerprint(tmp_path: Path) -> None:
+    model = TrainedModel.read(run_at(site_job(tmp_path), hospitals(tmp_path)).folder)
+    features, _ = table(6, seed=3)
+    rows = [[f"p{number}", *row, 1] for number, row in enumerate(features.tolist())]
+    file = write(tmp_path / "p.csv", ["case", *NAMES, "label"], rows)
+    with pytest.raises(DataError, match=r"does not name its 4 features, only the fingerprint \w{8}.*'case'.*--others"):
+        predict(model, file, tmp_path / "out.csv")
+    predict(model, file, tmp_path / "out.csv", ["case"])
+    assert list(read(tmp_path / "out.csv")[0]) == ["case", "label", "score"], "the label is that of the run"
+    with pytest.raises(DataError, match=r"there is no column 'cases'\. Did you mean 'case'\?"):
+        predict(model, file, tmp_path / "again.csv", ["cases"])
+
+
+def test_images_are_scored_as_they_were_evaluated(tmp_path: Path) -> None:
+    nodes = [images(tmp_path, site, 100) for site in range(3)]
+    config = site_job(tmp_path, model="lenet5", problem="bce", algorithm="fedavg", holdout_share=0.5)
+    result = run_at(config, nodes)
+    model = TrainedModel.read(result.folder)
+    file = Path(str(nodes[0]["data-dir"])) / "labels.csv"
+    predict(model, file.parent, tmp_path / "out.csv")
+    lines = read(tmp_path / "out.csv")
+    assert [line["path"] for line in lines] == [f"{number}.png" for number in range(10)]
+    data = load_site(config.data(str(file.parent)), 0, 1)
+    samples = model.cohort.standardised(data.train)
+    expected = dict(zip(samples.rows.tolist(), model.problem.logits(model.x, samples).tolist(), strict=True))
+    for row, score in expected.items():
+        assert float(lines[row]["score"]) == pytest.approx(score, abs=1e-6)
+    with file.open("a") as stream:
+        stream.write("\nabsent.png,1\n../secret.png,0\n")
+    with pytest.raises(DataError) as told:
+        predict(model, file, tmp_path / "again.csv")
+    assert "images are missing: row 11 ('absent.png')" in str(told.value)
+    assert "images lie outside the folder: row 12 ('../secret.png')" in str(told.value)
+    assert not (tmp_path / "again.csv").exists()
+
+
+# ---------------------------------------------------------------------- what cannot be scored
+
+GOOD = ",".join(["1.5"] * len(BREAST_CANCER))
+HEADER = ",".join(BREAST_CANCER)
+RENAMED = HEADER.replace("mean radius", "mean_radius")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "its first line must name the columns"),
+        (HEADER, "has no rows"),
+        (f"{GOOD}\n{GOOD}", "the first line seems to hold values and not the names of the columns"),
+        (f"{RENAMED}\n{GOOD}", "lacks 1 of the model's 30 features: 'mean radius' Did you mean 'mean_radius'?"),
+        (f"{HEADER},mean area\n{GOOD},1", "'mean area' names more than one column"),
+        (f"{HEADER},score\n{GOOD},1", "the column 'score' would be there twice: rename it"),
+        (HEADER.replace(",", ";") + "\n" + GOOD.replace(",", ";"), "Is it separated by ','?"),
+        (f"{HEADER}\n{GOOD}\n{GOOD},7", "lines of another length: row 2 has 31 values: there are 30 columns"),
+        (f"{HEADER}\nhigh{GOOD[3:]}", "column 'mean radius': row 1 ('high'): it must be a number"),
+        (f"{HEADER}\n1e30{GOOD[3:]}", "column 'mean radius': row 1 ('1e30'): it must be within +-1e+18"),
+        ("<html>", "it is HTML or XML"),
+        ("PK\3\4", "it is a zip file, such as an Excel workbook"),
+        ("\0\udcff", "cannot be read"),
+    ],
+)
+def test_what_is_no_table_of_the_model_s_is_refused(
+    finished: Result, tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.csv").write_bytes(content.encode("utf-8", "surrogateescape"))
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(finished.folder), str(tmp_path / "p.csv"), "--to", str(out)]) == 1
+    text = capsys.readouterr().err
+    assert said in text
+    assert "Traceback" not in text
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"], "nothing is left half-written"
+
+
+def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
+    studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newcomers, "CELLS", 1)
+    rows: list[list[object]] = [[0, 0, 0, "low"] for _ in range(3 * newcomers.BLOCK)]
+    rows[4][3] = "middling"
+    rows[7][0] = 51
+    for row in range(2000, 2010):
+        rows[row][1] = "3.4.2020"
+    file = write(tmp_path / "p.csv", NAMES, rows)
+    with pytest.raises(DataError) as told:
+        predict(TrainedModel.read(studied), file, tmp_path / "out.csv")
+    text = str(told.value)
+    assert text.startswith("3 problems")
+    assert "column 'marker_3': row 5 ('middling'): allowed are low, high" in text
+    assert "column 'marker_0': row 8 ('51'): it must be from -50 to 50 mmol/l" in text
+    assert "row 2005 ('3.4.2020') and 5 more: dates are not taken" in text
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_line_without_end_does_not_fill_the_memory(finished: Result, tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    file.touch()
+    os.truncate(file, 10**11)
+    with pytest.raises(DataError, match="a line has more than 16,777,216 characters"):
+        predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv")
+
+
+def test_a_file_that_exists_is_not_replaced(finished: Result, tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    file.write_text(f"{HEADER}\n{GOOD}\n")
+    with pytest.raises(DataError, match=r"p\.csv exists: remove it, or name another file with --to"):
+        predict(TrainedModel.read(finished.folder), file, file)
+    assert file.read_text() == f"{HEADER}\n{GOOD}\n"
+    with pytest.raises(DataError, match=r"cannot be written"):
+        predict(TrainedModel.read(finished.folder), file, tmp_path / "absent" / "out.csv")

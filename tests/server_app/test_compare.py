@@ -1,0 +1,275 @@
+"""`python -m server_app compare`: groups, means, paired differences, costs, pictures; and what cannot be compared."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from PIL import Image
+from scipy.stats import ttest_rel
+
+from config import ConfigError
+from server_app import simulate
+from server_app.__main__ import main
+from server_app.compare.comparison import Comparison
+from server_app.compare.folders import read
+from server_app.compare.pictures import COLOURS, apart, curves
+from tests.server_app.compared import COST, leave
+
+FEDAVG = {"algorithm": "fedavg", "problem": "bce"}
+VALUES = {"fedavg": (0.5, 0.7, 0.9), "codasca": (0.52, 0.71, 0.93)}  # by seed, after the last round
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two algorithms with three seeds each, of two rounds."""
+    for name, values in VALUES.items():
+        for seed, value in enumerate(values):
+            keys = FEDAVG if name == "fedavg" else {"algorithm": name}
+            leave(tmp_path / "runs" / f"{name}-{seed}", [value / 2, value], seed=seed, **keys)
+    return tmp_path / "runs"
+
+
+def compared(*names: str | Path, **options: Any) -> Comparison:
+    found, notes = read([str(name) for name in names])
+    return Comparison.of(found, notes=notes, **options)
+
+
+def refused(*names: str | Path, **options: Any) -> list[str]:
+    with pytest.raises(ConfigError) as told:
+        compared(*names, **options)
+    return told.value.problems
+
+
+# ---------------------------------------------------------------------- groups and their numbers
+
+
+def test_means_spreads_and_paired_differences_are_those_of_numpy_and_scipy(runs: Path) -> None:
+    heading, codasca, fedavg = compared(runs / "*", versus="fedavg").lines()
+    ours, theirs = (np.array(VALUES[name]) for name in ("codasca", "fedavg"))
+    assert codasca[:3] == ["codasca", "3", f"{ours.mean():.4f} ± {ours.std(ddof=1):.4f}"]
+    interval = ttest_rel(ours, theirs).confidence_interval(0.95)
+    wanted = f"{(ours - theirs).mean():+.4f} ({interval.low:+.4f} to {interval.high:+.4f})"
+    assert dict(zip(heading, codasca, strict=True))["difference in AUROC, test set"] == wanted
+    assert fedavg[heading.index("difference in AUROC, test set")] == "–"
+    # Two rounds of two sites.
+    costs = {"rounds": "2", "MB per site": "4", "gradients per site": "8", "seconds": "1"}
+    assert {name: dict(zip(heading, codasca, strict=True))[name] for name in costs} == costs
+
+
+def test_pairs_are_of_equal_seeds_whatever_the_order_of_the_folders(runs: Path) -> None:
+    (runs / "codasca-0").rename(runs / "zz")
+    lines = compared(runs / "fedavg-*", runs / "codasca-*", runs / "zz").lines()
+    assert lines == compared(runs / "fedavg-*", runs / "zz", runs / "codasca-*").lines()
+    assert lines[2][3].startswith("+0.0200 (")
+
+
+def test_groups_are_named_by_what_differs(runs: Path) -> None:
+    both = compared(runs / "*")
+    assert [group.label for group in both.groups] == ["codasca", "fedavg"]
+    (note,) = [note for note in both.notes if "own keys" in note]
+    assert "fedavg with problem=bce" in note
+    for seed in (0, 1):
+        keys = {"codasca.lr": 0.5, "algorithm": "codasca", "seed": seed}
+        leave(runs / f"codasca-fast-{seed}", [0.1, 0.2], **keys)
+    assert {group.label for group in compared(runs / "*").groups} == {"codasca, lr=0.1", "codasca, lr=0.5", "fedavg"}
+    assert {group.label for group in compared(runs / "codasca*").groups} == {"lr=0.1", "lr=0.5"}
+    # Where and how a run was computed makes no other group.
+    leave(runs / "elsewhere", [0.1, 0.2], algorithm="codasca", seed=7, engine="local", workers=2, evaluate_every=2)
+    assert len(compared(runs / "*").groups) == 3
+
+
+def test_a_run_that_diverged_is_counted_and_no_part_of_a_mean(runs: Path) -> None:
+    leave(runs / "lost", [0.1], reason="the run diverges: loss 1e9", rounds=2, seed=3, **FEDAVG)
+    line = next(line for line in compared(runs / "*").lines() if line[0].startswith("fedavg"))
+    assert line[:2] == ["fedavg (1 of 4 runs diverged)", "4"]
+    assert line[2].startswith("0.7000 ±")
+
+
+def test_the_same_run_twice_counts_once(runs: Path) -> None:
+    leave(runs / "zz", [0.1, 0.9], algorithm="codasca", seed=0)
+    comparison = compared(runs / "codasca*", runs / "zz", runs / "codasca-1")
+    assert comparison.lines()[1][1] == "3"
+    assert "Of runs with equal settings and seeds the last one counts: 1 left out." in comparison.notes
+    assert comparison.groups[0].values("central.auroc") == pytest.approx([0.9, 0.71, 0.93])
+
+
+def test_folds_are_repeats_and_are_paired(tmp_path: Path) -> None:
+    for fold in range(3):
+        for name, lr in (("a", 0.1), ("b", 0.5)):
+            keys = {"folds": 3, "fold": fold, "codasca.lr": lr}
+            leave(tmp_path / f"{name}{fold}", [0.5 + fold / 10 + lr / 10], **keys)
+    comparison = compared(tmp_path / "*", metrics=["pooled.auroc"])
+    assert len(comparison.groups) == 2
+    assert comparison.lines()[2][3].startswith("+0.0400 (+0.0400 to +0.0400)")
+
+
+# ---------------------------------------------------------------------- the edge of a grid
+
+
+@pytest.mark.parametrize(("best", "edge"), [(0, "try lr=0.003"), (1, ""), (2, "try lr=0.3")])
+def test_a_best_step_size_on_the_edge_of_its_grid_is_said(tmp_path: Path, best: int, edge: str) -> None:
+    for place, lr in enumerate((0.01, 0.03, 0.1)):
+        # The test set says otherwise, and has no part in it.
+        keys = {"codasca.lr": lr, "algorithm": "codasca"}
+        leave(tmp_path / f"run-{place}", [0.1 * place], [0.9 if place == best else 0.5], **keys)
+    notes = [note for note in compared(tmp_path / "*").notes if "edge" in note]
+    assert [edge in note for note in notes] == [True] * bool(edge)
+
+
+def test_on_a_grid_of_two_step_sizes_each_has_edges_of_its_own(tmp_path: Path) -> None:
+    for x, lr in enumerate((0.01, 0.03, 0.1)):
+        for y, dual in enumerate((0.01, 0.03, 0.1)):
+            keys = {"local-sgda.lr": lr, "local-sgda.lr-dual": dual, "algorithm": "local-sgda"}
+            leave(tmp_path / f"run-{x}{y}", [0.9 if (x, y) == (1, 2) else 0.5], **keys)
+    (note,) = [note for note in compared(tmp_path / "*").notes if "edge" in note]
+    assert "lr-dual=0.1, lies on the edge" in note
+    assert "try lr-dual=0.3," in note
+
+
+# ---------------------------------------------------------------------- what cannot be compared
+
+
+def test_all_folders_that_cannot_be_used_are_named_at_once(runs: Path, tmp_path: Path) -> None:
+    leave(tmp_path / "cut", [0.5], rounds=7)
+    leave(tmp_path / "stopped", [0.5], reason="it was interrupted", rounds=7)
+    (tmp_path / "empty").mkdir()
+    damaged, older = leave(tmp_path / "damaged", [0.5]), leave(tmp_path / "older", [0.5])
+    (damaged / "metrics.jsonl").write_text('{"round": 1, "cen')
+    (older / "config.toml").write_text("rate = 3\n" + (older / "config.toml").read_text())
+    none = leave(tmp_path / "none", [0.5])
+    (none / "status.json").unlink()
+    names = ("cut", "stopped", "empty", "damaged", "older", "none", "no-such")
+    told = refused(runs, *(tmp_path / name for name in names))
+    for text, name in zip(told, ("runs", *names), strict=True):
+        assert name in text.partition(":")[0]
+    wanted = (
+        "6 are in it: write",
+        "1 of 7 rounds",
+        "it was stopped [(]it was interrupted[)]",
+        "no run folder",
+        "damaged",
+        "of another version, .*unknown key 'rate'",
+        "does not say that it is complete",
+        "nothing of that name",
+    )
+    assert [bool(re.search(pattern, text)) for pattern, text in zip(wanted, told, strict=True)] == [True] * len(told)
+
+
+@pytest.mark.parametrize("value", [None, {}, [], "x", 1e308, -1, True, {"auroc": None}, {"auroc": {"mean": 1}}])
+@pytest.mark.parametrize("key", ["round", "bytes-up", "seconds", "central", "pooled"])
+def test_what_a_line_holds_in_a_place_of_another_thing_is_compared_or_refused(runs: Path, key: str, value: Any) -> None:
+    path = runs / "fedavg-1" / "metrics.jsonl"
+    records = [json.loads(line) | {key: value} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with contextlib.suppress(ConfigError):  # and nothing else
+        assert len(compared(runs / "*").markdown().splitlines()) > 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric", "why"),
+    [
+        ({"test_share": 0.5}, "auroc", "the test samples are others .*test-share = 0.5, 0.25 in most"),
+        ({"dataset": "digits"}, "auroc", "dataset = 'digits', 'breast-cancer' in most"),
+        ({"concentration": 0.3}, "pooled.auroc", "the held-out samples are others .*concentration = 0.3, 1.0 in most"),
+        ({"n": 101, "hidden": 8}, "auroc", "the test samples are 101, 10 of them positive, and 100, 10 in"),
+        ({"concentration": 0.3}, "auroc", ""),
+        ({"thin_share": 0.3}, "pooled.auroc", ""),  # of training samples alone
+    ],
+)
+def test_runs_on_other_samples_are_named(runs: Path, keys: dict[str, Any], metric: str, why: str) -> None:
+    leave(runs / "other", [0.1, 0.2], algorithm="codasca", seed=0, **keys)
+    if not why:
+        assert len(compared(runs / "*", metrics=[metric]).groups) == 3
+        return
+    (text,) = refused(runs / "*", metrics=[metric])
+    assert text.startswith(str(runs / "other"))
+    assert re.search(why, text)
+
+
+def test_a_metric_or_a_group_that_is_not_there_is_refused_with_the_nearest(runs: Path) -> None:
+    assert "Did you mean 'pooled.auroc'?" in refused(runs / "*", metrics=["poled.auroc"])[0]
+    assert "Did you mean 'codasca'?" in refused(runs / "*", versus="codaska")[0]
+
+
+# ---------------------------------------------------------------------- what is written
+
+
+def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = tmp_path / "out"
+    told = {"pooled": None, "common-test-set": {"auroc": {"value": 0.71, "low": 0.6, "high": 0.8}}}
+    (runs / "codasca-1" / "evidence.json").write_text(json.dumps(told))
+    assert main(["compare", str(runs / "*"), "--to", str(to), "--against", "bytes", "--against", "rounds"]) == 0
+    printed = capsys.readouterr().out
+    pictures = {f"curves-{against}.{form}" for against in ("bytes", "rounds") for form in ("png", "pdf")}
+    names = {"runs.csv", "table.md", "table.tex"} | pictures
+    assert {path.name for path in to.iterdir()} == names
+    assert (to / "table.md").read_text().splitlines()[0] == printed.splitlines()[0]
+    rows = list(csv.DictReader((to / "runs.csv").open()))
+    assert {(row["group"], float(row["central.auroc"])) for row in rows} == {
+        (name, value) for name, values in VALUES.items() for value in values
+    }
+    low = {row["folder"].rpartition("/")[2]: row["central.auroc, low over patients"] for row in rows}
+    assert {name: float(value) for name, value in low.items() if value} == {"codasca-1": 0.6}
+    tex = (to / "table.tex").read_text()
+    body = tex[tex.index(r"\begin{tabular}") :].splitlines()
+    assert [line for line in body if line.startswith("\\") and "&" not in line][1:] == [
+        r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"
+    ]  # fmt: skip
+    cells = [line for line in body if "&" in line]
+    assert {line.count(" & ") for line in cells} == {len(re.findall("[lr]", body[0].rpartition("{")[2])) - 1}
+    assert all(line.endswith(r" \\") for line in cells)
+    assert "±" not in tex.replace("% Mean ±", "")
+    assert (to / "curves-bytes.pdf").read_bytes().startswith(b"%PDF")
+    assert Image.open(to / "curves-bytes.png").width > 600
+
+
+@pytest.mark.parametrize(("against", "step"), [("rounds", 1.0), ("bytes", 2.0), ("gradients", 4.0), ("seconds", 0.5)])
+def test_curves_stand_over_what_was_spent(runs: Path, against: str, step: float) -> None:
+    axes = Figure().subplots()
+    comparison = compared(runs / "*")
+    curves(axes, comparison.groups, "central.auroc", against)
+    for line, group in zip(axes.lines, comparison.groups, strict=True):
+        assert list(line.get_xdata()) == pytest.approx([step, 2 * step])
+        mean = np.mean(VALUES[group.label])
+        assert list(line.get_ydata()) == pytest.approx([mean / 2, mean])
+        assert line.get_color() in COLOURS
+    assert COST["seconds"] == 0.5
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
+def test_labels_do_not_overlap_and_stay_on_the_page(places: list[float]) -> None:
+    moved = apart(sorted(places), 5.0, 0.0, 100.0)
+    assert all(upper - lower >= 5.0 - 1e-9 for lower, upper in pairwise(moved))
+    assert moved[0] >= -1e-9
+    assert moved[-1] <= 100.0 + 1e-9
+    if all(upper - lower >= 5.0 for lower, upper in pairwise(sorted(places))):
+        assert moved == pytest.approx(sorted(places))
+
+
+def test_real_runs_are_compared_in_all_four_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"problem": "saddle", "sites": 2, "rounds": 3, "local-steps": 2, "workers": 1}
+    job |= {"runs-dir": str(tmp_path / "runs")}
+    for algorithm in ("local-sgda", "sagda"):
+        for seed in (0, 1):
+            simulate({**job, "algorithm": algorithm, "seed": seed})
+    arguments = ["compare", str(tmp_path / "runs" / "*"), "--to", str(tmp_path / "out")]
+    for against in ("rounds", "bytes", "gradients", "seconds"):
+        arguments += ["--against", against]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "| local-sgda | 2 |" in told
+    assert "versions of the code" not in told
+    assert len(list((tmp_path / "out").glob("*.pdf"))) == 4
+    assert main(["compare", str(tmp_path)]) == 2
+    assert "this is no run folder" in capsys.readouterr().err

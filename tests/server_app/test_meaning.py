@@ -1,0 +1,160 @@
+"""A model's file says what its inputs and labels mean, as far as the coordinator rightly knows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from config import RunConfig
+from config.study import read_study
+from datasets import Cohort, Meaning
+from datasets.site.study import Column
+from datasets.sources.bundled import BREAST_CANCER
+from federation import RunError
+from models import ModelError
+from models.storage import facts_in, write_tensors
+from problems.trained import TrainedModel
+from server_app import simulate
+from server_app.given import Given
+from tests.server_app.sites import FEATURES, hospitals, job, run_at, site_job
+
+NAMES = tuple(f"marker_{number}" for number in range(FEATURES))
+STUDY = """missing = ["none"]
+[label]
+column = "label"
+negative = ["0"]
+positive = ["1"]
+[columns.marker_0]
+unit = "mmol/l"
+range = [-50, 50]
+[columns.marker_1]
+[columns.marker_2]
+[columns.marker_3]
+"""
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Return what the model's file of a run says."""
+    return facts_in((folder / "model.safetensors").read_bytes())
+
+
+def with_study(folder: Path, text: str = STUDY) -> str:
+    """Write a study file of `hospitals`' tables."""
+    file = folder / "study.toml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
+    facts = facts_of(simulate(job(tmp_path, rounds=1)).folder)
+    meaning = Meaning.of_file(facts, Cohort.of_file(facts))
+    assert meaning.features == BREAST_CANCER
+    assert meaning.dataset == "breast-cancer"
+    assert facts["data"]["missing"] == "mean"
+    zero = facts_of(simulate(job(tmp_path, rounds=1, standardise=False)).folder)
+    assert zero["data"]["missing"] == "zero"
+
+
+def test_hospitals_tell_no_names_of_columns(tmp_path: Path) -> None:
+    result = run_at(site_job(tmp_path), hospitals(tmp_path))
+    everything = b"".join(path.read_bytes() for path in result.folder.rglob("*") if path.is_file())
+    assert b"marker" not in everything
+    assert any("does not name its features" in note for note in TrainedModel.read(result.folder).notes)
+
+
+def test_a_study_file_at_the_coordinator_names_them(tmp_path: Path) -> None:
+    study = with_study(tmp_path)
+    plain = run_at(site_job(tmp_path), hospitals(tmp_path)).folder
+    folder = run_at(site_job(tmp_path, study=study), hospitals(tmp_path)).folder
+    meaning = TrainedModel.read(folder).meaning
+    assert meaning.features == NAMES
+    assert meaning.study == read_study(study), "units, ranges, categories and spellings survive the file"
+    assert meaning.study.columns[0] == Column("marker_0", "mmol/l", -50, 50)
+    assert (meaning.label, meaning.classes) == ("label", (("0",), ("1",)))
+    tensors = [load_file(place / "model.safetensors") for place in (plain, folder)]
+    assert all(tensors[0][name].equal(tensors[1][name]) for name in tensors[0]), "it changes nothing at the sites"
+
+
+def test_a_study_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+    study = with_study(tmp_path, STUDY.replace("marker_3", "marker_4"))
+    with pytest.raises(RunError, match=r"the sites have other columns than its 4 \(fingerprint \w{8}, theirs \w{8}\)"):
+        run_at(site_job(tmp_path, study=study), hospitals(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model's file of a short run."""
+    return simulate(job(tmp_path_factory.mktemp("run"), rounds=1)).folder / "model.safetensors"
+
+
+def rewritten(file: Path, target: Path, **changes: object) -> Path:
+    """Write a model's file whose facts say something else; None leaves one out."""
+    facts = facts_in(file.read_bytes()) | changes
+    write_tensors(target, load_file(file), {key: value for key, value in facts.items() if value is not None})
+    return target
+
+
+def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
+    file = rewritten(model, tmp_path / "model.safetensors", format=None, data=None)
+    old = TrainedModel.read(file)
+    assert old.notes == ("the model's file is of format 1, which does not say what its inputs mean",)
+    assert old.meaning == Meaning()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": 3}, "it has format 3, and this release reads 1 to 2: take the release that wrote it, or a newer"),
+        ({"format": "new"}, "it has format 'new'"),
+        ({"data": 3}, "data.: Input should be a dictionary or an instance of Meaning"),
+        ({"data": {"features": [1, 2]}}, "data.features.0: Input should be a valid string"),
+        ({"data": {"features": ["age"]}}, "data.features are not those of columns"),
+        ({"data": {"missing": "median"}}, "data.missing: Input should be 'mean' or 'zero'"),
+        ({"head": "fresh"}, "it has no trained head, because each site keeps its own"),
+        ({"statistics": "fresh"}, 'it has no batch-norm statistics, because each site keeps its own (bn = "local")'),
+        ({"problem": "fair"}, "problem = 'fair' tells more than two classes apart"),
+        ({"problem": "saddle"}, "problem = 'saddle': there is no such problem with a network"),
+        ({"problem": ["auc"]}, "problem = ['auc']: there is no such problem with a network"),
+        ({"hidden": "many"}, "hidden = 'many': must be a name and a number"),
+        ({"hidden": 9}, "the state does not fit"),
+        ({"shape": None}, "it does not say what the inputs are like"),
+        ({"model": "mpl"}, "mpl"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_a_line(
+    model: Path, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    file = rewritten(model, tmp_path / "model.safetensors", **changes)
+    with pytest.raises(ModelError) as told:
+        TrainedModel.read(file)
+    assert said in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_newer_file_is_none_to_start_from_either(model: Path, tmp_path: Path) -> None:
+    file = rewritten(model, tmp_path / "model.safetensors", format=3)
+    with pytest.raises(ModelError, match="it has format 3"):
+        Given.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
+
+
+def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="name a run folder, such as runs/<run>, or a model file"):
+        TrainedModel.read(tmp_path)
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(ModelError, match="the run was stopped before it wrote one, or its sites shared nothing"):
+        TrainedModel.read(tmp_path)
+    data = model.read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(data[:-40])
+    with pytest.raises(ModelError, match="it is no safetensors file"):
+        TrainedModel.read(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(data[:-4] + b"\0\0\0\1")
+    with pytest.raises(ModelError, match="it is damaged: it does not hold what was written"):
+        TrainedModel.read(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(data)
+    (tmp_path / "status.json").write_text('{"status": "stopped"}')
+    assert TrainedModel.read(tmp_path).notes == (
+        "the run is not complete (status.json says 'stopped'): this is the model of its last checkpoint",
+    )

@@ -1,0 +1,330 @@
+"""`python -m server_app sweep`: its file, its choice, runs that are stopped early, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import ConfigError, RunConfig, flatten
+from keys.files import read_toml
+from server_app import simulate
+from server_app.__main__ import main
+from server_app.compare.runs import OUTCOME
+from server_app.sweep.file import read
+from server_app.sweep.folder import owned
+from server_app.sweep.jobs import PAUSE, Job, Sweep
+from server_app.sweep.study import Study
+from server_app.sweep.workers import compute
+from tests.server_app.compared import COST
+
+REPO = Path(__file__).resolve().parents[2]
+FILE = """
+seeds = [0, 1]
+select = "central.distance-x"
+grow = 0
+
+[base]
+problem = "saddle"
+sites = 2
+rounds = 4
+local-steps = 2
+
+[[compare]]
+algorithm = "local-sgda"
+
+[[compare]]
+algorithm = "sagda"
+
+[tune]
+"local-sgda.lr local-sgda.lr-dual" = [0.01, 0.1]
+"sagda.lr sagda.lr-dual" = [0.01, 0.1]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes that start at once: this process has no threads."""
+    forks = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Return what a run measured, without how long that took."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if "seconds" not in key} for record in records]
+
+
+# ---------------------------------------------------------------------- the file
+
+
+def test_a_file_is_a_method_for_each_that_is_compared_with_the_points_of_its_own_keys(file: Path) -> None:
+    study, _ = read(file)
+    assert [method.label for method in study.methods] == ["local-sgda", "sagda"]
+    for method in study.methods:
+        names = (f"{method.algorithm}.lr", f"{method.algorithm}.lr-dual")
+        assert method.grid == tuple(dict.fromkeys(names, lr) for lr in (0.01, 0.1))
+    text = FILE.replace("[[compare]]\nalgorithm = \"local-sgda\"\n\n[[compare]]\n", "[compare]\nlocal-steps = [1, 2]\n")
+    file.write_text(text.replace("algorithm = \"sagda\"", "algorithm = [\"sagda\", \"local-sgda\"]"))
+    study, _ = read(file)
+    assert len(study.methods) == 4
+    assert study.methods[0].label == "sagda, local-steps=1"
+
+
+def test_a_base_may_be_a_file_beside_it_and_folds_are_repeated(file: Path) -> None:
+    keys = 'dataset = "digits"\nfolds = 3\nworkers = 2\ndevice = "cpu"'
+    (file.parent / "job.toml").write_text(f"{keys}\n[codasca]\nlr = 0.5\n")
+    file.write_text('base = "job.toml"\n[tune]\nbatch-size = [8, 16]\n')
+    study, _ = read(file)
+    assert study.base == {"dataset": "digits", "folds": 3, "codasca.lr": 0.5}, "workers change nothing"
+    assert study.place == {"device": "cpu"}
+    assert study.repeat == {"seed": (0, 1, 2), "fold": (0, 1, 2)}
+    assert [dict(point) for point in study.methods[0].grid] == [{"batch-size": 8}, {"batch-size": 16}]
+
+
+def test_ranges_are_drawn_from_whole_numbers_where_their_ends_are(file: Path) -> None:
+    ranges = "draws = 6\n[tune]\nlocal-steps = {low = 2, high = 64}\n[tune.codasca.lr]\nlow = 0.01\nhigh = 1.0\n"
+    file.write_text(ranges)
+    study, _ = read(file)
+    points = Sweep(study, file.parent).grid(study.methods[0])
+    assert len(points) == 6
+    assert points == Sweep(study, file.parent).grid(study.methods[0])
+    assert all(type(point["local-steps"]) is int and 2 <= point["local-steps"] <= 64 for point in points)
+    assert all(0.01 <= float(point["codasca.lr"]) <= 1.0 for point in points)
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "an unknown key": ("[tune]\ncodasca.lrr = [0.1]", "unknown key 'codasca.lrr'. Did you mean 'codasca.lr'?"),
+    "an unknown key of the base": ("[base]\nround = 3", "unknown key 'round'. Did you mean 'rounds'?"),
+    "an unknown key of the file": ("seed = [1]", "Did you mean 'seeds'.*; keys of the run-config"),
+    "an empty list": ("[tune]\ncodasca.lr = []", r"codasca.lr = \[\]: must be a list of values, with one at least"),
+    "a single value": ("[tune]\ncodasca.lr = 0.1", "tune.codasca.lr = 0.1: must be a list"),
+    "a value twice": ("[compare]\nlocal-steps = [4, 4]", "a value is there twice"),
+    "a range without draws": ("[tune]\ncodasca.lr = {low = 0.1, high = 1}", "say how many points to draw"),
+    "a range downwards": ("draws = 3\n[tune]\ncodasca.lr = {low = 1, high = 0.1}", "low must be above 0, and below"),
+    "a table that no run has": ("[tune]\nfedavg.lr = [0.1, 1]", "fedavg.lr: no run has it: the algorithms are codasca"),
+    "seeds that choose and count": ("seeds = [100, 1]", "tuning-seed = 100 is among the seeds"),
+    "seeds twice": ("seeds = [1, 1]", "a list of different integers"),
+    "a seed to compare": ("[compare]\nseed = [1, 2]", "compare.seed: every point is run with all of seeds"),
+    "an algorithm to tune": ('[tune]\nalgorithm = ["coda"]', "tune.algorithm: it is compared"),
+    "the machine": ("[tune]\nworkers = [1, 2]", "tune.workers: it does not change what is computed"),
+    "the test set": ('select = "central.auroc"', "the test set has no part in a choice. Did you mean 'pooled.auroc'?"),
+    "a metric that is none": ('select = "pooled.aurok"', "Did you mean 'pooled.auroc'?"),
+    "a key twice": ("[compare]\nlocal-steps = [1]\n[tune]\nlocal-steps = [2]", r"in \[compare\] and in \[tune\]"),
+    "no table": ('base = 3', "base = 3: must be a table"),
+    "no base": ('base = "none.toml"', "base = 'none.toml': No such file"),
+    "too many points": (f"[tune]\nhidden = {[*range(1, 10002)]}", "10,001 points: at most 10,000"),
+    "rounds that are tuned": ("halving = 3\n[tune]\nrounds = [2, 9]", "tune.rounds and halving"),
+    "a number": ("halving = 1", "halving = 1: 0 lets all runs go to their end"),
+    "folds that are none": ('[base]\nfolds = "x"', "base.folds = 'x': each is run"),
+    "rounds that are none": ('halving = 3\n[base]\nrounds = "x"\n[tune]\nhidden = [1, 2]', "rounds = 'x': "),
+    "a date": ("[base]\nhidden = 1979-05-27\n[tune]\nbatch-size = [1, 2]", "hidden = datetime.date"),
+    "a refused value": ("[base]\nrounds = 0", "rounds = 0: input should be greater than or equal to 1"),
+    "a refused point": ("[tune]\ncodasca.lr = [0.1, -1]", "codasca.lr = -1: must be a finite number"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_gets_one_line_before_anything_starts(
+    file: Path, mistake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, told = WRONG[mistake]
+    file.write_text(text)
+    monkeypatch.chdir(file.parent)
+    assert main(["sweep", str(file), "--jobs", "1"]) == 2
+    problems = capsys.readouterr().err.splitlines()
+    assert problems[0].startswith("1 problem in the sweep")
+    assert len(problems) == 2
+    assert re.search(told, problems[1])
+    assert not (file.parent / "runs").exists()
+
+
+def test_all_mistakes_are_told_at_once(file: Path) -> None:
+    file.write_text("seeds = []\n[tune]\ncodasca.lrr = [1]\n[base]\nround = 3\n")
+    with pytest.raises(ConfigError) as told:
+        read(file)
+    assert len(told.value.problems) == 3
+    file.write_text("[base]\nrounds = 0\nhidden = 0\n[tune]\ncodasca.lr = [-1, 0.1, -2]\n")
+    with pytest.raises(ConfigError) as told:
+        Sweep(read(file)[0], file.parent).check()
+    assert len(told.value.problems) == 4
+
+
+# ---------------------------------------------------------------------- runs that are stopped early
+
+
+def halved(file: Path, values: list[float], rounds: int = 18, share: int = 3) -> tuple[Sweep[Study], list[Job]]:
+    """Return a sweep of one method with a point for each value, which is its metric at any time."""
+    steps = [round(0.01 * (place + 1), 2) for place in range(len(values))]
+    file.write_text(f"grow = 0\nhalving = {share}\n[base]\nrounds = {rounds}\n[tune]\ncodasca.lr = {steps}\n")
+    sweep = Sweep(read(file)[0], file.parent / "runs")
+    return sweep, sweep.tuning(sweep.study.methods[0])
+
+
+def pretend(sweep: Sweep[Study], job: Job, value: float | None, diverged: str = "") -> None:
+    """Leave a run that came to where its job ends."""
+    folder, rounds = sweep.folder / job.name, job.until or int(job.settings["rounds"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "metrics.jsonl").open("a+") as file:
+        file.seek(0)
+        for r in range(len(file.readlines()) + 1, rounds + 1):
+            file.write(json.dumps({"round": r, **COST, "pooled": {"auroc": value}}) + "\n")
+    (folder / "config.toml").write_text(RunConfig.parse(job.settings).to_toml())
+    end = OUTCOME if diverged or not job.until else PAUSE
+    (folder / end).write_text(json.dumps({"diverged": diverged, "seconds": 1.0, "version": "1"}))
+
+
+def test_of_nine_points_three_go_on_and_of_these_one(file: Path) -> None:
+    values = [0.5, 0.9, 0.6, 0.8, 0.7, 0.4, 0.3, 0.2, 0.1]
+    sweep, jobs = halved(file, values)
+    (method,) = sweep.study.methods
+    assert {job.until for job in jobs} == {2}
+    for place in (8, 1, 4, 0, 2, 3, 7, 6):  # in whatever order they end
+        pretend(sweep, jobs[place], values[place])
+        assert {job.until for job in sweep.tuning(method)} == {2}, "before all are there none goes on"
+    pretend(sweep, jobs[5], values[5])
+    jobs = sweep.tuning(method)
+    assert [job.until for job in jobs] == [2, 6, 2, 6, 6, 2, 2, 2, 2]
+    for place in (4, 3):
+        pretend(sweep, jobs[place], values[place])
+    pretend(sweep, jobs[1], 0.75)  # it is no longer ahead
+    jobs = sweep.tuning(method)
+    assert [job.until for job in jobs] == [2, 6, 2, 0, 6, 2, 2, 2, 2]
+    assert sweep.choose(method) is None
+    pretend(sweep, jobs[3], 0.1)
+    assert sweep.choose(method) == jobs[3].point, "only a run to the end can be chosen"
+
+
+def test_a_run_that_diverged_does_not_go_on_and_the_names_of_runs_do_not_depend_on_it(file: Path) -> None:
+    sweep, jobs = halved(file, [0.1, 0.2, 0.3])
+    pretend(sweep, jobs[2], 0.9, diverged="the run diverges")
+    for job in jobs[:2]:
+        pretend(sweep, job, 0.5)
+    after = sweep.tuning(sweep.study.methods[0])
+    assert [job.until for job in after] == [0, 2, 2]
+    assert [job.name for job in after] == [job.name for job in jobs]
+
+
+def test_a_loss_is_better_when_it_is_lower(file: Path) -> None:
+    sweep, jobs = halved(file, [0.3, 0.1, 0.2])
+    sweep = replace(sweep, study=replace(sweep.study, select="pooled.loss", halving=0))
+    jobs = sweep.tuning(sweep.study.methods[0])
+    for job, value in zip(jobs, (0.3, 0.1, 0.2), strict=True):
+        pretend(sweep, job, value)
+        path = sweep.folder / job.name / "metrics.jsonl"
+        path.write_text(path.read_text().replace("auroc", "loss"))
+    assert sweep.choose(sweep.study.methods[0]) == jobs[1].point
+    assert sweep.chosen_by(sweep.study.methods[0]) == 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["sagda", "local-sgda"])
+def test_a_run_that_was_paused_has_the_bits_of_one_that_was_not(tmp_path: Path, algorithm: str) -> None:
+    job = {"problem": "saddle", "sites": 2, "rounds": 6, "local-steps": 2, "algorithm": algorithm, "evaluate-every": 2}
+    folder = tmp_path / "paused"
+    for until, rounds, end in ((2, 2, PAUSE), (4, 4, PAUSE), (0, 6, OUTCOME)):
+        assert compute(job, folder, until) == ""
+        assert len(lines(folder)) == rounds
+        assert (folder / end).exists()
+        assert not (folder / (OUTCOME if end == PAUSE else PAUSE)).exists()
+    straight = simulate({**job, "workers": 1, "runs-dir": str(tmp_path), "run-name": "straight"}).folder
+    assert lines(folder) == lines(straight)
+    assert (folder / "model.safetensors").read_bytes()[-200:] == (straight / "model.safetensors").read_bytes()[-200:]
+
+
+def test_a_paused_run_without_what_it_could_go_on_from_begins_anew_and_comes_to_the_same(tmp_path: Path) -> None:
+    job = {"problem": "saddle", "sites": 2, "rounds": 4, "local-steps": 2, "algorithm": "sagda", "evaluate-every": 1}
+    for name in ("whole", "forgotten"):
+        compute(job, tmp_path / name, 2)
+    (tmp_path / "forgotten" / "state.safetensors").unlink()
+    for name in ("whole", "forgotten"):
+        assert compute(job, tmp_path / name) == ""
+    assert lines(tmp_path / "whole") == lines(tmp_path / "forgotten")
+
+
+def test_a_run_that_was_killed_after_a_pause_is_done_anew(tmp_path: Path) -> None:
+    job = {"problem": "saddle", "sites": 2, "rounds": 4, "local-steps": 2, "algorithm": "sagda", "evaluate-every": 1}
+    folder = tmp_path / "run"
+    compute(job, folder, 2)
+    kept = lines(folder)
+    (folder / PAUSE).unlink()  # as a run that goes on does first
+    (folder / "metrics.jsonl").write_text('{"round": 1, "cen')
+    assert compute(job, folder, 2) == ""
+    assert lines(folder) == kept
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_a_sweep_ends_with_a_comparison_and_the_winner_and_goes_on_with_more_seeds(
+    file: Path, forked: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = file.parent / "out"
+    assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "| local-sgda | 2 |" in told
+    assert "| sagda | 2 |" in told
+    files = {"choice.csv", "curves-rounds.pdf", "curves-rounds.png", "runs", "runs.csv", "sweep.toml", "table.md"}
+    assert {path.name for path in to.iterdir()} == files | {"table.tex", "winner.toml"}
+    written = flatten(read_toml(to / "winner.toml"))
+    assert written["seed"] == 0
+    assert written[f"{written['algorithm']}.lr"] == 0.1, "0.01 has hardly begun to move"
+    best = RunConfig.parse(written)
+    assert (best.rounds, best.options["heterogeneity"]) == (4, 1.0)
+    kept = {path: path.stat().st_mtime_ns for path in to.glob(f"runs/*/{OUTCOME}")}
+    assert len(kept) == 2 * 2 + 2 * 2
+    file.write_text(FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert len(list(to.glob(f"runs/*/{OUTCOME}"))) == len(kept) + 2
+    assert "| sagda | 3 |" in capsys.readouterr().out
+    # Another file has no business there, nor has a sweep beside other things.
+    file.write_text(FILE.replace("rounds = 4", "rounds = 5"))
+    assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
+    assert "the sweep of another file, or of this one before base changed: name another --to" in capsys.readouterr().err
+    file.write_text(FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    with owned(to):
+        assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
+    assert "another sweep goes on there" in capsys.readouterr().err
+    assert main(["sweep", str(file), "--to", str(file.parent), "--jobs", "1"]) == 2
+    assert "there is something else in it" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--jobs", "2"], ["--jobs", "2", "--engine", "ray"]], ids=["processes", "ray"])
+def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(file: Path, arguments: list[str]) -> None:
+    file.write_text("halving = 2\n" + FILE.replace("rounds = 4", "rounds = 8").replace("0.01, 0.1", "0.01, 0.03, 0.1"))
+    one, killed = file.parent / "one", file.parent / "killed"
+    command = [sys.executable, "-m", "server_app", "sweep", str(file)]
+    subprocess.run([*command, "--to", str(one), "--jobs", "1"], cwd=REPO, check=True, capture_output=True)
+    process = subprocess.Popen([*command, "--to", str(killed), *arguments], cwd=REPO, start_new_session=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    deadline = time.monotonic() + 240
+    while len(list(killed.glob("runs/*/*.json"))) < 8 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in killed.glob(f"runs/*/{OUTCOME}")}
+    subprocess.run([*command, "--to", str(killed), *arguments], cwd=REPO, check=True, capture_output=True)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path.name: lines(path) for path in (killed / "runs").iterdir()} == {
+        path.name: lines(path) for path in (one / "runs").iterdir()
+    }
+    assert (killed / "choice.csv").read_text() == (one / "choice.csv").read_text()
+    assert (killed / "winner.toml").read_text() == (one / "winner.toml").read_text()
