@@ -152,9 +152,7 @@ def design_effect(scores: Floats, labels: Floats, patients: Ints) -> float:
     return clustered / alone if alone > 0 and clustered > 0 else 1.0
 
 
-def paired(
-    one: Floats, other: Floats, labels: Floats, patients: Ints | None = None
-) -> tuple[Auroc, Auroc, float]:
+def paired(one: Floats, other: Floats, labels: Floats, patients: Ints | None = None) -> tuple[Auroc, Auroc, float]:
     """Return the AUROCs of two models on the same samples, and their covariance, NaN like a variance.
 
     Parameters

@@ -1,4 +1,4 @@
-"""``python -m server_app``: a run in the local engine, or at a SuperLink, and what comes after, from the command line."""
+"""``python -m server_app``: a run in the local engine or at a SuperLink, and what comes after, on the command line."""
 
 from __future__ import annotations
 

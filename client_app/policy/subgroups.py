@@ -54,9 +54,7 @@ def _enough(labels: Floats, policy: Policy) -> bool:
 
 def _coarse(column: str, name: str, scores: Floats, labels: Floats, fewest: int) -> Group:
     """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms."""
-    positives, negatives = (
-        np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0)
-    )
+    positives, negatives = (np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0))
     told = from_counts([(positives, negatives)])
     p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
     variance = float(f"{told.variance**0.5:.{DIGITS}f}") ** 2

@@ -1,4 +1,4 @@
-"""What can be done with the model of a run on the command line; one file a command, see ``server_app/__main__.py``."""
+"""What else can be done on the command line; one file a command, see ``server_app/__main__.py``."""
 
 from __future__ import annotations
 

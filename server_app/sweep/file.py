@@ -282,5 +282,3 @@ def _unknown_keys(named: Mapping[str, Value]) -> list[str]:
     except ConfigError as error:
         return [problem for problem in error.problems if problem.startswith("unknown key")]
     return []
-
-

@@ -18,7 +18,7 @@ from server_app.compare.text import write_csv
 from server_app.sweep.jobs import different, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from keys import Value

@@ -240,8 +240,6 @@ def test_subgroups_of_the_columns_that_the_study_names(
         assert (told["n"] % fewest, told["positives"] % fewest) == (0, 0)
 
 
-
-
 def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: None, monkeypatch: Any) -> None:
     first = simulate(job(tmp_path, algorithm="fedavg", problem="bce", rounds=1, run_name="first"))
     seen: dict[str, list[np.ndarray]] = {}

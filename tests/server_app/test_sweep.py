@@ -81,8 +81,8 @@ def test_a_file_is_a_method_for_each_that_is_compared_with_the_points_of_its_own
     for method in study.methods:
         names = (f"{method.algorithm}.lr", f"{method.algorithm}.lr-dual")
         assert method.grid == tuple(dict.fromkeys(names, lr) for lr in (0.01, 0.1))
-    text = FILE.replace("[[compare]]\nalgorithm = \"local-sgda\"\n\n[[compare]]\n", "[compare]\nlocal-steps = [1, 2]\n")
-    file.write_text(text.replace("algorithm = \"sagda\"", "algorithm = [\"sagda\", \"local-sgda\"]"))
+    text = FILE.replace('[[compare]]\nalgorithm = "local-sgda"\n\n[[compare]]\n', "[compare]\nlocal-steps = [1, 2]\n")
+    file.write_text(text.replace('algorithm = "sagda"', 'algorithm = ["sagda", "local-sgda"]'))
     study, _ = read(file)
     assert len(study.methods) == 4
     assert study.methods[0].label == "sagda, local-steps=1"
@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "the test set": ('select = "central.auroc"', "the test set has no part in a choice. Did you mean 'pooled.auroc'?"),
     "a metric that is none": ('select = "pooled.aurok"', "Did you mean 'pooled.auroc'?"),
     "a key twice": ("[compare]\nlocal-steps = [1]\n[tune]\nlocal-steps = [2]", r"in \[compare\] and in \[tune\]"),
-    "no table": ('base = 3', "base = 3: must be a table"),
+    "no table": ("base = 3", "base = 3: must be a table"),
     "no base": ('base = "none.toml"', "base = 'none.toml': No such file"),
     "too many points": (f"[tune]\nhidden = {[*range(1, 10002)]}", "10,001 points: at most 10,000"),
     "rounds that are tuned": ("halving = 3\n[tune]\nrounds = [2, 9]", "tune.rounds and halving"),
