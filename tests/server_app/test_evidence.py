@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from models import ModelError
 from server_app import simulate
 from server_app.coordinator import Result
 from server_app.evidence import in_words
+from server_app.local import LocalGrid
 from tests.client_app.policies import site_toml
 from tests.reference.delong import delong
 from tests.server_app.sites import FEATURES, hospitals, job, run_at, site_job, write_table
@@ -323,3 +324,26 @@ def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path,
         found[fewest] = left_by(run_at(site_job(tmp_path, sites=1, run_name=f"run-{fewest}"), [node]))["subgroups"]
     assert 0 < found[1]["marker_0"]["1.0"]["n"] < 10
     assert set(found[5]) == {"marker_1"}
+
+
+@pytest.mark.parametrize("algorithm", ["codasca", "fedrep"])
+def test_a_run_that_was_stopped_between_the_two_answers_goes_on(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+) -> None:
+    keys = job(tmp_path, sites=2, rounds=2, algorithm=algorithm)
+    quiet, push = simulate(keys | {"run-name": "quiet"}), LocalGrid.push_messages
+
+    def stopping(grid: LocalGrid, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        if "cuts" in messages[0].content.config_records["config"]:
+            raise KeyboardInterrupt
+        return push(grid, messages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalGrid, "push_messages", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(keys | {"run-name": "stopped"})
+    folder = tmp_path / "runs" / "stopped"
+    assert not (folder / "evidence.json").exists()
+    resumed = simulate({"resume": str(folder)})
+    assert (resumed.folder / "evidence.json").read_bytes() == (quiet.folder / "evidence.json").read_bytes()
