@@ -93,6 +93,8 @@ class Answers:
             wrong = mistakes(record_in(content, "cost", MetricRecord), COST)
             sent = record_in(question.content, "arrays", ArrayRecord)
             if text := misfits(vectors, self.rehearsal.answered(turn, sent)):
+                if lost := _not_finite(vectors):  # a mask that was made of such entries may have any length
+                    raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
                 wrong.append(text)
             if wrong:
                 raise BadAnswerError(in_a_line(wrong))
@@ -164,3 +166,8 @@ class Answers:
 def _says_nan(array: Array) -> bool:
     """Whether an array is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
     return array.shape == (1,) and sound(array) and bool(unpack(ArrayRecord({"": array}))[""].isnan())
+
+
+def _not_finite(vectors: ArrayRecord) -> list[str]:
+    """Return the names of arrays that are what they say they are, and hold NaN or infinity."""
+    return not_finite(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)})))

@@ -116,6 +116,7 @@ ANSWERS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("fewer bytes", put("arrays", "y", packed(Y, data=b"\x93NUMPY")), "array 'y' has 6 bytes"),
     ("an update of 1e30", last("arrays", "x", 1e30), "sent entries beyond 1e+06 in 'x'"),
     ("NaN", last("arrays", "y", math.nan), "sent NaN or infinity in 'y'"),
+    ("NaN, of a length", put("arrays", "x", packed(np.full(5, np.nan, np.float32))), "sent NaN or infinity in 'x'"),
     ("a negative cost", put("cost", "gradients", -3), "gradients = -3: must be an integer >= 0"),
 ]
 EVALUATIONS: list[tuple[str, Callable[[RecordDict], None], str]] = [
