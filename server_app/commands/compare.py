@@ -41,12 +41,13 @@ def main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    print(comparison.markdown())
     if options.to:
         try:
             comparison.write(as_path(options.to), options.against or ("rounds",))
         except OSError as error:
             print(f"error: --to {options.to!r}: {reason(error)}", file=sys.stderr)
             return 1
+    print(comparison.markdown())
+    if options.to:
         print(f"written to {options.to}")
     return 0

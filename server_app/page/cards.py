@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from models.storage import replacing
 from problems import PROBLEMS
+from server_app.page.content import UNKNOWN
 from server_app.page.figures import estimate
 from strategies import ALGORITHMS
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from server_app.page.content import Content
 
 CARD, TRIPOD = "model-card.md", "tripod-ai.md"
-UNKNOWN = "not known here"
 
 
 def write(run: Content) -> None:
@@ -55,6 +55,7 @@ def card(run: Content) -> str:
         "",
         "## Data",
         "",
+        *([f"- Inputs: {run.inputs}. Outcome: {run.outcome}."] if problem.needs_data else []),
         *(f"- {line}" for line in _data(run)),
         "",
         "## How good it is",
@@ -189,15 +190,14 @@ def _known(run: Content) -> dict[int, str]:
     split = f"fold {config.fold} of {config.folds}" if config.folds else f"a share of {config.holdout_share:g}"
     by = "; ".join(paper.short for paper in algorithm.card.papers)
     by = f" ({by}{', ' * bool(algorithm.card.where)}{algorithm.card.where})" if by else ""
-    shape = run.about.get("inputs", {}).get("shape")
     moments = "Inputs standardised with the moments of all sites' training samples."
     return {
         4: "Development, and an evaluation on held-out patients of the same sites.",
         5: f"`{config.dataset}`; dates {UNKNOWN}.",
         6: f"{len(run.sites)} sites; the rest {UNKNOWN}.",
         7: moments if config.standardise else "Inputs as they are.",
-        8: f"Label column `{config.label}`; what it means: {UNKNOWN}.",
-        9: f"Inputs of shape {shape}; what they mean: {UNKNOWN}." if shape else UNKNOWN,
+        8: f"{run.outcome}; how it was assessed: {UNKNOWN}.",
+        9: f"{run.inputs}; why these: {UNKNOWN}.",
         11: f"Imputed by {_filled(run)}.",
         12: f"{config.model}, trained with {config.algorithm}{by} on `{config.problem}`; hyper-parameters are in "
         f"`config.toml`. Held out: {split} at each site. AUROC, average precision, calibration, net benefit.",

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from config import ConfigError, RunConfig, read_overrides
+from datasets import Cohort, Meaning
 from federation import RunError
 from keys import shown
 from keys.files import as_path, is_file, json_in, read_file, read_json, reason
+from models.storage import Stored
 from problems import PROBLEMS
 from server_app.page import about
 from strategies import ALGORITHMS
 
 EVIDENCE = "evidence.json"
+UNKNOWN = "not known here"
+MOST_NAMES = 50  # of inputs
 Row = dict[str, Any]
 
 
@@ -85,6 +89,37 @@ class Content:
     def personalised(self) -> bool:
         """Whether each site has a model of its own."""
         return ALGORITHMS[self.config.algorithm].personalised
+
+    @cached_property
+    def meaning(self) -> Meaning | None:
+        """What the inputs and labels are, as far as the model's file says; None without one."""
+        path = self.folder / "model.safetensors"
+        if not (PROBLEMS[self.config.problem].needs_data and is_file(path)):
+            return None
+        try:
+            facts = Stored.read(path).facts
+            return Meaning.of_file(facts, Cohort.of_file(facts))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} is damaged, or of another version ({reason(error)}): run it anew") from None
+
+    @property
+    def inputs(self) -> str:
+        """The inputs, with their units where a study says them."""
+        shape, meaning = self.about.get("inputs", {}).get("shape"), self.meaning
+        if meaning and meaning.features:
+            units = {column.name: column.unit for column in meaning.study.columns} if meaning.study else {}
+            named = [f"{name} ({units[name]})" if units.get(name) else name for name in meaning.features]
+            return ", ".join(named[:MOST_NAMES]) + f" and {len(named) - MOST_NAMES} more" * (len(named) > MOST_NAMES)
+        return f"of shape {' x '.join(map(str, shape))}, names {UNKNOWN}" if shape else UNKNOWN
+
+    @property
+    def outcome(self) -> str:
+        """The label, and what stands for a positive."""
+        meaning = self.meaning
+        if meaning is None or not (meaning.label or meaning.classes):
+            return UNKNOWN
+        positive = f", positive: {' or '.join(meaning.classes[1])}" if len(meaning.classes) == 2 else ""
+        return f"{f'column {meaning.label}' if meaning.label else 'classes of the data set'}{positive}"
 
     @cached_property
     def last(self) -> Row:

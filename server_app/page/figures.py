@@ -102,7 +102,7 @@ def _over_rounds(axes: Axes, name: str, records: Sequence[Record], said: str, pe
     sites = sorted({site for record in records for site in record.get("sites", {})})
     for site in sites[:MOST_LINES]:
         own = column(lambda record, site=site: record.get("sites", {}).get(site, {}).get(name))  # type: ignore[misc]
-        _line(axes, rounds, own, color=BLUE, alpha=0.35, linewidth=0.8)
+        _line(axes, rounds, own, color=BLUE, alpha=0.5, linewidth=0.8)
     means = column(lambda record: record.get(name))
     if personalised:
         over = [column(lambda record, key=key: record.get("over-sites", {}).get(name, {}).get(key))  # type: ignore[misc]
@@ -137,7 +137,7 @@ def roc(evidence: Mapping[str, Any]) -> Figure:
     figure, (axes,) = _panels(1)
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
     for site in list(evidence["sites"].values())[:MOST_LINES]:
-        axes.plot(*_columns(site["roc"], "fpr", "tpr"), color=BLUE, alpha=0.35, linewidth=0.8)
+        axes.plot(*_columns(site["roc"], "fpr", "tpr"), color=BLUE, alpha=0.5, linewidth=0.8)
     for label, evaluation, colour in together(evidence):
         axes.plot(*_columns(evaluation["roc"], "fpr", "tpr"), color=colour, linewidth=2)
         _band(axes, evaluation["roc"], colour)
@@ -150,7 +150,7 @@ def precision_recall(evidence: Mapping[str, Any]) -> Figure:
     """Draw precision against recall, with a band and the share of positives, which chance has for precision."""
     figure, (axes,) = _panels(1)
     for site in list(evidence["sites"].values())[:MOST_LINES]:
-        axes.plot(*_columns(site["precision-recall"], "recall", "precision"), color=BLUE, alpha=0.35, linewidth=0.8)
+        axes.plot(*_columns(site["precision-recall"], "recall", "precision"), color=BLUE, alpha=0.5, linewidth=0.8)
     for label, evaluation, colour in together(evidence):
         axes.plot(*_columns(evaluation["precision-recall"], "recall", "precision"), color=colour, linewidth=2)
         _band(axes, evaluation["precision-recall"], colour)

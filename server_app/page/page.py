@@ -163,7 +163,7 @@ def _data(run: Content) -> str:
     )
     return (
         f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
-        f"{inputs['classes']} classes{share}."
+        f"{inputs['classes']} classes{share}. Inputs: {run.inputs}. Outcome: {run.outcome}."
     )
 
 
@@ -217,14 +217,18 @@ def _costs(run: Content) -> Rows:
 def _left(run: Content) -> Iterator[list[str]]:
     """Yield what leaves a site, and when."""
     algorithm, needs_data = ALGORITHMS[run.config.algorithm], PROBLEMS[run.config.problem].needs_data
-    lengths = ", ".join(f"{name} has {length:,} numbers" for name, length in run.about.get("parameters", {}).items())
+    lengths = ", ".join(f"{name}: {length:,}" for name, length in run.about.get("parameters", {}).items())
     answers = sum(site["rounds"] for site in run.sites)
     mean = f" {volume(run.cost['bytes-up'] / answers)} in a round on average." if answers else ""
     if needs_data:
         yield ["before the run", "counts, shape, a hash of the column names" + (
             ", and for each feature count, sum and sum of squares over the training samples"
             if run.config.standardise else "")]  # fmt: skip
-    yield ["in every round", f"{algorithm.card.sends} ({lengths}).{mean} Numbers of gradients and samples, seconds."]
+    yield [
+        "in every round",
+        f"{algorithm.card.sends.replace('`', '')} (numbers in {lengths}).{mean} "
+        "Counts of gradients and samples, seconds, and from which round what the site remembers is.",
+    ]
     judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
     if judged:
         every = run.config.evaluate_every

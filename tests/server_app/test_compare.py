@@ -85,7 +85,7 @@ def test_groups_are_named_by_what_differs(runs: Path) -> None:
     assert {group.label for group in compared(runs / "*").groups} == {"codasca, lr=0.1", "codasca, lr=0.5", "fedavg"}
     assert {group.label for group in compared(runs / "codasca*").groups} == {"lr=0.1", "lr=0.5"}
     # Where and how a run was computed makes no other group.
-    leave(runs / "elsewhere", [0.1, 0.2], algorithm="codasca", seed=7, engine="local", workers=2, evaluate_every=2)
+    leave(runs / "elsewhere", [0.1, 0.2], algorithm="codasca", seed=7, engine="local", workers=2, evidence=False)
     assert len(compared(runs / "*").groups) == 3
 
 

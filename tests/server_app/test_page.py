@@ -16,6 +16,7 @@ from server_app.__main__ import main
 from server_app.page import write_report
 from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
+from server_app.page.figures import estimate
 from server_app.page.page import html
 from tests.server_app.sites import job, run_at, saddle_job, site_job, table, write_table
 
@@ -76,6 +77,24 @@ def test_it_says_all_that_the_run_folder_does(folder: Path) -> None:
     assert f"{sum(line['gradients'] for line in lines):,.0f}" in said
     assert f"{len(lines)} of {len(lines)}" in said
     assert "control variates cx, cy" in said, "what left each site"
+
+
+def test_it_shows_the_evidence_with_its_intervals(folder: Path) -> None:
+    text = write_report(folder).read_text()
+    evidence, page = json.loads((folder / "evidence.json").read_text()), Page(text)
+    assert page.tags.count("svg") == 6, "curves, ROC, precision and recall, each site, calibration, net benefit"
+    for one in (evidence["pooled"]["auroc"], evidence["within-sites"]["auroc"], evidence["common-test-set"]["auroc"]):
+        assert f"{one['value']:.2f}" in page.said
+        assert f"{one['low']:.2f} to {one['high']:.2f}" in page.said
+    for name, site in evidence["sites"].items():
+        row = page.said[page.said.index(f" {name} ") :][:200]
+        assert estimate(site["auroc"]) in row
+        assert estimate(site["auprc"]) in row
+    for note in evidence["notes"]:
+        assert note in page.said
+    performance = (folder / "tripod-ai.md").read_text().split("| 23 |")[1].splitlines()[0]
+    assert estimate(evidence["pooled"]["auroc"]) in performance
+    assert len(re.findall(r"mean radius|worst area", (folder / "model-card.md").read_text())) == 2, "names of inputs"
 
 
 def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
