@@ -196,12 +196,15 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
+    more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
     if request.cuts:
-        return RecordDict({"evidence": ConfigRecord(counted(site, request, model))})
-    content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
-    if site.gives_evidence:
-        other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
-        content["evidence"] = ConfigRecord(told(site, request, model, other) if content["metrics"] else {})
+        content = RecordDict({"evidence": ConfigRecord(counted(site, request, model))})
+    else:
+        content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
+        if site.gives_evidence:
+            other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
+            content["evidence"] = ConfigRecord(told(site, request, model, other) if content["metrics"] else {})
+            more = site.exact and bool(content["evidence"])
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
     mine = dict(model) if strategy.personalised or shared else {}
@@ -211,7 +214,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data))
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
-    store.forget()  # last: a model that cannot be written leaves the memory that it is made of
+    if not more:
+        store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return content
 
 
