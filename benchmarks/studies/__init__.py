@@ -16,7 +16,10 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 EARLIER: frozenset[str] = frozenset(
     (
         *("robust-mnist", "auc-mnist", "auc-cifar10", "auprc-mnist", "auprc-cifar10"),
-        *("omniglot-1shot", "omniglot-5shot", ),
+        *(
+            "omniglot-1shot",
+            "omniglot-5shot",
+        ),
         *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128", "deprl-speedup"),
     )
 )
