@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from client_app.audit import Audit
 from config import RunConfig
 from keys import Value
-from server_app.submission import submit
+from server_app.submission import app_table, submit
 from tests.deployment.host import (
     COMPOSE,
     DEPLOYMENT,
@@ -42,6 +42,12 @@ def test_the_file_is_valid_compose() -> None:
     check = subprocess.run(checker, capture_output=True, text=True)
     assert check.returncode == 0, check.stdout + check.stderr
     assert "version" not in DEPLOYMENT
+
+
+def test_the_image_has_every_package_of_the_bundle() -> None:
+    ignored = (COMPOSE.parent / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    packages = {pattern.partition("/")[0] for pattern in app_table()["fab-include"]}
+    assert packages <= {line.removeprefix("!") for line in ignored if line.startswith("!")}
 
 
 @pytest.mark.parametrize("name", SERVICES)
