@@ -248,6 +248,8 @@ def test_memory_is_kept_between_messages_and_forgotten_after_the_last(tmp_path: 
         grid.ask("train", 0, question(grid.config, "train", linear_model()))
         assert [path.parent.name for path in state.rglob("*.safetensors")] == ["north.memory"]
         grid.ask("evaluate", 0, question(grid.config, "evaluate", linear_model()))
+        assert [*state.rglob("*.safetensors")], "the last evaluation has a second part"
+        grid.ask("evaluate", 0, question(grid.config, "evaluate", linear_model(), cuts=[-1.0, 0.0, 1.0]))
     assert {path.name for path in state.iterdir()} == {"audit.jsonl", "audit.seal", "policy"}
 
 
