@@ -84,6 +84,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             state.read()
         except RunError as error:  # what is there stays as it is
             folder.note("stopped", reason=str(error))
+            report.tracking.close()
             folder.close()
             raise
     try:
@@ -148,7 +149,7 @@ def _play(
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
     state.require_room(len(start["x"]))
-    about.write(about.about(sites, cohort, start, str(problem.device)), report.folder)
+    about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
         require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
     model = ModelFile(

@@ -1,4 +1,7 @@
-"""Data that are damaged, or something else: hospitals' tables and images, and data sets known by name."""
+"""Data that are damaged, or something else: hospitals' tables and images, and data sets known by name.
+
+A lambda in a loop keeps the value of its turn as a default, whose type mypy cannot infer: hence `ignore[misc]`.
+"""
 
 from __future__ import annotations
 

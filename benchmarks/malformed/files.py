@@ -1,4 +1,7 @@
-"""What a run and a site left on a disk, damaged: models, states, memories, kept outcomes."""
+"""What a run and a site left on a disk, damaged: models, states, memories, kept outcomes.
+
+A lambda in a loop keeps the value of its turn as a default, whose type mypy cannot infer: hence `ignore[misc]`.
+"""
 
 from __future__ import annotations
 

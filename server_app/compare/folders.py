@@ -27,6 +27,7 @@ from server_app.compare.runs import (
     read_records,
     shown,
 )
+from server_app.evidence import FILE as EVIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +106,7 @@ class Found:
         """Return the interval over patients that the run's evidence.json has of a metric; empty without one."""
         part, _, name = path.partition(".")
         try:
-            evidence: Any = read_json(self.path / "evidence.json")
+            evidence: Any = read_json(self.path / EVIDENCE)
             found = evidence[{"central": "common-test-set", "pooled": "pooled"}[part]][name]
             return {f"{path}, {end} over patients": float(found[end]) for end in ("low", "high")}
         except (OSError, ValueError, LookupError, TypeError):

@@ -25,7 +25,7 @@ PACKAGES = ("flwr", "torch", "torchvision", "numpy", "scikit-learn")
 TOLD = ("examples", "positives", "held-out", "missing", "class-counts", "notes")  # what a page shows of `Facts`
 
 
-def about(sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str) -> dict[str, Any]:
+def gathered(sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str) -> dict[str, Any]:
     """Return the file's content.
 
     ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's

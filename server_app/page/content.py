@@ -10,15 +10,16 @@ from typing import Any
 
 from config import ConfigError, RunConfig, read_overrides
 from datasets import Cohort, Meaning
+from evidence import VERSION
 from federation import RunError
 from keys import shown
 from keys.files import as_path, is_file, json_in, read_file, read_json, reason
 from models.storage import Stored
 from problems import PROBLEMS
+from server_app.evidence import FILE as EVIDENCE
 from server_app.page import about
 from strategies import ALGORITHMS
 
-EVIDENCE = "evidence.json"
 UNKNOWN = "not known here"
 MOST_NAMES = 50  # of inputs
 Row = dict[str, Any]
@@ -37,7 +38,7 @@ class Content:
     status : dict
         Of ``status.json``: "complete", "stopped" or "running", since when, and why.
     about : dict
-        See `about.about`.
+        See `about.gathered`.
     records : list of dict
         The lines of ``metrics.jsonl``.
     evidence : dict, optional
@@ -72,7 +73,7 @@ class Content:
             again = "the run is of another version, or the file was changed: run it anew"
             raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None
         parts = {file: _part(folder / file) for file in ("status.json", about.FILE, EVIDENCE)}
-        for file, version in ((about.FILE, about.VERSION), (EVIDENCE, 1)):
+        for file, version in ((about.FILE, about.VERSION), (EVIDENCE, VERSION)):
             if parts[file] and parts[file].get("version") != version:
                 found = shown(parts[file].get("version"))
                 raise RunError(f"{folder / file} is of version {found}, and this app reads {version}: run it anew")

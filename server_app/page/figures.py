@@ -17,7 +17,7 @@ import numpy as np
 from problems.metrics import HEADLINE, METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -95,22 +95,18 @@ def curves(records: Sequence[Record], *, personalised: bool) -> Figure:
 
 
 def _over_rounds(axes: Axes, name: str, records: Sequence[Record], said: str, personalised: bool) -> None:
-    def column(of: Callable[[Record], Any]) -> np.ndarray:
-        return np.array([math.nan if (value := of(record)) is None else value for record in records], float)
-
-    rounds = column(lambda record: record["round"])
+    rounds, means = (_numbers(record.get(key) for record in records) for key in ("round", name))
     sites = sorted({site for record in records for site in record.get("sites", {})})
     for site in sites[:MOST_LINES]:
-        own = column(lambda record, site=site: record.get("sites", {}).get(site, {}).get(name))  # type: ignore[misc]
+        own = _numbers(record.get("sites", {}).get(site, {}).get(name) for record in records)
         _line(axes, rounds, own, color=BLUE, alpha=0.5, linewidth=0.8)
-    means = column(lambda record: record.get(name))
     if personalised:
-        over = [column(lambda record, key=key: record.get("over-sites", {}).get(name, {}).get(key))  # type: ignore[misc]
-                for key in ("std", "worst-decile")]  # fmt: skip
-        known = ~np.isnan(over[0])
-        low, high = (means - over[0])[known], (means + over[0])[known]
+        over = [record.get("over-sites", {}).get(name, {}) for record in records]
+        spread, worst = (_numbers(each.get(key) for each in over) for key in ("std", "worst-decile"))
+        known = ~np.isnan(spread)
+        low, high = (means - spread)[known], (means + spread)[known]
         axes.fill_between(rounds[known], low, high, color=VERMILLION, alpha=0.15, linewidth=0)
-        _line(axes, rounds, over[1], color=VERMILLION, linewidth=1, linestyle="--")
+        _line(axes, rounds, worst, color=VERMILLION, linewidth=1, linestyle="--")
     _line(axes, rounds, means, color=VERMILLION, linewidth=2)
     axes.set(xlabel="round", ylabel=METRICS[name].label)
     if METRICS[name].log:
@@ -244,7 +240,12 @@ def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:
 
 
 def _columns(curve: Mapping[str, Any], *names: str) -> list[np.ndarray]:
-    return [np.array([math.nan if value is None else value for value in curve[name]]) for name in names]
+    return [_numbers(curve[name]) for name in names]
+
+
+def _numbers(values: Iterable[float | None]) -> np.ndarray:
+    """Return numbers as an array; NaN where there is none."""
+    return np.array([math.nan if value is None else value for value in values], float)
 
 
 def _band(axes: Axes, curve: Mapping[str, Any], colour: str) -> None:

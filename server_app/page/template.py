@@ -22,7 +22,7 @@ th, td { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top; bo
 th { color: var(--soft); font-weight: 600; } .number { text-align: right; white-space: nowrap; }
 .stopped { color: #b3261e; font-weight: 600; } code { font-size: .9em; }
 @media print { body { max-width: none; padding: 0; font-size: 11px; } h2 { break-after: avoid; }
-               figure, tr { break-inside: avoid; } details:not([open]) > *:not(summary) { display: block; } }
+               figure, tr { break-inside: avoid; } }
 """
 
 PAGE = """<!doctype html>
@@ -34,12 +34,12 @@ PAGE = """<!doctype html>
 <style>{{ style }}</style>
 </head>
 <body>
-{% macro table(heads, rows) %}
+{% macro table(heads, rows, kind="number") %}
 <div class="wide"><table><thead><tr>
-{% for head in heads %}<th{% if not loop.first %} class="number"{% endif %}>{{ head }}</th>{% endfor %}
+{% for head in heads %}<th{% if not loop.first %} class="{{ kind }}"{% endif %}>{{ head }}</th>{% endfor %}
 </tr></thead><tbody>
 {% for row in rows %}<tr>
-{%- for cell in row %}<td{% if not loop.first %} class="number"{% endif %}>{{ cell }}</td>{% endfor -%}
+{%- for cell in row %}<td{% if not loop.first %} class="{{ kind }}"{% endif %}>{{ cell }}</td>{% endfor -%}
 </tr>
 {% endfor %}</tbody></table></div>
 {% endmacro %}
@@ -101,7 +101,7 @@ PAGE = """<!doctype html>
 </section>
 
 <section><h2>What left each site</h2>
-{{ table(["when", "what"], left) | replace('class="number"', "") }}
+{{ table(["when", "what"], left, "text") }}
 <p class="soft">No sample, identifier or path leaves a site. Each site's own audit log lists every message:
 <code>python -m client_app audit</code>.</p>
 </section>
@@ -110,8 +110,8 @@ PAGE = """<!doctype html>
 <p class="soft">Every key of the run. <code>config.toml</code> in the run folder starts it again:
 <code>python -m server_app --run-config {{ run.folder.name }}/config.toml</code></p>
 {{ table(["changed", "value", "default"], changed) }}
-<details><summary class="soft">{{ usual | length }} keys at their defaults</summary>
-<div class="columns">{% for key, value in usual %}<code>{{ key }} = {{ value }}</code><br>{% endfor %}</div></details>
+<p class="soft">{{ usual | length }} keys are at their defaults:</p>
+<div class="columns">{% for key, value in usual %}<code>{{ key }} = {{ value }}</code><br>{% endfor %}</div>
 </section>
 
 <section><h2>Versions</h2>

@@ -49,7 +49,7 @@ class Job:
     settings : Settings
         The whole run-config, less what depends on the machine.
     until : int
-        The round that it is stopped after, for now or for good; 0: its last.
+        The round that it is paused or ended after; 0: its last.
     """
 
     method: Method
