@@ -149,7 +149,7 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
-def test_patients(config: DataConfig) -> Ints | None:
+def patients_of_test(config: DataConfig) -> Ints | None:
     """Return whose each common test row is, as numbers; None where that is not known."""
     pool = _pool(config, Places.of(config.data_root, config.download))
     return _units(pool.source, pool.test).of if pool.source.by_patient else None
