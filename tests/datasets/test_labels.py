@@ -194,6 +194,17 @@ def test_each_hospital_has_its_share_of_the_test_rows(tmp_path: Path) -> None:
         assert share == pytest.approx(0.2, abs=0.07)
 
 
+def test_a_folder_called_test_is_the_common_test_set(tmp_path: Path) -> None:
+    write_hospitals(tmp_path, {"a": 90, "z": 60, "test": 30})
+    config = folders(tmp_path, test_share=0.5)
+    sites = sites_of(config, 2)
+    test = load_test(config)
+    assert test is not None
+    assert [data.name for data in sites] == ["a", "z"]
+    assert sum(len(data.train) + len(data.held_out) for data in sites) == 150
+    assert sorted(test.rows.tolist()) == list(range(150, 180))
+
+
 def test_folders_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     write_hospitals(tmp_path, {"a": 30, "b": 30})
     (tmp_path / "c").mkdir()

@@ -77,7 +77,10 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("keys", [{}, {"problem": "auprc", "algorithm": "fcsg"}, {"algorithm": "fedrep", "model": "mlp"}])
+OTHERS = {"problem": "auprc", "algorithm": "fcsg"}, {"algorithm": "fedrep", "model": "mlp"}
+
+
+@pytest.mark.parametrize("keys", [{}, *OTHERS])
 def test_evidence_of_each_label_is_that_of_its_known_samples(
     keys: dict[str, Value], tmp_path: Path, scored: dict[str, Any], evidence: None
 ) -> None:
