@@ -32,9 +32,9 @@ def sections(study: Study, tables: Tables) -> list[str]:
 
 def versus(study: Study) -> str:
     """Say what the table of differences shows."""
-    heading = next(iter(study.report.values()))
+    metrics = ", ".join(study.versus_in or [next(iter(study.report.values()))])
     return (
-        f"Differences in {heading} to {study.versus}, each method with its chosen point, paired by "
+        f"Differences in {metrics} to {study.versus}, each method with its chosen point, paired by "
         f"{' and '.join(study.repeat)}: mean and {CONFIDENCE:.0%} confidence interval (Student's t). An interval that "
         "contains 0 shows no order. The intervals are not corrected for their number."
     )
@@ -42,14 +42,18 @@ def versus(study: Study) -> str:
 
 def differences(study: Study, tables: Tables) -> str:
     """Return a table of each method's differences to the one that the study names."""
-    path = next(iter(study.report))
-    lines = [[*study.compare, "method", "difference", f"{CONFIDENCE:.0%} interval", "pairs", "order"]]
-    lines += [["---"] * (len(study.compare) + 1) + ["---:"] * 3 + ["---"]]
-    for cell, rows in tables.items():
-        base = next(row for row in rows if row.method.label == study.versus)
-        for row in rows:
-            if row is not base:
-                lines.append([*(f"{value}" for _, value in cell), row.method.label, *_difference(row, base, path)])
+    paths = {heading: path for path, heading in study.report.items() if heading in study.versus_in}
+    first = ["metric"] * bool(paths) + [*study.compare, "method"]
+    lines = [[*first, "difference", f"{CONFIDENCE:.0%} interval", "pairs", "order"]]
+    lines += [["---"] * len(first) + ["---:"] * 3 + ["---"]]
+    for heading, path in (paths or {"": next(iter(study.report))}).items():
+        for cell, rows in tables.items():
+            base = next(row for row in rows if row.method.label == study.versus)
+            for row in rows:
+                if row is base or (paths and row.runs and not row.values(path)):  # it has no such metric
+                    continue
+                place = [heading] * bool(paths) + [str(value) for _, value in cell]
+                lines.append([*place, row.method.label, *_difference(row, base, path)])
     return markdown(lines)
 
 

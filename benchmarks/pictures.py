@@ -77,7 +77,7 @@ def points(rows: Sequence[Row], report: Mapping[str, str]) -> tuple[Figure, Axes
     """Draw the final numbers of each method side by side, with bars of one standard deviation to either side."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4), layout="constrained", dpi=100)
+    figure = Figure(figsize=(max(8, 1.1 * len(report)), 4), layout="constrained", dpi=100)
     axes = figure.subplots()
     for place, row in enumerate(rows):
         spreads = [spread(row.values(path)) for path in report]

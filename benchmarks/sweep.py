@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.studies import Method, Settings, Study
 from config import ConfigError, flatten
+from server_app.compare.runs import OUTCOME
 from server_app.sweep import jobs
 from server_app.sweep.study import drawn
+from server_app.sweep.workers import StoppedError, compute
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from keys import Value
     from server_app.sweep import study as general
 
@@ -50,6 +54,41 @@ class Sweep(jobs.Sweep[Study]):
         """Return the run-config that all runs share: the experiment's, reduced unless it is the paper's own size."""
         written = flatten(tomllib.loads(self.study.experiment.read_text(encoding="utf-8")))
         return written | ({} if self.full else dict(self.study.reduced)) | dict(self.changes)
+
+    def place(self, job: jobs.Job, data_root: str) -> Settings:
+        """Return where a run finds its data, and the model that it starts from; both are made where they are not there.
+
+        Data that are drawn lie beside the study's runs. Of true ones ``data_root`` has the same folders.
+        """
+        found = dict(super().place(job, data_root))
+        if self.study.generated and not self.full:
+            from benchmarks.xrays import make
+
+            found["data-root"] = str(make(self.folder.parent / "xrays"))
+        if self.study.first_stage:
+            folder = found.get("data-root", "")
+            found["data-root"] = f"{folder}/first-{job.settings['sites']}" if folder else ""
+            if job.settings.get("init-from"):
+                found["init-from"] = str(self._first_stage(job.settings["seed"], f"{folder}/first-1"))
+        return found
+
+    @property
+    def placed(self) -> frozenset[str]:
+        """The model to start from lies with the runs, too."""
+        return super().placed | ({"init-from"} if self.study.first_stage else set())
+
+    def _first_stage(self, seed: Value, data_root: str) -> Path:
+        """Return the folder of the first stage's run, which is done here where it is not there."""
+        assert self.study.first_stage is not None
+        written = flatten(tomllib.loads(self.study.first_stage.read_text(encoding="utf-8")))
+        own = {} if self.full else dict(self.study.first_reduced)
+        settings = {**written, **own, "seed": seed}
+        method = Method(label="first stage", algorithm=str(written["algorithm"]))
+        job = jobs.Job(method, {}, {}, {"seed": seed}, {k: v for k, v in settings.items() if k not in jobs.MACHINE})
+        folder = self.folder / job.name
+        if not (folder / OUTCOME).exists() and (wrong := compute({**job.settings, "data-root": data_root}, folder)):
+            raise StoppedError(f"the first stage at seed {seed}: {wrong}")
+        return folder
 
     def grid(self, method: general.Method) -> tuple[Settings, ...]:
         """Return the method's points at this size, before any extension."""

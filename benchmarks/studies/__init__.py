@@ -5,12 +5,12 @@ what a default run changes so that two CPU cores finish within the hour; ``--ful
 studies of one paper, but ``order`` those that compare methods of several.
 """
 
-from benchmarks.studies import adafgda, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order
+from benchmarks.studies import adafgda, chest, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order
 from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
 
 __all__ = ["EARLIER", "REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
 
-_PAPERS = (adafgda, fmgda, codasca, fcsg, deprl, deprl_scaling, heart, order)
+_PAPERS = (adafgda, fmgda, codasca, chest, fcsg, deprl, deprl_scaling, heart, order)
 STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in paper.STUDIES}
 
 EARLIER: frozenset[str] = frozenset(

@@ -85,9 +85,18 @@ class Study(study.Study):
         If set, a column says in which round the first metric reached it.
     versus : str
         If set, a table of every other method's difference to this one in the first metric, paired by what is repeated.
+    versus_in : tuple of str
+        Headings of the metrics of that table; empty: the first.
     within : float
         If set, a table says up to which value of the last key of ``compare`` the first metric of a method stays within
         this much of what it has at the first value.
+    generated : bool
+        Whether the command draws the data, see `benchmarks.xrays`; with ``--full`` it takes true ones.
+    first_stage : Path
+        If set, the run-config of a run whose model those of the study start from that name one in ``init-from``: one
+        for each seed.
+    first_reduced : Settings
+        What a default run changes of it.
     """
 
     name: str
@@ -104,4 +113,8 @@ class Study(study.Study):
     curves: tuple[str, ...] = ()
     target: float | None = None
     versus: str = ""
+    versus_in: tuple[str, ...] = ()
     within: float | None = None
+    generated: bool = False
+    first_stage: Path | None = None
+    first_reduced: Settings = field(default_factory=dict)

@@ -118,6 +118,15 @@ class Sweep(Generic[S]):
             return method.grid or ({},)
         return tuple({str(point): point for point in drawn(method, self.study.trials)}.values())
 
+    def place(self, job: Job, data_root: str) -> Settings:
+        """Return where a run finds what it needs: keys of `placed`, which win over its settings."""
+        return {**self.study.place, **({"data-root": data_root} if data_root else {})}
+
+    @property
+    def placed(self) -> frozenset[str]:
+        """Keys of a run that may be other ones at another time, and the run is the same."""
+        return MACHINE
+
     # ------------------------------------------------------------------ runs that choose
 
     def tuned_cells(self) -> list[dict[str, Value]]:
@@ -288,7 +297,7 @@ class Sweep(Generic[S]):
             raise ConfigError("runs that are kept", [text]) from None
         now = tomllib.loads(parsed(job.settings).to_toml())
         # A default that has changed since makes it another run; a key that was added or removed does not.
-        if any(now[key] != then[key] for key in now.keys() & then.keys() - MACHINE):
+        if any(now[key] != then[key] for key in now.keys() & then.keys() - self.placed):
             return None
         if len(outcome.records) < job.until and not outcome.diverged:
             return None  # it was paused earlier

@@ -146,9 +146,9 @@ class Workers:
         StoppedError
             When one cannot be done.
         """
-        place = {**sweep.study.place, **({"data-root": self.data_root} if self.data_root else {})}
         futures: dict[Future[str], Job] = {
-            self._submit({**job.settings, **place}, sweep.folder / job.name, job.until): job for job in jobs
+            self._submit({**job.settings, **sweep.place(job, self.data_root)}, sweep.folder / job.name, job.until): job
+            for job in jobs
         }
         try:
             for future in as_completed(futures):
