@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.studies import Method, Settings, Study
 from config import ConfigError, flatten
+from keys.files import reason
 from server_app.compare.runs import OUTCOME
 from server_app.sweep import jobs
 from server_app.sweep.study import drawn
@@ -64,7 +65,10 @@ class Sweep(jobs.Sweep[Study]):
         if self.study.generated and not self.full:
             from benchmarks.xrays import make
 
-            found["data-root"] = str(make(self.folder.parent / "xrays"))
+            try:
+                found["data-root"] = str(make(self.folder.parent / "xrays"))
+            except OSError as error:
+                raise StoppedError(f"images cannot be drawn: {reason(error)}") from None
         if self.study.first_stage:
             folder = found.get("data-root", "")
             found["data-root"] = f"{folder}/first-{job.settings['sites']}" if folder else ""

@@ -125,14 +125,18 @@ def generate(name: str, seed: int = 0, share: float = SHARE, images: int = 0, ce
     patients = max(1, count // hospital.per_patient)
     patient = np.sort(np.concatenate([np.arange(patients), rng.integers(patients, size=count - patients)]))
     seen, labels = _labels(hospital, patient, certain, rng)
+    return Images(draw(hospital, patient, seen, rng), seen, labels, patient)
+
+
+def draw(hospital: Hospital, patient: Ints, seen: Mask, rng: np.random.Generator) -> Bytes:
+    """Draw images of patients (n,) with findings (n, 5); what is drawn besides does not depend on the findings."""
     grey = _bodies(patient, rng)
-    for place in range(len(LABELS)):
-        shadow = _DRAWN[place](patient, rng)
-        grey += shadow * seen[:, place, None, None]
+    for place, finding in enumerate(_FINDINGS):
+        grey += finding(patient, rng) * seen[:, place, None, None]
     grey = _noisy(grey, rng)
-    exposure = _between(rng, -12, 12, count)[:, None, None]
+    exposure = _between(rng, -12, 12, len(patient))[:, None, None]
     grey = (grey + exposure - 128) * hospital.contrast / 100 + 128 + hospital.brightness
-    return Images(np.clip(np.rint(grey), 0, 255).astype(np.uint8), seen, labels, patient)
+    return np.clip(np.rint(grey), 0, 255).astype(np.uint8)
 
 
 # ---------------------------------------------------------------------- who is ill, and what the reports say
@@ -242,7 +246,7 @@ def _level(patient: Ints, rng: np.random.Generator) -> Floats:
     return _of_images(rng, 0, 90, patient) * (level < _ROW) * _lung(side)
 
 
-_DRAWN = (_heart, _haze, _patch, _band, _level)  # as `LABELS`
+_FINDINGS = (_heart, _haze, _patch, _band, _level)  # as `LABELS`
 
 
 def _noisy(grey: Floats, rng: np.random.Generator) -> Floats:

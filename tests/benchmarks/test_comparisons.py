@@ -52,6 +52,16 @@ def test_differences_are_of_the_same_seed_and_have_an_order_only_beyond_their_in
     assert lines(turned, "| local-steps | method | difference |")[2].endswith("| 3 | behind |")
 
 
+def test_several_metrics_have_rows_each_but_for_methods_that_lack_them(sweep: Sweep) -> None:
+    report = {"central.auroc": "AUROC", "pooled.auroc": "held out", "sites.north.auroc": "north"}
+    own = {"repeat": {"seed": (0, 1)}, "compare": {}, "versus": "fedavg", "report": report}
+    sweep = replace(sweep, study=replace(sweep.study, **own, versus_in=("held out", "AUROC", "north")))
+    run(sweep, {"fedavg": {(0,): 0.5, (1,): 0.6}, "codasca": {(0,): 0.6, (1,): 0.7}})
+    found = lines(sweep, "| metric | method | difference |")[2:]
+    assert [line[: line.index(" +")] for line in found] == ["| AUROC | codasca |", "| held out | codasca |"]
+    assert "Differences in held out, AUROC, north to fedavg" in markdown(sweep, gather(sweep))
+
+
 def test_seeds_that_one_of_the_two_lacks_are_no_pairs(sweep: Sweep) -> None:
     sweep = replace(sweep, study=replace(sweep.study, repeat={"seed": (0, 1, 2)}, compare={}, versus="fedavg"))
     run(sweep, {"fedavg": {(0,): 0.5, (1,): 0.6, (2,): 0.7}, "codasca": {(1,): 0.7}})

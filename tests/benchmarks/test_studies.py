@@ -40,6 +40,17 @@ def test_an_experiment_sets_the_step_sizes_of_its_algorithm_and_says_where_they_
     assert re.search(r"step sizes?\b", comment), "which study or run chose them"
 
 
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.relative_to(REPO).as_posix())
+def test_other_settings_that_an_experiment_names_can_be_run(path: Path) -> None:
+    """They stand in quotes in its comment: 'local-steps=128 rounds=157'."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    written = read_overrides([str(path)])
+    for changes in re.findall(r"'([a-z][a-z.-]*=[^']*)'", comment):
+        run = RunConfig.parse(written | read_overrides([changes]))
+        assert run != RunConfig.parse(written), changes
+
+
 def test_acc_fcsg_m_follows_gradients_of_networks_as_fast_as_the_studies_found_necessary() -> None:
     slow = []
     for path in EXPERIMENTS:
