@@ -124,10 +124,13 @@ def final(outcome: Outcome, path: str) -> float | None:
 
 
 def metric(record: Record, path: str) -> float | None:
-    """Return a number of a line, by a path such as ``"central.auroc"``; None where there is none."""
-    value: Any = record
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
+    """Return a number of a line by a path such as ``"central.auroc"`` or ``"over-sites.auroc.Edema.mean"``; or None."""
+    part, _, rest = path.partition(".")
+    value: Any = record.get(part)
+    if rest and isinstance(value, dict):  # a label's name may have dots of its own
+        name, _, kind = rest.rpartition(".")
+        over_sites = value.get(name)
+        value = over_sites.get(kind) if isinstance(over_sites, dict) else value.get(rest)
     return float(value) if isinstance(value, int | float) else None
 
 
