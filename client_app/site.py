@@ -247,6 +247,7 @@ class OpenSite:
         if not self.guarded:
             return config
         own, study = self.policy, study_of(self.node.study)
+        config = replace(config, follow_links=self.node.follow_links)
         config = replace(config, study=study, stamp=stamp(config.data_dir, study))
         return replace(config, key=self.key, patient=own.patient, holdout_share=own.holdout_share)
 

@@ -14,6 +14,7 @@ from config.errors import explain
 from config.node import SiteConfig
 from config.study import read_study
 from config.tables import MOVED, SHARED, own_options, tables
+from config.words import parse_words, word_list
 from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig, stamp
 from datasets.config import TABLE
 from federation import FederatedStrategy, StrategyError
@@ -49,6 +50,7 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Above0 = Annotated[float, Field(gt=0, le=1e38)]
 Classes = Annotated[str, AfterValidator(class_list)]
+Words = Annotated[str, AfterValidator(word_list)]
 AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
 ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
 ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]
@@ -100,8 +102,16 @@ class RunConfig(BaseModel):
                        "mean; hospitals read their own copy")  # fmt: skip
     group_column: str = Field("", description="column of data-file whose values partition sites makes sites of, and "
                               "by-group keeps together; no feature")  # fmt: skip
-    image_size: Side = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
-                                "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
+    image_size: Side = Field(0, description="side of the squares that images of image-folder and site become; 0: all "
+                                "have one size, and keep it")  # fmt: skip
+    image_fit: Literal["crop", "pad"] = Field("crop", description="how: the shorter side is scaled to that, the middle "
+                                              "kept; or the longer one, with black borders")  # fmt: skip
+    image_colour: Literal["auto", "grey", "rgb"] = Field("auto", description="channels of these images; auto: grey if "
+                                                         "all of a site are, else rgb")  # fmt: skip
+    views: Words = Field("", description='values of the column view of a site\'s labels.csv, as in "AP,PA"; other rows '
+                         'are left out; "blank" is the empty one; empty: all')  # fmt: skip
+    bad_images: Share = Field(0.0, description="share of a site's images that may be unreadable, and are left out; a "
+                              "site with more takes no part")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
                                      "characters, hospitals, users; sites: the data's own")  # fmt: skip
     concentration: Above0 = Field(1.0, description="of dirichlet: the smaller, the more the sites' case mixes differ")
@@ -281,6 +291,10 @@ class RunConfig(BaseModel):
             study=read_study(self.study) if self.study and self.dataset == TABLE else None,
             stamp=stamp("", file=self.data_file) if self.dataset == TABLE else (0, 0),
             image_size=self.image_size,
+            image_fit=self.image_fit,
+            image_colour=self.image_colour,
+            views=parse_words(self.views),
+            bad_images=self.bad_images,
             partition=self.partition,
             concentration=self.concentration,
             positive_classes=parse_classes(self.positive_classes),

@@ -19,10 +19,11 @@ from datasets.config import SITE, TABLE, DataConfig
 from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.identity import held_out_by
-from datasets.image_cache import ImageCache
+from datasets.image_file import ImageForm
 from datasets.partition import Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
+from datasets.site.images import ImageRules
 from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
@@ -52,8 +53,8 @@ class SiteData:
         Column names of a table, in the order of the inputs; empty for images.
     whose, what
         Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own.
-    doubts
-        What may be a mistake in a hospital's own table.
+    doubts, notes
+        What may be a mistake in a hospital's own table, and which of its rows were left out.
     """
 
     name: str
@@ -65,6 +66,7 @@ class SiteData:
     whose: Digests | None = None
     what: Digests | None = None
     doubts: tuple[DataError, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
@@ -118,6 +120,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.whose,
         pool.source.what,
         pool.source.doubts,
+        pool.source.notes,
     )
 
 
@@ -186,9 +189,9 @@ def _rng(config: DataConfig, purpose: str, *site: int) -> np.random.Generator:
 
 
 @lru_cache(maxsize=4)
-def _source(dataset: str, places: Places, image_size: int) -> Source:
+def _source(dataset: str, places: Places, form: ImageForm) -> Source:
     row = SOURCES[dataset]
-    return row.read(places, image_size) if row.sized else row.read(places)
+    return row.read(places, form) if row.sized else row.read(places)
 
 
 @lru_cache(maxsize=4)
@@ -196,13 +199,12 @@ def _site_source(
     folder: str,
     label: str,
     binary: bool,
-    size: int,
-    cache: ImageCache | None,
+    images: ImageRules,
     patient: str,
     study: Study | None,
     stamp: tuple[int, int],
 ) -> Source:
-    return read_site(folder, label, binary, size, cache, patient, study)
+    return read_site(folder, label, binary, images, patient, study)
 
 
 @lru_cache(maxsize=4)
@@ -219,8 +221,7 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.data_dir,
             config.label,
             config.binary,
-            config.image_size,
-            config.image_cache,
+            config.images,
             config.patient,
             config.study,
             config.stamp,
@@ -230,7 +231,7 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.data_file, config.label, config.binary, config.group_column, config.study, config.stamp
         )
     else:
-        source = _source(config.dataset, places, config.image_size)
+        source = _source(config.dataset, places, config.images.form)
     labels = _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero(labels >= 0)
     if config.dataset == SITE:

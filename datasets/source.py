@@ -40,7 +40,9 @@ class Source:
     whose, what
         Shape (N,), of a hospital's own rows: hashes of whose each is and of all that it says, see `datasets.identity`.
     doubts
-        What may be a mistake in a hospital's own table.
+        What may be a mistake in a hospital's own table, and images of it that are left out because they are bad.
+    notes
+        Which rows were left out because the run wants it so, for the hospital's own log.
     """
 
     inputs: Tensor
@@ -53,6 +55,7 @@ class Source:
     whose: Digests | None = None
     what: Digests | None = None
     doubts: tuple[DataError, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
-from datasets.image_cache import ImageCache
 from datasets.site.doubts import Doubts
-from datasets.site.images import read_listed
+from datasets.site.images import PLAIN, ImageRules, read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
@@ -35,8 +34,7 @@ def read_site(
     folder: str,
     label: str,
     binary: bool,
-    image_size: int = 0,
-    cache: ImageCache | None = None,
+    images: ImageRules = PLAIN,
     patient: str = "",
     study: Study | None = None,
 ) -> Source:
@@ -47,16 +45,14 @@ def read_site(
     folder
         It holds exactly one of ``data.csv`` and ``data.parquet``, a table whose columns are all numbers
         (empty, NaN, NA or ? where missing) but for the label; or ``labels.csv`` with the columns ``path``
-        and the label, and the images at these paths, with 8 bits a channel. Features are put in the order of their
+        and the label, and the images at these paths. Features are put in the order of their
         names, so that sites whose columns are ordered differently agree.
     label
         Name of the label column.
     binary
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
-    image_size
-        The side that images are scaled to, see `datasets.images.read_images`. 0: they must have one size.
-    cache
-        Where decoded images are kept.
+    images
+        How images are read, and which of them.
     patient
         Name of the column that says whose a row is. Empty: that of the study, or none.
     study
@@ -66,7 +62,7 @@ def read_site(
     Returns
     -------
     source
-        Without test rows and groups. Images are grey (one channel) when all of them are, else RGB. With
+        Without test rows and groups. With
         `binary` false the class count is one above the largest class found. Without a patient column a row of a table
         is told from others by its values, an image by its path.
 
@@ -82,7 +78,7 @@ def read_site(
         file = _the_file(folder)
         frame = read_table(file)
     return read_rows(frame, file, label, binary, patient, listed=file.name == "labels.csv" and not study,
-                     image_size=image_size, cache=cache)  # fmt: skip
+                     images=images)  # fmt: skip
 
 
 def read_rows(
@@ -93,27 +89,33 @@ def read_rows(
     patient: str = "",
     *,
     listed: bool = False,
-    image_size: int = 0,
-    cache: ImageCache | None = None,
+    images: ImageRules = PLAIN,
 ) -> Source:
     """Read the rows of a file that lies in a frame: as features, or where they are ``listed`` as images."""
     problems: list[DataError] = []
     classes, class_count = read_labels(frame, file, label, binary, problems)
     patients = read_patients(frame, file, patient, label, problems) if patient else []
     doubts = Doubts(file, classes)
+    kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
+        found = read_listed(frame, file, images, problems)
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
+        kept, left_out, notes = found.kept, found.doubts, found.notes
     else:
+        if images.views:
+            text = f"holds a table, and views = {', '.join(images.views)!r} chooses among images; leave views empty"
+            problems.append(DataError(f"{file} {text}", f"{file.name} {text}"))
         features = tuple(sorted(name for name in frame.columns if name not in (label, patient)))
         inputs = read_numbers(frame, file, features, doubts, problems)
     if problems:
         raise DataError.join(problems)
+    classes, patients = classes[kept], [whose for whose, keep in zip(patients, kept, strict=False) if keep]
     if features:
         whose = said = of_values(np.asarray(inputs, np.float32), classes, sorted([*features, label]).index(label))
         doubts.rows(said)
     else:
-        whose = [path.encode() for path in as_text(frame["path"])]
+        whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = [b"%b\0%d" % row for row in zip(whose, classes, strict=True)]
     whose = [text.encode() for text in patients] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
@@ -124,7 +126,8 @@ def read_rows(
         features=features,
         whose=digests(whose),
         what=digests(what),
-        doubts=tuple(doubts.errors()),
+        doubts=(*doubts.errors(), *left_out),
+        notes=tuple(notes),
     )
 
 
