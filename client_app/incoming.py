@@ -69,11 +69,12 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     place: Schema = {
         "round": Number(run.rounds if last else 1, run.rounds, whole=True),
         "site": Number(0, run.sites - 1, whole=True),
+        "sites": Number(1, run.sites, whole=True),
     }
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
     strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
-    taking_place = phases_of(strategy, number, run.rounds, run.sites)
+    taking_place = phases_of(strategy, number, run.rounds, int(str(record.get("sites", run.sites))))
     schema = {
         **RUN,
         **place,
@@ -84,6 +85,8 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         **({"cuts": Several(SCORE, most=BINS)} if last and site.gives_evidence else {}),
     }
     wrong = mistakes({key: value for key, value in record.items() if key not in COHORT}, schema, optional=("cuts",))
+    if not wrong and not record["site"] < record["sites"]:  # type: ignore[operator]
+        wrong.append(f"site = {record['site']}: must be below sites = {record['sites']}")
     if not wrong and "cuts" in record and not ascending(record["cuts"]):  # type: ignore[arg-type]
         wrong.append("cuts do not ascend")
     return wrong
@@ -119,6 +122,6 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     if bad := [*beyond(arrays), *beyond(unpack(other))]:
         return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
     strategy = site.run.strategy
-    turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
+    turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
     text = strategy.unfit(arrays, turn, rehearsal.d)
     return [text] if text else []
