@@ -54,10 +54,12 @@ def stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def fault(file: Path) -> Kind:
-    with pytest.raises(BadImageError) as caught:
+    try:
         header(file)
         pixels(file, AS_IS, grey=True)
-    return caught.value.kind
+    except BadImageError as error:
+        return error.kind
+    raise AssertionError("it was read")
 
 
 @pytest.mark.parametrize(("bits", "low", "high"), [(8, 3, 200), (10, 0, 1023), (12, -2048, 2047),
@@ -166,8 +168,8 @@ def test_one_image_in_all_syntaxes_has_the_same_pixels(name: str) -> None:
     assert np.array_equal(grey(SHIPPED / f"{name}.dcm"), grey(SHIPPED / "MR_small.dcm"))
 
 
-BARS = ["SC_rgb_dcmtk_+eb+cr", "SC_rgb_dcmtk_+eb+cy+n2", "SC_rgb_dcmtk_+eb+cy+s2", "SC_rgb_gdcm_KY", "SC_rgb_jpeg_dcmtk",
-        "SC_rgb_jpeg_gdcm", "SC_rgb_rle_16bit", "SC_rgb_rle_32bit", "SC_ybr_full_422_uncompressed",
+BARS = ["SC_rgb_dcmtk_+eb+cr", "SC_rgb_dcmtk_+eb+cy+n2", "SC_rgb_dcmtk_+eb+cy+s2", "SC_rgb_gdcm_KY",
+        "SC_rgb_jpeg_dcmtk", "SC_rgb_jpeg_gdcm", "SC_rgb_rle_16bit", "SC_rgb_rle_32bit", "SC_ybr_full_422_uncompressed",
         "SC_rgb_jls_lossy_line"]  # fmt: skip
 
 
