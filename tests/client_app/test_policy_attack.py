@@ -192,9 +192,8 @@ def test_images_are_told_apart_by_path_or_patient(tmp_path: Path, patient: str) 
     listed.write_text("\n".join(lines))
     before = read_site(str(listed.parent), "label", True, patient=patient)
     listed.write_text("\n".join([lines[0], *lines[:0:-1]]))
-    after = read_site(
-        str(listed.parent), "label", True, ImageRules(ImageForm(8)), patient
-    )  # in another order and another size
+    scaled = ImageRules(ImageForm(8))
+    after = read_site(str(listed.parent), "label", True, scaled, patient)  # in another order and another size
     assert before.whose is not None
     assert after.whose is not None
     assert before.what is not None

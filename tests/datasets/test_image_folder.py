@@ -211,7 +211,7 @@ def test_all_that_is_wrong_with_images_is_told_at_once(root: Path, cache: Path) 
     ):
         assert part in str(error)
     assert str(root / "train") not in str(error), "images are named by their paths in the folder"
-    assert "image-folder: 7 images cannot be read" in error.public
+    assert "image-folder: 7 images are no images" in error.public
     assert not cache.exists()
 
 
@@ -284,7 +284,7 @@ def test_a_folder_that_cannot_be_used_says_why(root: Path, make: Callable[[Path]
 
 
 def test_a_size_is_for_images_of_any_size() -> None:
-    with pytest.raises(DataError, match="image_size is for the images of image-folder and site, not mnist"):
+    with pytest.raises(DataError, match="image_size is for the images of image-folder, site-folders, site, not mnist"):
         DataConfig(dataset="mnist", image_size=32)
     with pytest.raises(DataError, match="image_size is -1"):
         DataConfig(dataset="image-folder", image_size=-1)
