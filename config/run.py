@@ -152,8 +152,9 @@ class RunConfig(BaseModel):
 
     # Who takes part, and what happens when somebody does not.
     sites: Sites = Field(8, description="K: how many sites the run is for")
-    min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
-                                 "waits for all but those that are away (cdma: for no more)")  # fmt: skip
+    min_replies: Natural = Field(0, description="usable answers that a round, and the beginning, needs; 0: every site "
+                                 "has to answer. It waits for all but those that are away (cdma: for no "
+                                 "more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
     round_timeout: Seconds = Field(
         3600.0, description="seconds that a round waits for a site that stays silent or away"
