@@ -83,7 +83,7 @@ def test_monochrome1_is_its_twin_turned_about(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("function", ["", "LINEAR", "LINEAR_EXACT", "SIGMOID"])
 @pytest.mark.parametrize("rescaled", [False, True])
-@pytest.mark.parametrize(("centre", "width"), [(100, 600), (-300.5, 1500), (50, 1), (9000, 10)])
+@pytest.mark.parametrize(("centre", "width"), [(100, 600), (-300.5, 1500), (50, 1), (51, 4), (9000, 10)])
 def test_windows_are_those_of_the_standard(
     tmp_path: Path, function: str, rescaled: bool, centre: float, width: float
 ) -> None:

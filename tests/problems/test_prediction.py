@@ -200,11 +200,22 @@ def test_images_of_any_size_and_colour_come_to_the_form_of_training(tmp_path: Pa
     model = TrainedModel.read(run_at(config, nodes).folder)
     assert (model.meaning.image_fit, model.meaning.image_colour) == ("pad", colour)
     predict(model, folder, tmp_path / "out.csv")
-    samples = model.cohort.standardised(load_site(config.data(str(folder)), 0, 1).train)
-    expected = dict(zip(samples.rows.tolist(), model.problem.logits(model.x, samples).tolist(), strict=True))
-    lines = read(tmp_path / "out.csv")
-    for row, score in expected.items():
-        assert float(lines[row]["score"]) == pytest.approx(score, abs=1e-5)
+    lines, data = read(tmp_path / "out.csv"), load_site(config.data(str(folder)), 0, 1)
+    for part in (data.train, data.held_out):
+        samples = model.cohort.standardised(part)
+        for row, score in zip(samples.rows.tolist(), model.problem.logits(model.x, samples).tolist(), strict=True):
+            assert float(lines[row]["score"]) == pytest.approx(score, abs=1e-5)
+
+
+def test_grey_images_are_shown_to_a_model_of_colours(tmp_path: Path) -> None:
+    nodes = [images(tmp_path, site, 100) for site in range(3)]
+    for node in nodes:
+        Image.new("RGB", (16, 16), (200, 9, 9)).save(Path(str(node["data-dir"])) / "0.png")
+    config = site_job(tmp_path, problem="bce", algorithm="fedavg", model="lenet5", rounds=1)
+    model = TrainedModel.read(run_at(config, nodes).folder)
+    assert model.cohort.shape == (3, 16, 16)
+    predict(model, Path(str(images(tmp_path, 7, 90)["data-dir"])), tmp_path / "out.csv")
+    assert len(read(tmp_path / "out.csv")) == 10
 
 
 def test_a_model_says_the_least_format_that_is_read_as_it_is_meant() -> None:

@@ -14,7 +14,7 @@ from tests.server_app.sites import hospitals, images, run_at, site_job
 
 ALGORITHMS: dict[str, dict[str, Value]] = {
     "codasca": {},
-    "fmgda": {"fmgda.schedule": "corollary-1"},  # whose step sizes depend on how many take part
+    "fmgda": {"fmgda.schedule": "cube-root"},  # whose step sizes depend on how many take part
     "d-psgd": {},  # so do neighbours
 }
 
