@@ -55,6 +55,8 @@ class SiteData:
     whose, what
         Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own, or
         where a column says whose a row is.
+    by_patient
+        Whether a column says whose a row is.
     doubts
         What may be a mistake in a hospital's own table.
     """
@@ -67,6 +69,7 @@ class SiteData:
     features: tuple[str, ...] = ()
     whose: Digests | None = None
     what: Digests | None = None
+    by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
 
 
@@ -122,6 +125,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.features,
         pool.source.whose,
         pool.source.what,
+        pool.source.by_patient,
         pool.source.doubts,
     )
 
