@@ -213,6 +213,9 @@ def test_each_fault_is_of_its_own_kind(tmp_path: Path) -> None:
     assert fault(without_pixels(tmp_path, "Rows")) == PIXELLESS
     assert fault(SHIPPED / "reportsi.dcm") == PIXELLESS
     assert fault(SHIPPED / "rtdose.dcm") == FRAMES
+    pages = [Image.new("L", (4, 4)), Image.new("L", (4, 4), 9)]
+    pages[0].save(tmp_path / "x.tiff", save_all=True, append_images=pages[1:])
+    assert fault(tmp_path / "x.tiff") == FRAMES
     assert fault(SHIPPED / "MR_truncated.dcm") == UNREADABLE
     assert fault(SHIPPED / "rtstruct.dcm") == NO_IMAGE
     film = dataset(ramp(), 8)

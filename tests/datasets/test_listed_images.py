@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from datasets.site.images import ImageRules
 from datasets.site.survey import Survey
 from datasets.source import Source
 from tests.datasets.dicoms import dataset, ramp, write
+from tests.datasets.helpers import sites_of
 
 ROWS = 20
 HTML = b"<!DOCTYPE html><title>404</title>"
@@ -25,7 +27,7 @@ HTML = b"<!DOCTYPE html><title>404</title>"
 def folder(tmp_path: Path, views: str = "", rows: int = ROWS) -> Path:
     """Write grey images whose shade is their row, with two to a patient, in views that take turns."""
     place = tmp_path / "data"
-    place.mkdir(exist_ok=True)
+    place.mkdir(parents=True)
     lines = ["path,label,pid" + ",view" * bool(views)]
     for row in range(rows):
         Image.new("L", (6, 4), row).save(place / f"p{row}.png")
@@ -198,6 +200,22 @@ def test_views_need_their_column_and_images(tmp_path: Path) -> None:
     table.mkdir()
     (table / "data.csv").write_text("a,label\n1,0\n2,1\n")
     assert "views = 'AP' chooses among images" in str(refusal(table, views=("AP",)))
+
+
+def test_simulated_hospitals_lose_no_image_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("north", "south"):
+        folder(tmp_path / "site-folders" / name, "AP,PA")
+    for name in ("north", "south"):
+        (tmp_path / "site-folders" / name / "data").rename(tmp_path / "site-folders" / f"{name}-1")
+        (tmp_path / "site-folders" / name).rmdir()
+    spoil(tmp_path / "site-folders" / "south-1", [2])
+    config = DataConfig(
+        dataset="site-folders", data_root=str(tmp_path), partition="sites", views=("AP",), bad_images=0.1
+    )
+    sizes = [len(site.train) + len(site.held_out) for site in sites_of(replace(config, test_share=0.0), 2)]
+    assert sizes == [10, 9]
+    assert "row 3 ('p2.png')" in caplog.text
+    assert caplog.text.count("10 of 20 rows are left out by views = 'AP'") == 2
 
 
 # ---------------------------------------------------------------------- links
