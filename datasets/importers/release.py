@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import io
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -196,42 +196,45 @@ def _content(path: Path) -> bytes:
 
 
 def _frame(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read columns of a table as stripped text, empty where missing.
+    """Read columns of a table as stripped text; pandas would fill up a line that is cut in silence.
 
     Raises
     ------
     DataError
         When it is no table, or lacks columns.
     """
+    rows: list[list[str]] = []
+    ragged: list[str] = []
     try:
         data = _content(path)
         if kind := looks_like(data):
             raise ValueError(f"it is {kind}")
-        first = pd.read_csv(io.BytesIO(data), header=None, nrows=1, dtype=str, encoding="utf-8-sig")
-        header = [name.strip() for name in first.iloc[0].fillna("")]
-        if problems := _absent(path, header, columns):
-            raise DataError.join(problems)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # pandas cuts a line that is too long with a mere warning
-            frame = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False, encoding="utf-8-sig",
-                                header=0, names=range(len(header)), index_col=False,
-                                usecols=[header.index(name) for name in columns])  # fmt: skip
+        with io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="") as stream:
+            lines = (line for line in csv.reader(stream, strict=True) if line)
+            header = [name.strip() for name in next(lines, [])]
+            if problems := _absent(path, header, columns):
+                raise DataError.join(problems)
+            places = [header.index(name) for name in columns]
+            for row, line in enumerate(lines, start=1):
+                if len(line) == len(header):
+                    rows.append([line[place].strip() for place in places])
+                else:
+                    ragged.append(f"row {row} has {len(line)}")
     except DataError:
         raise
-    except Exception as error:  # of pandas and the codecs in a damaged file
+    except Exception as error:  # of the codecs in a damaged file
         raise DataError(f"{path} cannot be read: {reason(error)}; {_AGAIN}") from error
-    frame = frame.rename(columns=dict(enumerate(header)))
-    frame.index = pd.RangeIndex(1, len(frame) + 1)
-    if len(short := frame.index[frame.isna().any(axis=1)]):
-        rows = examples([f"row {row}" for row in short])
-        raise DataError(f"{path}: {rows}: fewer values than the header has; {_AGAIN}")
-    if frame.empty:
+    if ragged:
+        raise DataError(f"{path}: the header has {len(header)} columns, but {examples(ragged)}; {_AGAIN}")
+    if not rows:
         raise DataError(f"{path} has a header and no rows; {_AGAIN}")
-    return pd.DataFrame({name: frame[name].str.strip() for name in columns})
+    return pd.DataFrame(rows, pd.RangeIndex(1, len(rows) + 1), list(columns), dtype=str)
 
 
 def _absent(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[DataError]:
     """Return a problem for each column that a table lacks, or has twice."""
+    if not header:
+        return [DataError(f"{path} is empty; {_AGAIN}")]
     problems = [DataError(f"{path}: no column {name!r}.{hint(name, header)} It has: {shorter(', '.join(header))}")
                 for name in columns if name not in header]  # fmt: skip
     return [*problems, *wrong_names(path, [name for name in header if name in columns])]

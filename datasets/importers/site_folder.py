@@ -53,7 +53,9 @@ def import_source(
     """
     importer = IMPORTERS[name]
     problems: list[DataError] = []
-    folder, root = _folder("SOURCE", source, problems), _folder("--images", images or source, problems)
+    folder = root = _folder("FOLDER", source, problems)
+    if images:
+        root = _folder("--images", images, problems)
     place = _free(target, problems)
     if problems:
         raise DataError.join(problems)
