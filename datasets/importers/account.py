@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets.importers.listing import LABELS, VALUES, VIEWS, Listing
+from datasets.importers.listing import IMAGES, LABELS, VALUES, VIEWS, Listing
+from keys.overrides import toml_value
 
 _SHOWN = 3  # images named for a reason
 
@@ -30,7 +31,7 @@ def account(listing: Listing, read: list[str]) -> Iterator[str]:
         yield f"note      {note}"
     heads = [f"{meaning} ({value or 'empty'})" for value, meaning in VALUES.items()]
     yield f"{'label':<18}" + "".join(f"{head:>22}" for head in heads)
-    for label in LABELS:
+    for label in frame.columns[3:]:
         counts = frame[label].value_counts()
         numbers = "".join(f"{counts.get(value, 0):>22,}" for value in VALUES)
         yield f"{label:<18}" + ("    the source lacks it: empty in all rows" if label in listing.lacking else numbers)
@@ -38,17 +39,20 @@ def account(listing: Listing, read: list[str]) -> Iterator[str]:
 
 def next_steps(folder: Path, linked: Path | None) -> Iterator[str]:
     """Yield what a hospital's engineer or a researcher types next; ``linked`` is where the link to the images leads."""
-    labels = ",".join(LABELS)
+    label = toml_value(",".join(LABELS))
+    keys = f'label={label} label-preset="chexpert" image-size=320 model="densenet121" sites=5'
     yield ""
-    yield f"{folder} is a site's folder. Put this into site.toml (docs/run-at-a-hospital.md, Your keys):"
-    yield f'  data-dir = "{folder}"'
-    yield f'  label = "{labels}"'
+    yield f"{folder} is a site's folder (docs/chest-x-rays.md). A hospital puts this into site.toml:"
+    yield f"  data-dir = {toml_value(str(folder))}"
+    yield f"  label = {label}"
     if linked:
-        yield f"  follow-links = true    # images are reached by the link {folder}/images to {linked}"
+        yield f"  follow-links = true    # {folder.name}/{IMAGES} is a link to {linked}"
     yield "  [policy]"
     yield '  patient = "patient"'
-    yield "and connect the site:"
+    yield "and types:"
     yield "  python -m client_app doctor --policy site.toml"
     yield "  python -m client_app join --policy site.toml"
-    yield "A researcher starts a run of such sites with:"
-    yield f'  flwr run . --stream --run-config \'dataset="site" sites=5 label="{labels}" image-size=320\''
+    yield "A researcher runs, with five such hospitals, or with their folders on one machine (made with --copy):"
+    yield f"  flwr run . --stream --run-config 'dataset=\"site\" {keys}'"
+    place = f'dataset="site-folders" partition="sites" data-root={toml_value(str(folder.parent))}'
+    yield f"  python -m server_app --run-config '{place} {keys}'"

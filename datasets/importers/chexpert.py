@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from datasets.importers.listing import LABELS, Listing
-from datasets.importers.release import CHEXPERT_CODES, Release, Table
+from datasets.importers.listing import Listing
+from datasets.importers.release import CHEXPERT_LABELS, Release, Table
 
 LAYOUT = ("train.csv", "valid.csv", "train/patient00001/study1/view1_frontal.jpg")
 OPTIONS = {"split": ("train", "valid", "all")}
@@ -20,7 +20,7 @@ OPTIONS = {"split": ("train", "valid", "all")}
 def read(release: Release, split: str) -> Listing:
     """Read train.csv, valid.csv or both."""
     parts = ("train", "valid") if split == "all" else (split,)
-    tables = [release.table(f"{part}.csv", "Path", "Frontal/Lateral", "AP/PA", *LABELS) for part in parts]
+    tables = [release.table(f"{part}.csv", "Path", "Frontal/Lateral", "AP/PA", *CHEXPERT_LABELS) for part in parts]
     release.check()
     return Listing(pd.concat([_images(table) for table in tables], ignore_index=True))
 
@@ -32,7 +32,7 @@ def _images(table: Table) -> pd.DataFrame:
     frontal = table.coded("Frontal/Lateral", {"Frontal": "frontal", "Lateral": "lateral"})
     # LL and RL are lateral views by the DICOM header, though the other column says frontal: 17 images.
     direction = table.coded("AP/PA", {"AP": "AP", "PA": "PA", "LL": "other", "RL": "other", "": ""})
-    return table.labels(CHEXPERT_CODES).assign(
+    return table.chexpert_labels().assign(
         path=path,
         patient=path.str.split("/").str[1],
         view=direction.where(frontal == "frontal", "lateral"),

@@ -9,8 +9,14 @@ import pandas as pd
 LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion")
 """The findings of CODASCA's section 6.2 (arXiv:2102.04635), as CheXpert calls them."""
 
+NO_FINDING = "No Finding"
+"""A column for sources whose labels are blank where nothing is said, of which this one says that all is well."""
+
 VALUES = {"1": "present", "0": "absent", "-1": "uncertain", "": "not mentioned"}
 """Of a label."""
+
+IMAGES = "images"
+"""In a site's folder: where paths begin."""
 
 VIEWS = ("AP", "PA", "lateral", "other", "")
 """Empty: unknown."""
@@ -24,7 +30,7 @@ class Listing:
     frame
         A row for each image, with an index in which none comes twice, as text: ``path``, as the source names it;
         ``patient``, whose it is; ``view``, one of `VIEWS`; and the labels, in `VALUES`. A column of `LABELS` that is
-        not there is one that the source lacks: it will be empty in all rows.
+        not there is one that the source lacks: it will be empty in all rows. `NO_FINDING` may be there, too.
     notes
         Sentences that whoever imports should read.
 
@@ -43,7 +49,8 @@ class Listing:
     def __init__(self, frame: pd.DataFrame, notes: Sequence[str] = ()) -> None:
         self.rows = len(frame)
         self.lacking = [name for name in LABELS if name not in frame]
-        self.frame = frame.assign(**dict.fromkeys(self.lacking, ""))[["path", "patient", "view", *LABELS]]
+        columns = ["path", "patient", "view", *LABELS, *([NO_FINDING] if NO_FINDING in frame else [])]
+        self.frame = frame.assign(**dict.fromkeys(self.lacking, ""))[columns]
         self.notes = list(notes)
         self.left_out: dict[str, list[str]] = {}
         self.leave_out(self.frame["path"].duplicated(), "listed twice, of which the first row counts")

@@ -9,8 +9,8 @@ files/p10/p10000032/s50414267/DICOM_ID.jpg, or .dcm.
 
 from __future__ import annotations
 
-from datasets.importers.listing import LABELS, Listing
-from datasets.importers.release import CHEXPERT_CODES, Release
+from datasets.importers.listing import Listing
+from datasets.importers.release import CHEXPERT_LABELS, Release
 
 LAYOUT = ("mimic-cxr-2.0.0-metadata.csv", "mimic-cxr-2.0.0-chexpert.csv", "mimic-cxr-2.0.0-split.csv",
           "files/p10/p10000032/s50414267/02aa804e-bde0afdd-112c0b34-7bc16630-4e384014.jpg")  # fmt: skip
@@ -24,12 +24,12 @@ VIEWS = {"AP": "AP", "PA": "PA", "LATERAL": "lateral", "LL": "lateral", "RL": "l
 def read(release: Release, split: str) -> Listing:
     """Join the three tables: an image has the labels of its study."""
     images = release.table("mimic-cxr-2.0.0-metadata.csv", "dicom_id", "subject_id", "study_id", "ViewPosition")
-    studies = release.table("mimic-cxr-2.0.0-chexpert.csv", "study_id", *LABELS)
+    studies = release.table("mimic-cxr-2.0.0-chexpert.csv", "study_id", *CHEXPERT_LABELS)
     splits = None if split == "all" else release.table("mimic-cxr-2.0.0-split.csv", "dicom_id", "split")
     release.check()
     subject = images.matching("subject_id", r"(\d+)", "digits")
     study = images.matching("study_id", r"(\d+)", "digits")
-    labels = studies.labels(CHEXPERT_CODES).set_index(studies.unique("study_id"))
+    labels = studies.chexpert_labels().set_index(studies.unique("study_id"))
     release.check()
     listing = Listing(
         labels.reindex(study)

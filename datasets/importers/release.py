@@ -14,14 +14,16 @@ from pathlib import Path
 import pandas as pd
 
 from datasets.errors import DataError, examples
-from datasets.importers.listing import LABELS
+from datasets.importers.listing import LABELS, NO_FINDING
 from datasets.site.table import canonical, looks_like, wrong_names
 from keys import hint, shorter, shown
 from keys.files import is_file, read_file, reason
 
 GZIP = b"\x1f\x8b"
 _AGAIN = "take the owner's file, and download it again if it is damaged"
-CHEXPERT_CODES = {"1": "1", "0": "0", "-1": "-1", "": ""}  # of the CheXpert labeler: in any spelling of the number
+# The labels of the CheXpert labeler, and its values, in any spelling of the number.
+CHEXPERT_LABELS = (*LABELS, NO_FINDING)
+CHEXPERT_CODES = {"1": "1", "0": "0", "-1": "-1", "": ""}
 
 
 class Table:
@@ -66,10 +68,13 @@ class Table:
         self._refuse(values[values.duplicated()], "a value that no earlier row has")
         return values
 
-    def labels(self, codes: Mapping[str, str], columns: Mapping[str, str] | None = None) -> pd.DataFrame:
-        """Return a column for each label, which has its name, or that of ``columns``; values are read by code."""
-        columns = columns or {name: name for name in LABELS}
+    def labels(self, codes: Mapping[str, str], columns: Mapping[str, str]) -> pd.DataFrame:
+        """Return a column for each label, read by code from the column that is named for it."""
         return pd.DataFrame({name: self.coded(column, codes) for name, column in columns.items()})
+
+    def chexpert_labels(self) -> pd.DataFrame:
+        """Return the labels as the CheXpert labeler writes them."""
+        return self.labels(CHEXPERT_CODES, {name: name for name in CHEXPERT_LABELS})
 
     def _refuse(self, values: pd.Series, allowed: str) -> None:
         if len(values):

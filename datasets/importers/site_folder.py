@@ -10,12 +10,10 @@ from pathlib import Path
 from datasets.errors import DataError
 from datasets.importers import IMPORTERS, Importer
 from datasets.importers.account import account, next_steps, reasons
-from datasets.importers.listing import Listing
+from datasets.importers.listing import IMAGES, Listing
 from datasets.importers.release import Images, Release
 from keys import shorter
 from keys.files import as_path, reason
-
-IMAGES = "images"
 
 
 def import_source(

@@ -178,7 +178,7 @@ def imported(name: str, folder: Path, *options: str) -> pd.DataFrame:
     target = folder.parent / f"site-{len(list(folder.parent.iterdir()))}"
     assert main(["import", name, str(folder), str(target), *options]) == 0
     frame = pd.read_csv(target / "labels.csv", dtype=str, keep_default_na=False)
-    assert list(frame.columns) == ["path", "patient", "view", "Cardiomegaly", "Edema", "Consolidation", "Atelectasis",
-                                   "Pleural Effusion"]  # fmt: skip
+    columns = ["path", "patient", "view", "Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion"]
+    assert list(frame.columns) == columns + ["No Finding"] * (name in ("chexpert", "mimic"))
     assert all((target / path).is_file() for path in frame["path"])
     return frame.set_index("path")

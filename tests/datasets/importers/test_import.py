@@ -5,14 +5,18 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from config import RunConfig, read_overrides
+from datasets import load_site
 from datasets.__main__ import main
 from datasets.importers import IMPORTERS, LABELS, Listing, Release, padchest
 from datasets.importers.release import Images
@@ -61,10 +65,31 @@ def test_images_are_reached_by_one_link(tmp_path: Path, capsys: Said) -> None:
     links = [path for path in (tmp_path / "site-1").rglob("*") if path.is_symlink()]
     assert links == [tmp_path / "site-1" / "images"]
     assert links[0].resolve() == folder
-    said = capsys.readouterr().out
-    assert f'data-dir = "{tmp_path}/site-1"' in said
-    assert "follow-links = true" in said
-    assert f'label = "{",".join(LABELS)}"' in said
+    said = capsys.readouterr().out.replace("\n  ", "\n")
+    [site] = re.findall(r"^data-dir.*?^\[policy\]\n.*?$", said, re.MULTILINE | re.DOTALL)
+    assert tomllib.loads(site) == {"data-dir": f"{tmp_path}/site-1", "label": ",".join(LABELS), "follow-links": True,
+                                   "policy": {"patient": "patient"}}  # fmt: skip
+
+
+def test_the_run_configs_that_it_ends_with_can_be_used(tmp_path: Path, capsys: Said) -> None:
+    imported("nih", published.nih(tmp_path / "nih"))
+    runs = re.findall(r"--run-config '(.*)'", capsys.readouterr().out)
+    assert [RunConfig.parse(read_overrides([text])).dataset for text in runs] == ["site", "site-folders"]
+
+
+def test_a_run_reads_what_was_imported(tmp_path: Path) -> None:
+    imported("chexpert", published.chexpert(tmp_path / "from"), "--copy")
+    label = ",".join(LABELS)
+    run = RunConfig.parse({"dataset": "site", "sites": 1, "label": label, "label-preset": "chexpert"})
+    data = load_site(replace(run.data(str(tmp_path / "site-1")), holdout_share=0.0, patient="patient"), 0, 1)
+    assert data.train.shape == (1, 2, 3)
+    frame = pd.read_csv(tmp_path / "site-1" / "labels.csv", dtype=str, keep_default_na=False)
+    ones = {"Edema": {"1", "-1"}, "Atelectasis": {"1", "-1"}}
+    columns = [frame[name].isin(ones.get(name, {"1"})).astype(int) for name in LABELS]
+    columns[-1] = -1 - columns[-1]  # pleural effusion is blank in all rows, as of a site that lacks it
+    expected = set(zip(*columns, strict=True))
+    assert {tuple(row) for row in data.train.labels.tolist()} <= expected
+    assert len(data.train) >= 2
 
 
 def test_copies_are_those_of_what_is_kept(tmp_path: Path, capsys: Said) -> None:

@@ -31,12 +31,13 @@ def test_chexpert_s_example_becomes_what_it_says(tmp_path: Path) -> None:
 
 def test_chexpert_s_values_stay_apart_at_random(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    said = rng.choice(["1.0", "0.0", "-1.0", "", "1", "0", "-1", " 1.0 "], (300, 5))
+    said = rng.choice(["1.0", "0.0", "-1.0", "", "1", "0", "-1", " 1.0 "], (300, 6))
+    labels = (*LABELS, "No Finding")
     rows = [{"Path": f"CheXpert-v1.0/train/patient{i:05}/study1/view1_frontal.jpg", "Frontal/Lateral": "Frontal",
-             "AP/PA": "AP", **dict(zip(LABELS, row, strict=True))} for i, row in enumerate(said)]  # fmt: skip
+             "AP/PA": "AP", **dict(zip(labels, row, strict=True))} for i, row in enumerate(said)]  # fmt: skip
     write(tmp_path / "train.csv", CHEXPERT, rows)
     frame = chexpert.read(Release(tmp_path), "train").frame
-    assert frame[list(LABELS)].to_numpy().tolist() == [[v and str(int(float(v))) for v in row] for row in said]
+    assert frame[list(labels)].to_numpy().tolist() == [[v and str(int(float(v))) for v in row] for row in said]
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 4), ("valid", 1), ("all", 5)])
@@ -56,6 +57,7 @@ def test_mimic_s_images_have_the_labels_of_their_study(tmp_path: Path, ending: s
     assert values(frame, "Edema") == ["", "", "-1", "", ""]
     assert values(frame, "Pleural Effusion") == ["", "", "1", "", ""]
     assert values(frame, "Atelectasis") == ["", "", "", "0", "0"]
+    assert values(frame, "No Finding") == ["1", "1", "", "", ""]
 
 
 @pytest.mark.parametrize(("split", "kept"), [("train", "a1 a2 c1 c2"), ("validate", "b1")])
