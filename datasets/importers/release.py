@@ -111,16 +111,12 @@ class Release:
 
     def table(self, file: str, *columns: str) -> Table:
         """Read columns of a table, packed with gzip or not; an empty one where that cannot be done."""
-        empty = Table(self.folder / file, pd.DataFrame(columns=list(columns), dtype=str), self.problems)
-        if (path := self._there(file)) is None:
-            return empty
-        try:
-            frame = _frame(path, columns)
-        except DataError as error:
-            self.problems.append(error)
-            return empty
-        self.read.append(f"{path.name} ({len(frame):,} rows)")
-        return Table(path, frame, self.problems)
+        path = self._there(file)
+        rows = self._rows(path, columns) if path else []
+        if path and rows:
+            self.read.append(f"{path.name} ({len(rows):,} rows)")
+        frame = pd.DataFrame(rows, pd.RangeIndex(1, len(rows) + 1), list(columns), dtype=str)
+        return Table(path or self.folder / file, frame, self.problems)
 
     def lines(self, file: str) -> frozenset[str]:
         """Read a list of names, one on each line; an empty one where that cannot be done."""
@@ -148,6 +144,38 @@ class Release:
         close = hint(Path(file).name, self._names)
         self.problems.append(DataError(f"{self.folder} has no {file} and no {file}.gz.{where or close}"))
         return None
+
+    def _rows(self, path: Path, columns: Sequence[str]) -> list[list[str]]:
+        """Return columns of a table as stripped text; none where that cannot be done.
+
+        Each line has to be as long as the header: pandas would fill up in silence what a broken download has cut.
+        """
+        rows: list[list[str]] = []
+        ragged: list[str] = []
+        try:
+            data = _content(path)
+            if kind := looks_like(data):
+                raise ValueError(f"it is {kind}")
+            with io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="") as stream:
+                lines = (line for line in csv.reader(stream, strict=True) if line)
+                header = [name.strip() for name in next(lines, [])]
+                if absent := _absent(path, header, columns):
+                    self.problems += absent
+                    return []
+                places = [header.index(name) for name in columns]
+                for row, line in enumerate(lines, start=1):
+                    if len(line) == len(header):
+                        rows.append([line[place].strip() for place in places])
+                    else:
+                        ragged.append(f"row {row} has {len(line)}")
+            if ragged:
+                raise ValueError(f"the header has {len(header)} columns, but {examples(ragged)}")
+            if not rows:
+                raise ValueError("it has a header and no rows")
+        except Exception as error:  # of the codecs in a damaged file, too
+            self.problems.append(DataError(f"{path} cannot be read: {reason(error)}; {_AGAIN}"))
+            return []
+        return rows
 
     def _found(self, file: str) -> Path | None:
         return next((path for end in ("", ".gz") if is_file(path := self.folder / f"{file}{end}")), None)
@@ -198,42 +226,6 @@ class Images:
 def _content(path: Path) -> bytes:
     data = read_file(path)
     return gzip.decompress(data) if data.startswith(GZIP) else data
-
-
-def _frame(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read columns of a table as stripped text; pandas would fill up a line that is cut in silence.
-
-    Raises
-    ------
-    DataError
-        When it is no table, or lacks columns.
-    """
-    rows: list[list[str]] = []
-    ragged: list[str] = []
-    try:
-        data = _content(path)
-        if kind := looks_like(data):
-            raise ValueError(f"it is {kind}")
-        with io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="") as stream:
-            lines = (line for line in csv.reader(stream, strict=True) if line)
-            header = [name.strip() for name in next(lines, [])]
-            if problems := _absent(path, header, columns):
-                raise DataError.join(problems)
-            places = [header.index(name) for name in columns]
-            for row, line in enumerate(lines, start=1):
-                if len(line) == len(header):
-                    rows.append([line[place].strip() for place in places])
-                else:
-                    ragged.append(f"row {row} has {len(line)}")
-    except DataError:
-        raise
-    except Exception as error:  # of the codecs in a damaged file
-        raise DataError(f"{path} cannot be read: {reason(error)}; {_AGAIN}") from error
-    if ragged:
-        raise DataError(f"{path}: the header has {len(header)} columns, but {examples(ragged)}; {_AGAIN}")
-    if not rows:
-        raise DataError(f"{path} has a header and no rows; {_AGAIN}")
-    return pd.DataFrame(rows, pd.RangeIndex(1, len(rows) + 1), list(columns), dtype=str)
 
 
 def _absent(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[DataError]:

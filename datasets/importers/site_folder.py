@@ -61,8 +61,10 @@ def import_source(
     try:
         listing = importer.read(release, **options)
         release.check()
-    except DataError as error:
-        raise DataError.join([error, *_expected(name, release)]) from None
+    except DataError:
+        release.problems += _expected(name, release)
+        release.check()
+        raise
     _find_images(listing, importer, root)
     _write(listing, place, root, copy, say)
     for line in (*account(listing, release.read), *next_steps(place, None if copy else root)):

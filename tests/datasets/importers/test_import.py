@@ -34,7 +34,10 @@ def refused(name: str, folder: Path, said: Said, *options: str) -> list[str]:
     assert sorted(folder.parent.iterdir()) == before
     text = said.readouterr()
     assert text.err.startswith("error: ")
-    return text.err.removeprefix("error: ").splitlines()
+    lines = text.err.removeprefix("error: ").splitlines()
+    assert len([line for line in lines if "problems with the data" in line]) == (len(lines) > 1)
+    assert all(line.startswith("- ") for line in lines[1:])
+    return lines
 
 
 # ---------------------------------------------------------------------- what comes out
@@ -356,3 +359,16 @@ def test_a_release_collects_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 problems") as caught:
         release.check()
     assert "has no b.csv and no b.csv.gz" in str(caught.value)
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def test_the_page_names_every_source_option_and_term() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "chest-x-rays.md").read_text(encoding="utf-8")
+    said = " ".join(page.split())
+    for name, importer in IMPORTERS.items():
+        words = [name, *importer.options, *(choice for choices in importer.options.values() for choice in choices)]
+        assert [word for word in words if f"`{word}`" not in said and f"`--{word}`" not in said] == []
+    terms = {term for own in padchest.TERMS.values() for term in own}
+    assert [term for term in terms if term not in said and term.removesuffix(" atelectasis") not in said] == []
