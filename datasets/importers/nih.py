@@ -33,8 +33,7 @@ def read(release: Release, split: str) -> Listing:
     release.check()
     one = f"(?:{'|'.join(FINDINGS)})"
     found = table.matching("Finding Labels", rf"({one}(?:\|{one})*)", f"{', '.join(FINDINGS)}, with | between them")
-    listed = "|" + found + "|"
-    columns = {name: listed.str.contains(f"|{own}|", regex=False).map({True: "1", False: "0"})
+    columns = {name: found.str.contains(own, regex=False).map({True: "1", False: "0"})  # no name is a part of another
                for name, own in NAMES.items()}  # fmt: skip
     images = {"path": table["Image Index"], "patient": table.matching("Patient ID", r"(\d+)", "digits"),
               "view": table.coded("View Position", {"PA": "PA", "AP": "AP"})}  # fmt: skip

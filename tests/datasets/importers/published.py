@@ -156,8 +156,9 @@ def vindr(folder: Path, ending: str = ".dicom", kaggle: bool = False) -> Path:
     read = [(f"{image:032x}", f"R{reader + 8}", int(reader < image)) for image in range(4) for reader in range(3)]
     blank = dict.fromkeys(VINDR.split(",")[2:], "0")
     rows = [{**blank, "image_id": image, "rad_id": reader, "Cardiomegaly": str(seen)} for image, reader, seen in read]
-    boxes = [{"image_id": image, "rad_id": reader, "class_name": "Cardiomegaly" if seen else "No finding", "x_min": x}
-             for image, reader, seen in read for x in (["691.0", "700.0"] if seen else [""])]  # fmt: skip
+    names = {0: ["No finding"], 1: ["Aortic enlargement", "Cardiomegaly", "Cardiomegaly"]}  # a row for each box
+    boxes = [{"image_id": image, "rad_id": reader, "class_name": name} for image, reader, seen in read
+             for name in names[seen]]  # fmt: skip
     if kaggle:
         write(folder / "train.csv", VINBIGDATA, boxes)
     else:

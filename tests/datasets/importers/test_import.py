@@ -139,6 +139,16 @@ def test_a_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert max(listed.values()) == 1
 
 
+def test_of_two_folders_the_first_counts(tmp_path: Path) -> None:
+    for place in ("images/a.png", "images_001/images/a.png", "images_002/images/a.png", "images_002/images/b.png"):
+        picture(tmp_path / place)
+    found = [
+        Images(tmp_path, folders).find("a.png") for folders in (("images", "images_*/images"), ("images_*/images",))
+    ]
+    assert found == ["images/a.png", "images_001/images/a.png"]
+    assert Images(tmp_path, ("images", "images_*/images")).find("b.png") == "images_002/images/b.png"
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside.png", "train/../../outside.png", "a\0b/c.png", ""])
 def test_no_path_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
     picture(tmp_path / "outside.png")
