@@ -39,7 +39,7 @@ from config.values import (
 )
 from config.words import parse_words
 from datasets import Cohort, DataConfig, stamp
-from datasets.config import OWN, TABLE
+from datasets.config import FOLDERS, OWN, TABLE
 from datasets.labels import Labels, split_names
 from federation import FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml
@@ -308,6 +308,7 @@ class RunConfig(BaseModel):
             image_fit=self.image_fit,
             image_colour=self.image_colour,
             views=parse_words(self.views),
+            follow_links=self.dataset == FOLDERS,  # on a researcher's own machine
             bad_images=self.bad_images,
             partition=self.partition,
             concentration=self.concentration,

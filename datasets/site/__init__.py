@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,9 @@ def read_rows(
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
     kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
+        if labels and labels.views and "view" in frame and not images.views:
+            there = {text.casefold() for text in as_text(frame["view"])}
+            images = replace(images, views=tuple(view for view in labels.views if view.casefold() in there))
         found = read_listed(frame, file, images, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
