@@ -154,6 +154,29 @@ def test_of_a_label_with_few_patients_a_hospital_tells_nothing_but_that(tmp_path
                 assert all(count == 0 or count >= 5 for count in record[f"{kind}.{name}"])
 
 
+def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing of it is kept."""
+    nodes = three(tmp_path)
+    for k, node in enumerate(nodes):
+        rules = {"patient": "who", "compare-patients": "salt" if k < 2 else "", "fewest-of-each-class": 1}
+        policy = site_toml(tmp_path / f"rules-{k}", **rules)
+        file = Path(str(node["data-dir"])) / "data.csv"
+        header, *rows = file.read_text().splitlines()
+        # North has patients 0 to 29, south 25 to 54: five of them are the same.
+        own = [f"{row},MRN-{25 * k + number % 30}" for number, row in enumerate(rows)]
+        file.write_text("\n".join([f"{header},who", *own]))
+        node |= {"policy": policy, "state-dir": str(tmp_path / f"state-{k}")}
+    run = several(tmp_path, rounds=1)
+    folder = run_at(run, nodes, quiet=False).folder
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "sites 'north' and 'south' have 5 patients in common" in shown
+    assert "whether 'west' have patients in common with others is not known" in shown
+    told = json.loads((folder / "about.json").read_text())
+    assert not any(site.get("patients") for site in told["sites"].values())
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
