@@ -72,6 +72,7 @@ SOURCES = Study(
     experiment=REPO / "experiments/codasca/chest-xrays-sources.toml",
     methods=(
         *(_sources(count, label) for count, label in enumerate(_FIRST, start=1)),
+        _sources(5, "K = 5, by size", {"weighting": "examples"}),
         _sources(5, "K = 5, one stage", {"init-from": "", "init-head": "keep"}),
     ),
     report={"central.auroc": "AUROC", **_FINDINGS},
@@ -82,7 +83,8 @@ SOURCES = Study(
     note=(
         f"{_DATA} AUROC is on 1,000 images of CheXpert's validation patients, which no site has. Each seed has a first "
         "stage of its own: chest-xrays-first-stage.toml at CheXpert alone, for two epochs with Adam and a step size of "
-        "0.001; all K go on from it. Each K adds a source to those of the line above."
+        "0.001; all K go on from it. Each K adds a source to those of the line above. "
+        "Sites count alike, and `by size` with their images."
     ),
     versus=_FIRST[0],
     picture="points",
