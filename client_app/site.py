@@ -20,6 +20,7 @@ from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from config.study import read_study
 from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, Meaning, SiteData, forget_data, load_site, stamp
 from datasets.config import SITE, TABLE
+from datasets.stored import in_blocks
 from federation.rehearsal import Rehearsal
 from keys import Value, arguments, from_record, record_in
 from models import resolve_device
@@ -70,7 +71,9 @@ def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Coh
 def data_hash(config: DataConfig) -> str:
     """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
     data = load_site(config, 0, 1)
-    digest = hashlib.sha256(data.train.inputs.contiguous().numpy().data)
+    digest, inputs = hashlib.sha256(), data.train.inputs
+    for block in in_blocks(inputs, torch.arange(len(inputs))):
+        digest.update(block.numpy().data)
     for part in (data.train.labels, data.train.rows, data.held_out.rows):
         digest.update(part.numpy().data)
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from config.errors import explain
 from config.node import SiteConfig
 from config.study import read_study
 from config.tables import MOVED, SHARED, own_options, tables
-from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig, stamp
+from datasets import DATASETS, PARTITIONS, SAMPLERS, Augmentation, Cohort, DataConfig, stamp
 from datasets.config import TABLE
 from federation import FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
@@ -37,6 +37,9 @@ class OneOf:
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Crop = Annotated[float, Field(ge=0, le=0.5)]
+Degrees = Annotated[float, Field(ge=0, le=180)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=-1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]
@@ -127,6 +130,13 @@ class RunConfig(BaseModel):
     positives_per_batch: Positive = Field(
         4, description="for fixed-positives; auprc and partial-auc: b, their outer samples"
     )
+    augment_flip: bool = Field(False, description="of training images every other, by chance, is mirrored left-right")
+    augment_crop: Crop = Field(0.0, description="up to this share of a side, up to 0.5, is cut off anywhere, and the "
+                               "rest enlarged to the image's size")  # fmt: skip
+    augment_rotate: Degrees = Field(0.0, description="degrees, up to 180, that an image is turned by at most; from "
+                                    "outside comes the training mean, or 0 without standardise")  # fmt: skip
+    augment_brightness: Fraction = Field(0.0, description="share, up to 1, by which an image is brighter or darker at "
+                                         "most; values stay within 0 to 255")  # fmt: skip
 
     # Who takes part, and what happens when somebody does not.
     sites: Sites = Field(8, description="K: how many sites the run is for")
@@ -296,6 +306,16 @@ class RunConfig(BaseModel):
             fold=self.fold,
             label=label or self.label,
             seed=self.seed if self.data_seed < 0 else self.data_seed,
+        )
+
+    @cached_property
+    def augmentation(self) -> Augmentation:
+        """What may happen to training images."""
+        return Augmentation(
+            flip=self.augment_flip,
+            crop=self.augment_crop,
+            rotate=self.augment_rotate,
+            brightness=self.augment_brightness,
         )
 
     def setting(self, cohort: Cohort, device: str, site: int = -1) -> Setting:

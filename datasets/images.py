@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from math import prod
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import numpy as np
 from datasets.errors import DataError, examples
 from datasets.image_cache import ImageCache
 from datasets.source import Bytes
+from datasets.stored import let_go
 from keys.files import is_file, reason
 from keys.memory import free_memory
 
+_BLOCK = 1024  # images whose pages are in memory before they are let go to the disk
 _GREY = ("1", "L", "LA")
 _BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
@@ -162,9 +165,13 @@ def _decode(files: Mapping[str, Path], size: int, images: Bytes, faults: Faults)
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
-        for name, error in zip(files, pool.map(decode, range(len(files)), files.values()), strict=True):
-            if error:
-                faults.add(_UNREADABLE, name, _reason(error))
+        rows = iter(enumerate(files.items()))
+        while block := list(islice(rows, _BLOCK)):
+            found = pool.map(decode, [row for row, _ in block], [path for _, (_, path) in block])
+            for (_, (name, _)), error in zip(block, found, strict=True):
+                if error:
+                    faults.add(_UNREADABLE, name, _reason(error))
+            let_go(images)
 
 
 def _reason(error: Exception) -> str:

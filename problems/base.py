@@ -172,7 +172,7 @@ class Problem(ABC):
         """
         if samples is None or sampler is None:
             return None
-        inputs, labels = samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
+        inputs, labels = samples.batch(sampler.draw(size).to(samples.rows.device, non_blocking=True))
         weights = sampler.weights(labels)
         return (inputs, labels) if weights is None else (inputs, labels, weights.to(self.dtype))
 
