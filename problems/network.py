@@ -227,8 +227,14 @@ class NetworkProblem(Problem, Layers):
         self.network.bind(x)
         self.network.train(False)
         blocks = torch.split(torch.arange(len(data), device=self.device), rows_at_once(data.shape))
-        outputs = [self.outputs(data.batch(rows)[0].to(self.dtype).add_(offset)) for rows in blocks]
-        return torch.cat(outputs) if outputs else x[:0]
+        outputs, done = x[:0], 0
+        for rows in blocks:
+            block = self.outputs(data.batch(rows)[0].to(self.dtype).add_(offset))
+            if not done:  # all in one: small tensors between large ones keep the memory of these from being used again
+                outputs = block.new_empty(len(data), *block.shape[1:])
+            outputs[done : done + len(block)] = block
+            done += len(block)
+        return outputs
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
