@@ -199,13 +199,14 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
     more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
     if request.cuts:
-        content = RecordDict({"evidence": ConfigRecord(counted(site, request, model))})
+        content = RecordDict({name: ConfigRecord(one) for name, one in counted(site, request, model).items()})
     else:
         content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
         if site.gives_evidence:
             other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
-            content["evidence"] = ConfigRecord(told(site, request, model, other) if content["metrics"] else {})
-            more = site.exact and bool(content["evidence"])
+            records = told(site, request, model, other, evaluated=bool(content["metrics"]))
+            content.update({name: ConfigRecord(one) for name, one in records.items()})
+            more = site.exact and any(records.values())
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
     mine = dict(model) if strategy.personalised or shared else {}

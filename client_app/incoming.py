@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 
@@ -11,7 +11,7 @@ from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
 from evidence import BINS
-from evidence.told import SCORE, ascending
+from evidence.told import SCORE, wrong_grids
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
@@ -74,19 +74,22 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         return wrong  # what else may be there depends on them
     strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
     taking_place = phases_of(strategy, number, run.rounds, run.sites)
-    schema = {
+    schema: dict[str, Flag | Number | Several | Text] = {
         **RUN,
         **place,
         "phase": Text(options=strategy.phases[-1:] if last else tuple(taking_place)),
         "name": Text(name=True),
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
-        **({"cuts": Several(SCORE, most=BINS)} if last and site.gives_evidence else {}),
     }
-    wrong = mistakes({key: value for key, value in record.items() if key not in COHORT}, schema, optional=("cuts",))
-    if not wrong and "cuts" in record and not ascending(record["cuts"]):  # type: ignore[arg-type]
-        wrong.append("cuts do not ascend")
-    return wrong
+    told: dict[str, Any] = {key: value for key, value in record.items() if key not in COHORT}
+    several = len(run.several)
+    if last and site.gives_evidence and "cuts" in told:
+        schema["cuts"] = Several(SCORE, most=BINS * max(1, several))
+        if several:
+            schema["bins"] = Several(Number(0, BINS, whole=True), (several,))
+    wrong = mistakes(told, schema)
+    return wrong or wrong_grids(told.get("cuts", ()), told.get("bins", ()))
 
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
@@ -94,11 +97,12 @@ def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
     record, data = record_in(message.content, "config", ConfigRecord), site.data()
     multiclass = PROBLEMS[site.run.problem].multiclass
     shape, classes = ((), 2) if data is None else (data.train.shape, data.classes)
-    schema = cohort_schema(shape, multiclass=multiclass)
+    labels = site.run.several
+    schema = cohort_schema(shape, multiclass=multiclass, labels=max(1, len(labels)))
     told = {key: record[key] for key in schema if key in record}
     if wrong := mistakes(told, schema, optional=schema if data is None else ()):
         return wrong
-    return [] if data is None else wrong_cohort(told, shape, classes, multiclass=multiclass)
+    return [] if data is None else wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels)
 
 
 def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:

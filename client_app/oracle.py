@@ -228,9 +228,9 @@ class SiteOracle:
             self.problem.load_buffers(statistics)
 
     def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
-        """Return numerators (j, p) and denominators (j,), summed over a batch of any size; by default over all samples.
+        """Return numerators (j, p) and denominators (j,) or (j, p), summed over a batch; by default over all samples.
 
-        No gradient is evaluated.
+        The batch may have any size. No gradient is evaluated.
         """
         problem = cast("ClosedFormDual", self.problem)
         parts: Iterable[Batch] | None = self._blocks()

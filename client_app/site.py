@@ -14,12 +14,13 @@ from flwr.app import ConfigRecord
 from client_app.memory import Memory, Provenance
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse, dealt
-from client_app.policy.protect import no_evaluation, otherwise, protected
+from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from config.study import read_study
 from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, Meaning, SiteData, forget_data, load_site, stamp
 from datasets.config import SITE, TABLE
+from datasets.labels import UNKNOWN
 from datasets.stored import in_blocks
 from federation.rehearsal import Rehearsal
 from keys import Value, arguments, from_record, record_in
@@ -61,10 +62,20 @@ def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Pr
 
 
 @lru_cache(maxsize=1024)
-def prepared(config: DataConfig, site: int, sites: int, device: str, cohort: Cohort) -> tuple[Samples, Samples]:
-    """Return the training and held-out samples of a site, standardised, on the device; once per process."""
+def prepared(
+    config: DataConfig, site: int, sites: int, device: str, cohort: Cohort, hidden: tuple[int, ...] = ()
+) -> tuple[Samples, Samples]:
+    """Return the training and held-out samples of a site, standardised, on the device; once per process.
+
+    The ``hidden`` of several labels are unknown among the held-out.
+    """
     data = load_site(config, site, sites)
-    return cohort.standardised(data.train).to(device), cohort.standardised(data.held_out).to(device)
+    held_out = data.held_out
+    if hidden:
+        labels = held_out.labels.clone()
+        labels[:, hidden] = UNKNOWN
+        held_out = replace(held_out, labels=labels)
+    return cohort.standardised(data.train).to(device), cohort.standardised(held_out).to(device)
 
 
 @lru_cache(maxsize=32)
@@ -137,6 +148,8 @@ class Request:
         What holds for the data of all sites together.
     cuts : tuple of float
         The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
+    bins : tuple of int
+        Of several labels: how many of these belong to each.
     """
 
     round: int
@@ -148,6 +161,7 @@ class Request:
     evaluate: bool = True
     cohort: Cohort = field(default_factory=Cohort)
     cuts: tuple[float, ...] = ()
+    bins: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, message: Message) -> Request:
@@ -307,7 +321,9 @@ class OpenSite:
         if not PROBLEMS[self.run.problem].needs_data:
             return None, None
         part = max(0, self.node.partition_id)
-        return prepared(self.data_config, part, self.run.sites, self.device, request.cohort)
+        data = self.data() if self.guarded else None
+        hidden = hidden_labels(data, self.policy) if data else ()
+        return prepared(self.data_config, part, self.run.sites, self.device, request.cohort, hidden)
 
     def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from config.classes import parse_classes
 from datasets import SOURCES
-from datasets.config import SITE, SIZED, TABLE
+from datasets.config import OWN, SITE, SIZED, TABLE
+from datasets.labels import wrong_labels
+from datasets.partition import NATURAL
 from federation.stages import MOST_STEPS
 from keys import shown
 from keys.fields import is_number
@@ -26,7 +28,8 @@ STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its wo
 
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
-    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _images, _classes, _table, _split, _rest)
+    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _images, _classes, _labels, _table, _split,
+             _rest)  # fmt: skip
     return [text for look in looks for text in look(run)]
 
 
@@ -142,12 +145,37 @@ def _classes(run: RunConfig) -> Iterator[str]:
         yield f"positive-classes and negative-classes share {', '.join(map(str, sorted(both)))}"
 
 
+def _labels(run: RunConfig) -> Iterator[str]:
+    """Whatever is wrong with labels that may be several, uncertain or blank."""
+    if wrong := [*wrong_labels(run.label, run.uncertain, run.blank, run.label_preset)]:
+        yield from wrong
+        return
+    if not run.labels.clinical or run.dataset not in OWN:
+        for key, value in (("label-preset", run.label_preset), ("uncertain", run.uncertain), ("blank", run.blank)):
+            if value:
+                yield (
+                    f"{key} = {value!r} is about label columns of dataset {' or '.join(map(repr, OWN))}, and this is "
+                    f"{run.dataset!r}: leave it empty"
+                )
+        return
+    if PROBLEMS[run.problem].multiclass:
+        yield f"problem = {run.problem!r} keeps the classes of one label, and label names such as may be unknown"
+    elif run.labels.several and not PROBLEMS[run.problem].several:
+        able = ", ".join(name for name, problem in PROBLEMS.items() if problem.several)
+        yield f"label names {len(run.several)} columns, and problem = {run.problem!r} takes one label: take {able}"
+    if run.study:
+        yield f"study = {shown(run.study)} describes one label of a table: leave it empty, or name one label"
+    for key, value in (("positive-classes", run.positive_classes), ("negative-classes", run.negative_classes)):
+        if value:
+            yield f"{key} = {value!r} is for a label of classes, and these are 1, 0, uncertain or blank: leave it empty"
+
+
 def _table(run: RunConfig) -> Iterator[str]:
     """Whatever is said of a table of one's own, and there is none."""
     if run.dataset == TABLE:
         if not run.data_file:
             yield 'dataset = "table" needs data-file, the CSV or Parquet file to deal to the sites'
-        if run.partition in ("sites", "by-group") and not run.group_column:
+        if run.partition in (*NATURAL, "by-group") and not run.group_column:
             yield (
                 f"partition = {run.partition!r} of a table needs group-column, the column that says what each row "
                 "belongs to: name it, or take iid, dirichlet or by-class"
@@ -178,13 +206,13 @@ def _split(run: RunConfig) -> Iterator[str]:
     if run.image_size and run.dataset not in SIZED:
         yield (
             f"image-size = {run.image_size}: the images of dataset = {run.dataset!r} have one size, so take "
-            f"image-size = 0; it is for {' and '.join(SIZED)}"
+            f"image-size = 0; it is for {', '.join(SIZED)}"
         )
     sites = [name for name, source in SOURCES.items() if source.sites]
-    if run.partition == "sites" and run.dataset not in (*sites, TABLE, SITE):
-        yield f'partition = "sites" needs data with natural sites ({", ".join(sites)}), not {run.dataset!r}'
+    if run.partition in NATURAL and run.dataset not in (*sites, *OWN):
+        yield f"partition = {run.partition!r} needs data with natural sites ({', '.join(sites)}), not {run.dataset!r}"
     groups = {name: source.groups for name, source in SOURCES.items() if source.groups}
-    if run.partition == "by-group" and run.dataset not in (*groups, TABLE, SITE):
+    if run.partition == "by-group" and run.dataset not in (*groups, *OWN):
         listed = ", ".join(f"{name}: {what}" for name, what in groups.items())
         yield f'partition = "by-group" needs data with groups ({listed}), not {run.dataset!r}'
     if run.problem == "maml" and run.dataset == "omniglot" and run.partition != "by-group":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,8 @@ from config.node import SiteConfig
 from config.study import read_study
 from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS, Augmentation, Cohort, DataConfig, stamp
-from datasets.config import TABLE
+from datasets.config import OWN, TABLE
+from datasets.labels import Labels, split_names
 from federation import FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
 from models import MODELS, Architecture
@@ -106,7 +108,8 @@ class RunConfig(BaseModel):
     image_size: Side = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
                                 "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
-                                     "characters, hospitals, users; sites: the data's own")  # fmt: skip
+                                     "characters, hospitals, users; sites: the data's own; split-sites: parts of "
+                                     "these")  # fmt: skip
     concentration: Above0 = Field(1.0, description="of dirichlet: the smaller, the more the sites' case mixes differ")
     positive_classes: Classes = Field("", description='of multi-class data, such as "5-9"; empty: the second half')
     negative_classes: Classes = Field("", description="empty: the first half")
@@ -123,7 +126,16 @@ class RunConfig(BaseModel):
     fold: Natural = Field(0, description="which of the folds each site keeps back, from 0")
     data_seed: Seed = Field(-1, description="of how data are dealt, thinned and held out; -1: seed, which is of all "
                             "other random choices")  # fmt: skip
-    label: str = Field("label", description="label column of data-file, of a site's own table or labels.csv")
+    label: str = Field("label", description="label column of data-file, of a site's own table or labels.csv; several "
+                       "labels, each 1, 0, -1 or blank: their columns, separated by commas")  # fmt: skip
+    label_preset: Literal["", "chexpert", "torchxrayvision"] = Field(
+        "", description="how LibAUC (for CheXpert) or TorchXRayVision read such labels, instead of the next two"
+    )
+    uncertain: str = Field("", description="what -1 in them stands for: ones, zeros, ignore (not known), or label by "
+                           'label, as in "Edema=ones,zeros"; empty: it may not occur')  # fmt: skip
+    blank: Literal["", "zeros", "ignore"] = Field("", description="what a blank in them stands for; empty: it may not "
+                                                  "occur. A column that is blank in all rows is a label that the "
+                                                  "site lacks")  # fmt: skip
     standardise: bool = Field(True, description="by mean and deviation over all sites, which send sums and counts")
     sampler: SamplerName = Field("auto", description="auto: what the problem needs; uniform: each sample once per "
                                  "epoch, and a round starts a new one; fixed-positives: so many in each")  # fmt: skip
@@ -279,9 +291,22 @@ class RunConfig(BaseModel):
         """The algorithm with its hyper-parameters."""
         return ALGORITHMS[self.algorithm](**arguments(self.hyper))
 
+    @cached_property
+    def labels(self) -> Labels:
+        """The labels of the run."""
+        return Labels.of(self.label, self.uncertain, self.blank, self.label_preset)
+
+    @property
+    def several(self) -> tuple[str, ...]:
+        """The names of the labels, where there are several; else none."""
+        return self.labels.names if self.labels.several and self.dataset in OWN else ()
+
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:
-        """Describe the data; a site may say where its own lies and what its label column is called."""
+        """Describe the data; a site may say where its own lies and what its label columns are called."""
         multiclass = PROBLEMS[self.problem].multiclass
+        rules = self.labels if self.labels.clinical and self.dataset in OWN else None
+        if rules and label and len(names := split_names(label)) == len(rules.names):
+            rules = replace(rules, names=names)
         return DataConfig(
             dataset=self.dataset,
             data_root=data_root or self.data_root,
@@ -298,13 +323,14 @@ class RunConfig(BaseModel):
             thin_class=self.thin_class,
             binary=not multiclass,
             # Thinning makes one of two classes of public data rare. A hospital's own patients are never left out.
-            thin_share=0.0 if self.dataset == "site" or multiclass else self.thin_share,
+            thin_share=0.0 if self.dataset == "site" or multiclass or self.several else self.thin_share,
             test_share=self.test_share,
             holdout_share=self.holdout_share,
             personal_test=self.personal_test,
             folds=self.folds,
             fold=self.fold,
             label=label or self.label,
+            labels=rules,
             seed=self.seed if self.data_seed < 0 else self.data_seed,
         )
 

@@ -5,7 +5,7 @@ from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, wrong_cohort, wrong_facts
 from datasets.image_cache import ImageCache
-from datasets.loading import SiteData, features_of, forget_data, load_site, load_test
+from datasets.loading import SiteData, features_of, forget_data, load_site, load_test, test_patients
 from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
@@ -38,6 +38,7 @@ __all__ = [
     "moments",
     "stamp",
     "standardisation",
+    "test_patients",
     "wrong_cohort",
     "wrong_facts",
 ]

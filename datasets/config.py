@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 from datasets.errors import DataError
 from datasets.image_cache import ImageCache
-from datasets.partition import PARTITIONS
+from datasets.labels import Labels, split_names
+from datasets.partition import NATURAL, PARTITIONS
 from datasets.site.study import Study
 from datasets.sources import SOURCES
 from keys import hint
 
 SITE = "site"  # a hospital's own folder
 TABLE = "table"  # a table of one's own, dealt to simulated sites
-DATASETS = (*SOURCES, TABLE, SITE)
-SIZED = (*(name for name, row in SOURCES.items() if row.sized), SITE)  # images of any size
+FOLDERS = "site-folders"  # hospitals' folders on one machine, for simulated sites
+DATASETS = (*SOURCES, TABLE, FOLDERS, SITE)
+OWN = (TABLE, FOLDERS, SITE)  # with label columns
+SIZED = (*(name for name, row in SOURCES.items() if row.sized), FOLDERS, SITE)  # images of any size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +69,13 @@ class DataConfig:
         Its column that says what a row belongs to, for the partitions ``"sites"`` and ``"by-group"``; no feature.
         Empty: none does.
     label
-        Label column of a site's table or labels.csv, or of `data_file`.
+        Label column of a site's table or labels.csv, or of `data_file`; of several their names, separated by commas.
+    labels
+        What the values of label columns stand for, where there are several or they may be uncertain or blank. None: one
+        column of classes.
     patient
         Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
-        for equal ones.
+        for equal ones. In ``"site-folders"`` it is called ``"patient"``, where there is one.
     study
         What the table means, where it is in its owner's spelling; `label` then plays no part.
     key
@@ -109,6 +115,7 @@ class DataConfig:
     data_file: str = ""
     group_column: str = ""
     label: str = "label"
+    labels: Labels | None = None
     patient: str = ""
     study: Study | None = None
     key: str = ""
@@ -124,7 +131,7 @@ class DataConfig:
     @property
     def own_table(self) -> bool:
         """Whether the data are somebody's own, with a label column, and not public."""
-        return self.dataset in (SITE, TABLE)
+        return self.dataset in OWN
 
     def _out_of_range(self) -> Iterator[str]:
         """Say which fields are wrong by themselves."""
@@ -147,6 +154,10 @@ class DataConfig:
 
     def _contradictions(self) -> Iterator[str]:
         """Say which fields do not go together."""
+        if self.labels and self.study:
+            yield "a study file describes one label of two classes or more, and the run has labels that may be unknown"
+        if self.labels and len(self.labels.names) != len(split_names(self.label)):
+            yield f"label names {len(split_names(self.label))} columns, and the run has {len(self.labels.names)} labels"
         if self.folds < 0 or self.folds == 1:
             yield f"folds is {self.folds}; it must be 0 or at least 2"
         elif not 0 <= self.fold < max(1, self.folds):
@@ -160,15 +171,16 @@ class DataConfig:
             yield f"positive_classes and negative_classes share {both}; a class has one side"
         if self.thin_share and not self.binary:
             yield "thin_share needs binary = true; set thin_share to 0 to keep the classes"
-        if self.dataset == TABLE and self.partition in ("sites", "by-group") and not self.group_column:
+        if self.dataset == TABLE and self.partition in (*NATURAL, "by-group") and not self.group_column:
             yield f"partition {self.partition!r} needs group_column, the column that says what each row belongs to"
         if self.dataset in SOURCES:
             row, others = SOURCES[self.dataset], "use iid, dirichlet or by-class"
             if self.image_size and not row.sized:
-                yield f"image_size is for the images of {' and '.join(SIZED)}, not {self.dataset}; set it to 0"
-            if self.partition == "sites" and not row.sites:
+                yield f"image_size is for the images of {', '.join(SIZED)}, not {self.dataset}; set it to 0"
+            if self.partition in NATURAL and not row.sites:
                 able = ", ".join(name for name, other in SOURCES.items() if other.sites)
-                yield f"partition 'sites' needs a data set with natural sites ({able}), not {self.dataset}; {others}"
+                needed = f"needs a data set with natural sites ({able}), not {self.dataset}; {others}"
+                yield f"partition {self.partition!r} {needed}"
             if self.partition == "by-group" and not row.groups:
                 able = ", ".join(f"{name}: {other.groups}" for name, other in SOURCES.items() if other.groups)
                 yield f"partition 'by-group' needs a data set with groups ({able}), not {self.dataset}; {others}"

@@ -39,6 +39,8 @@ class Facts:
         Of the training samples, for problems of two classes; None for others.
     class_counts, held_out_counts : tuple of int
         Samples of each class, for problems that keep all classes.
+    label_counts, label_positives : tuple of int
+        Of several labels: of how many training samples each is known, and of how many of these it is positive.
     classes : int
         How many labels there are.
     shape : tuple of int
@@ -59,6 +61,8 @@ class Facts:
     positives: int | None = None
     class_counts: tuple[int, ...] = ()
     held_out_counts: tuple[int, ...] = ()
+    label_counts: tuple[int, ...] = ()
+    label_positives: tuple[int, ...] = ()
     classes: int = 2
     shape: tuple[int, ...] = ()
     columns: str = ""
@@ -72,18 +76,26 @@ class Facts:
         """Sum up a site's data; ``multiclass`` counts each class, else the positives."""
         labels = data.train.targets()
         sums = [tuple(column) for column in moments(data.train)] if standardise else [()] * 3
-        counts = {
-            "class_counts": tuple(labels.bincount(minlength=data.classes).tolist()),
-            "held_out_counts": tuple(data.held_out.targets().bincount(minlength=data.classes).tolist()),
-        }
+        counts: dict[str, Any] = {"positives": None}
+        if labels.ndim > 1:
+            counts |= {
+                "label_counts": tuple((labels >= 0).sum(0).tolist()),
+                "label_positives": tuple((labels == 1).sum(0).tolist()),
+            }
+        elif multiclass:
+            counts |= {
+                "class_counts": tuple(labels.bincount(minlength=data.classes).tolist()),
+                "held_out_counts": tuple(data.held_out.targets().bincount(minlength=data.classes).tolist()),
+            }
+        else:
+            counts["positives"] = int(labels.sum())
         return cls(
             name=name,
             partition_id=partition_id,
             examples=len(data.train),
             held_out=len(data.held_out),
             missing=data.missing,
-            positives=None if multiclass else int(labels.sum()),
-            **(counts if multiclass else {}),
+            **counts,
             classes=data.classes,
             shape=tuple(data.train.shape),
             columns=columns_hash(data.features),
@@ -105,6 +117,8 @@ FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for wh
     "positives": COUNT,
     "class-counts": Several(COUNT),
     "held-out-counts": Several(COUNT),
+    "label-counts": Several(COUNT),
+    "label-positives": Several(COUNT),
     "classes": Number(2, 10**6, whole=True),
     "shape": Several(Number(1, 10**7, whole=True), (0, 1, 3)),
     "columns": HASH,
@@ -115,9 +129,12 @@ FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for wh
 }
 
 
-def wrong_facts(record: Mapping[str, Any], sites: int, *, needs_data: bool, multiclass: bool) -> list[str]:
+def wrong_facts(
+    record: Mapping[str, Any], sites: int, *, needs_data: bool, multiclass: bool, labels: int = 1
+) -> list[str]:
     """Return what is wrong with the record of a site's `Facts`, in a run of so many sites on a problem of this kind."""
-    counted = ["examples", "held-out"] * needs_data + ["positives"] * (needs_data and not multiclass)
+    single = needs_data and not multiclass and labels == 1
+    counted = ["examples", "held-out"] * needs_data + ["positives"] * single
     optional = {"examples", "held-out", "positives"} - set(counted)
     if wrong := mistakes(record, FACTS, optional):
         return wrong
@@ -141,6 +158,13 @@ def wrong_facts(record: Mapping[str, Any], sites: int, *, needs_data: bool, mult
             wrong.append(f"{key} = {shown(record[key])}: adds up to {sum(parts)}, of {most}")
         if key.endswith("counts") and parts and not (multiclass and len(parts) == record["classes"]):
             wrong.append(f"{key} has {len(parts)} classes: must have {record['classes'] if multiclass else 'none'}")
+    known, positive = record["label-counts"], record["label-positives"]
+    for key, counts in (("label-counts", known), ("label-positives", positive)):
+        if len(counts) != (needed := labels if labels > 1 else 0):
+            wrong.append(f"{key} has {len(counts)} entries: must have {needed}, one for each of several labels")
+    for some, all_ in zip(positive, known, strict=False):
+        if not some <= all_ <= examples:
+            wrong.append(f"label-positives has {some}, of {all_} in label-counts, of {examples} examples")
     return wrong + _wrong_moments(record, size)
 
 
@@ -176,6 +200,10 @@ class Cohort:
         are more than two classes.
     shares : tuple of float
         p_1 to p_C where all classes are kept, each in [0, 1]; else empty.
+    labels : tuple of str
+        Names of the labels where there are several; else empty.
+    priors : tuple of float
+        p of each of these: the share of positives that averages over the sites which know the label see, in (0, 1).
     shift, scale : tuple of float
         What standardises inputs, per feature or channel; empty for none.
     columns : str
@@ -186,6 +214,8 @@ class Cohort:
     classes: int = 2
     prior: float = 0.5
     shares: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+    priors: tuple[float, ...] = ()
     shift: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     columns: str = ""
@@ -201,6 +231,12 @@ class Cohort:
             yield f"prior = {shown(self.prior)}: must be between 0 and 1"
         if self.shares != () and not (_numbers(self.shares, self.classes) and all(0 <= p <= 1 for p in self.shares)):
             yield f"shares = {shown(self.shares)}: must be a share from 0 to 1 for each class"
+        if not (isinstance(self.labels, tuple) and all(type(name) is str for name in self.labels)):
+            yield f"labels = {shown(self.labels)}: must be names"
+        elif len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
+            yield f"labels = {shown(self.labels)}: must be several names, each another"
+        elif not (_numbers(self.priors, len(self.labels)) and all(0 < p < 1 for p in self.priors)):
+            yield f"priors = {shown(self.priors)}: must be a number between 0 and 1 for each of labels"
         if self.shift != () and not _numbers(self.shift, width):
             yield f"shift = {shown(self.shift)}: must be a finite number for each feature or channel"
         if not (_numbers(self.scale, width if self.shift else 0) and all(s >= SMALLEST for s in self.scale)):
@@ -244,23 +280,34 @@ def _numbers(values: object, count: int | None = None) -> bool:
 
 
 @lru_cache(maxsize=64)
-def cohort_schema(shape: tuple[int, ...], *, multiclass: bool) -> Schema:
-    """Describe a record of a `Cohort`, at a site whose inputs have this shape."""
+def cohort_schema(shape: tuple[int, ...], *, multiclass: bool, labels: int = 1) -> Schema:
+    """Describe a record of a `Cohort`, at a site whose inputs have this shape, in a run of so many labels."""
+    several = labels if labels > 1 else 0
+    share = Number(sys.float_info.min, 1 - sys.float_info.epsilon)
     features = tuple(shape[:1])
     return {
         "shape": Several(Number(1, 10**7, whole=True), (len(shape),)),
         "classes": Number(2, 10**6, whole=True),
-        "prior": Number(sys.float_info.min, 1 - sys.float_info.epsilon),
+        "prior": share,
         "shares": Several(Number(0, 1)) if multiclass else Several(Number(), (0,)),  # length: see `wrong_cohort`
+        "labels": Several(Text(100), (several,)),
+        "priors": Several(share, (several,)),
         "shift": Several(Number(-LARGEST, LARGEST), (0, *features)),
         "scale": Several(Number(sys.float_info.min, LARGEST), (0, *features)),
         "columns": HASH,
     }
 
 
-def wrong_cohort(record: Mapping[str, Any], shape: Sequence[int], classes: int, *, multiclass: bool) -> list[str]:
-    """Return what in a record of a `Cohort`, which is as `cohort_schema` says, cannot be of this site's data."""
+def wrong_cohort(
+    record: Mapping[str, Any], shape: Sequence[int], classes: int, *, multiclass: bool, labels: Sequence[str] = ()
+) -> list[str]:
+    """Return what in a record of a `Cohort`, which is as `cohort_schema` says, cannot be of this site's data.
+
+    ``labels`` are the run's, where there are several.
+    """
     wrong = []
+    if list(record["labels"]) != list(labels):
+        wrong.append(f"labels = {shown(record['labels'])}: must be those of the run")
     if list(record["shape"]) != list(shape):
         wrong.append(f"shape = {shown(record['shape'])}: must be that of this site's inputs")
     if record["classes"] < classes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ def digests(rows: Iterable[bytes], key: bytes = b"") -> Digests:
     return np.frombuffer(b"".join(hashlib.blake2b(row, digest_size=_BYTES, key=key).digest() for row in rows), "<u8")
 
 
-def of_values(inputs: NDArray[np.float32], classes: Ints, place: int) -> list[bytes]:
+def of_values(inputs: NDArray[np.float32], classes: Ints, places: Sequence[int]) -> list[bytes]:
     """Return the values of each row of a table.
 
     Parameters
@@ -26,12 +26,13 @@ def of_values(inputs: NDArray[np.float32], classes: Ints, place: int) -> list[by
     inputs
         Shape (n, F), NaN where missing.
     classes
-        Shape (n,): the labels.
-    place
-        Which column the label is, in the order of all names, so that a row stays the same whichever column a run
-        takes for the label.
+        Shape (n,), the labels, or (n, L).
+    places
+        Before which feature each label stands in the order of all names, so that a row stays the same whichever column
+        a run takes for the label.
     """
-    values = np.insert(inputs, place, classes, axis=1).astype("<f4") + 0.0  # the sum makes -0 a 0
+    labels = classes.reshape(len(inputs), -1)
+    values = np.insert(inputs, places, labels, axis=1).astype("<f4") + 0.0  # the sum makes -0 a 0
     values[np.isnan(values)] = np.nan  # of which there are many
     return [row.tobytes() for row in values]
 

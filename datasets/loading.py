@@ -15,19 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets.config import SITE, TABLE, DataConfig
+from datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.identity import held_out_by
 from datasets.image_cache import ImageCache
-from datasets.partition import Rows, partition
+from datasets.labels import Labels, stratum
+from datasets.partition import NATURAL, Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
 from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
+from datasets.sources.folders import read_folders
 from datasets.sources.table import read_grouped
-from datasets.splits import dealt, dealt_alike, stratified, thinned
+from datasets.splits import Units, dealt, dealt_alike, stratified, thinned
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,8 @@ class SiteData:
     features
         Column names of a table, in the order of the inputs; empty for images.
     whose, what
-        Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own.
+        Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own, or
+        where a column says whose a row is.
     doubts
         What may be a mistake in a hospital's own table.
     """
@@ -99,6 +102,8 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     elif config.partition == "sites":
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = _splits(config, places, sites)[site]
+    if config.partition == "split-sites" and pool.source.groups is not None and len(train):
+        name = f"{pool.source.group_names[pool.source.groups[int(train[0])]]}-{site}"
     if not len(train) and config.key:
         raise DataError.plain("all rows of the site are held out, which leaves none to train on: it needs more")
     if not len(train):
@@ -144,6 +149,12 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
+def test_patients(config: DataConfig) -> Ints | None:
+    """Return whose each common test row is, as numbers; None where that is not known."""
+    pool = _pool(config, Places.of(config.data_root, config.download))
+    return _units(pool.source, pool.test).of if pool.source.by_patient else None
+
+
 def features_of(config: DataConfig) -> tuple[str, ...]:
     """Return the names of a table's features, in the order of the inputs, as far as anybody but a hospital knows them.
 
@@ -156,14 +167,14 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
     """
     if config.dataset == SITE:
         return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
-    if config.dataset == TABLE:
+    if config.dataset in (TABLE, FOLDERS):
         return _pool(config, Places.of(config.data_root, config.download)).source.features
     return SOURCES[config.dataset].features
 
 
 def forget_data() -> None:
     """Let go of all data that this process has read; whatever is loaded next is read anew."""
-    for stage in (_source, _site_source, _table_source, _pool, _splits):
+    for stage in (_source, _site_source, _table_source, _folders_source, _pool, _splits):
         stage.cache_clear()
 
 
@@ -200,16 +211,22 @@ def _site_source(
     cache: ImageCache | None,
     patient: str,
     study: Study | None,
+    labels: Labels | None,
     stamp: tuple[int, int],
 ) -> Source:
-    return read_site(folder, label, binary, size, cache, patient, study)
+    return read_site(folder, label, binary, size, cache, patient, study, labels)
 
 
 @lru_cache(maxsize=4)
 def _table_source(
-    file: str, label: str, binary: bool, group: str, study: Study | None, stamp: tuple[int, int]
+    file: str, label: str, binary: bool, group: str, study: Study | None, labels: Labels | None, stamp: tuple[int, int]
 ) -> Source:
-    return read_grouped(file, label, binary, group, study)
+    return read_grouped(file, label, binary, group, study, labels)
+
+
+@lru_cache(maxsize=4)
+def _folders_source(places: Places, label: str, binary: bool, size: int, labels: Labels | None) -> Source:
+    return read_folders(places, lambda folder: read_site(folder, label, binary, size, None, None, labels=labels))
 
 
 @lru_cache(maxsize=16)
@@ -223,16 +240,26 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.image_cache,
             config.patient,
             config.study,
+            config.labels,
             config.stamp,
         )
     elif config.dataset == TABLE:
         source = _table_source(
-            config.data_file, config.label, config.binary, config.group_column, config.study, config.stamp
+            config.data_file,
+            config.label,
+            config.binary,
+            config.group_column,
+            config.study,
+            config.labels,
+            config.stamp,
         )
+    elif config.dataset == FOLDERS:
+        source = _folders_source(places, config.label, config.binary, config.image_size, config.labels)
     else:
         source = _source(config.dataset, places, config.image_size)
-    labels = _label_of_class(config, source.class_count)[source.classes]
-    kept = np.flatnonzero(labels >= 0)
+    # Classes of labels that may be unknown are the labels.
+    labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
+    kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))
     if config.dataset == SITE:
         test = np.zeros(len(kept), np.bool_)
     elif source.test is not None:
@@ -240,8 +267,10 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
     else:
         # A hospital's share of the test rows should be its share of all rows, so it is part of the stratum.
         groups = source.groups[kept] if source.groups is not None else 0
-        strata = labels[kept] + source.class_count * groups
-        test = stratified(strata, 0.0 if config.folds else config.test_share, _rng(config, "test"))
+        strata = stratum(labels[kept]) + max(source.class_count, 1 + labels[0].size) * groups
+        units = _units(source, kept)
+        share = 0.0 if config.folds else config.test_share
+        test = stratified(units.highest(strata), share, _rng(config, "test"))[units.of]
     classes = 2 if config.binary else source.class_count
     return _Pool(source, torch.from_numpy(labels), classes, kept[~test], kept[test])
 
@@ -277,23 +306,24 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
 def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor, Tensor]]:
     """Training and held-out rows of every site."""
     pool = _pool(config, places)
-    labels = pool.labels.numpy()[pool.train]
+    labels = stratum(pool.labels.numpy()[pool.train])
     if config.personal_test and not len(pool.test):
         raise DataError.plain(f"personal-test needs a test set, and {config.dataset} comes without: raise test-share")
     holds_out = not config.personal_test and (config.holdout_share > 0 or config.folds > 0)
     if config.dataset == SITE:
         owner = np.zeros(len(labels), np.int64)
     else:
-        source = pool.source
+        source, units = pool.source, _units(pool.source, pool.train)
+        strata = units.highest(labels)
         rows = Rows(
-            labels,
-            source.classes[pool.train],
-            labels if config.binary else np.zeros_like(labels),
-            None if source.groups is None else source.groups[pool.train],
+            strata,
+            units.highest(stratum(source.classes[pool.train])),
+            np.minimum(strata, 1) if config.binary else np.zeros_like(strata),
+            None if source.groups is None else source.groups[pool.train[units.first]],
             config.concentration,
             least=2 if holds_out else 1,
         )
-        owner = partition(config.partition, rows, sites, _rng(config, "partition"))
+        owner = partition(config.partition, rows, sites, _rng(config, "partition"))[units.of]
     held_out = np.zeros(len(labels), np.bool_)
     for site, members in enumerate(_by_owner(owner, sites) if holds_out else ()):
         held_out[members] = _held_out(config, pool, site, members)
@@ -316,8 +346,8 @@ def _held_out(config: DataConfig, pool: _Pool, site: int, members: Ints) -> Mask
     rows = pool.train[members]
     if config.key and pool.source.whose is not None:
         return held_out_by(pool.source.whose[rows], config.key, config.holdout_share, config.folds, config.fold)
-    strata: Ints = pool.labels.numpy()[rows]
-    unit = np.arange(len(rows))
+    units = _units(pool.source, rows)
+    strata, unit = units.highest(stratum(pool.labels.numpy()[rows])), units.of
     if config.partition == "by-group" and pool.source.groups is not None:  # what is dealt whole is held out whole
         groups, unit = np.unique(pool.source.groups[rows], return_inverse=True)
         strata = np.zeros_like(groups)
@@ -331,9 +361,18 @@ def _held_out(config: DataConfig, pool: _Pool, site: int, members: Ints) -> Mask
 
 def _strata(config: DataConfig, source: Source, rows: Ints) -> Ints:
     """Return what makes test rows and training rows alike: the class, and the group where groups are dealt whole."""
-    if config.partition not in ("sites", "by-group") or source.groups is None:
-        return source.classes[rows]
-    return source.classes[rows] + source.class_count * source.groups[rows]
+    classes: Ints = stratum(source.classes[rows])
+    if config.partition not in (*NATURAL, "by-group") or source.groups is None:
+        return classes
+    every: Ints = classes + max(source.class_count, 1 + source.classes[0].size) * source.groups[rows]
+    return every
+
+
+def _units(source: Source, rows: Ints) -> Units:
+    """Return which of the rows are one patient's of one site, where that is known."""
+    if not source.by_patient or source.whose is None:
+        return Units.single(len(rows))
+    return Units.alike(source.whose[rows], np.zeros(1, np.int64) if source.groups is None else source.groups[rows])
 
 
 def _by_owner(owner: Ints, sites: int) -> list[Ints]:

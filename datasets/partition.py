@@ -93,6 +93,25 @@ def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     return rows.groups
 
 
+def split_sites(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
+    """Split each natural site over several, in proportion to its rows: none has rows of two (CODASCA, Table 3)."""
+    assert rows.groups is not None, "the configuration refuses data without natural sites"
+    names, group, counts = np.unique(rows.groups, return_inverse=True, return_counts=True)
+    if sites < len(names):
+        raise DataError.plain(
+            f"partition 'split-sites' gives each of {sites} sites rows of one of the data's own, which are "
+            f"{len(names)}: use as many sites, or more"
+        )
+    parts = np.ones(len(names), np.int64)
+    while parts.sum() < sites:  # one more for that whose parts are largest
+        parts[np.argmax(counts / parts)] += 1
+    first = np.cumsum(parts) - parts
+    owner = np.empty(len(group), np.int64)
+    for place, (count, own) in enumerate(zip(counts, parts, strict=True)):
+        owner[group == place] = first[place] + rng.permutation(np.arange(count) % own)
+    return owner
+
+
 def by_group(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     """Deal whole groups to the sites: the characters of Omniglot with all their turns, or hospitals."""
     assert rows.groups is not None, "the configuration refuses data without groups"
@@ -111,7 +130,9 @@ PARTITIONERS: dict[str, Partitioner] = {
     "by-class": by_class,
     "by-group": by_group,
     "sites": natural,
+    "split-sites": split_sites,
 }
+NATURAL = ("sites", "split-sites")  # which need data of natural sites
 PARTITIONS = tuple(PARTITIONERS)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from datasets.errors import DataError
+from datasets.labels import any_positive
 from keys import hint
 
 Mark = tuple[tuple[Tensor, int], ...]
@@ -100,9 +101,10 @@ class _Uniform:
 class _FixedPositives:
     def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
         self._size, self._share = batch_size, positives / batch_size
-        self._prior = (labels == 1).double().mean().item()
-        self._positives = _Deck(torch.nonzero(labels == 1).flatten(), generator)
-        self._negatives = _Deck(torch.nonzero(labels != 1).flatten(), generator)
+        positive = any_positive(labels)
+        self._prior = positive.double().mean().item()
+        self._positives = _Deck(torch.nonzero(positive).flatten(), generator)
+        self._negatives = _Deck(torch.nonzero(~positive).flatten(), generator)
 
     def draw(self, size: int | None = None) -> Tensor:
         size = self._size if size is None else size
@@ -110,7 +112,7 @@ class _FixedPositives:
         return torch.cat([self._positives.deal(quota), self._negatives.deal(size - quota)])
 
     def weights(self, labels: Tensor) -> Tensor | None:
-        positive = labels == 1
+        positive = any_positive(labels)
         share = positive.double().mean()
         return torch.where(positive, self._prior / share, (1 - self._prior) / (1 - share))
 
@@ -135,10 +137,10 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         of an epoch is completed from the next one. A set smaller than the batch is given whole. Epochs are those of
         this sampler: a run makes a new one for each round.
         ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size - positives`` others; either
-        kind runs through epochs of its own. A kind smaller than its quota is given whole. Its weights give both kinds
-        the share that they have among all rows.
+        kind runs through epochs of its own. Of several labels one that is positive makes a row one of these. A kind
+        smaller than its quota is given whole. Its weights give both kinds the share that they have among all rows.
     labels
-        Shape (n,) int64, the labels of the rows.
+        Shape (n,) or (n, L) int64, the labels of the rows.
     batch_size
         Rows in a batch, at least 1.
     positives
@@ -168,7 +170,7 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
         return _Uniform(labels, batch_size, generator)
     if not 1 <= positives <= batch_size:
         raise DataError.plain(f"positives per batch is {positives}; it must be from 1 to the batch size, {batch_size}")
-    if not (labels == 1).any():
+    if not any_positive(labels).any():
         raise DataError.plain(
             "this site has no positive training rows, so batches with a fixed number of positives cannot be "
             "drawn; use the sampler 'uniform', another partition, or leave the site out"

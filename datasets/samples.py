@@ -24,7 +24,7 @@ class Samples:
     inputs
         Shape (N, F) float32 for a table, NaN where a value is missing; (N, C, H, W) uint8 for images.
     labels
-        Shape (N,) int64.
+        Shape (N,) int64; of several labels (N, L), with `datasets.labels.UNKNOWN` where one is not known.
     rows
         Shape (n,) int64: which of the N rows belong to this set.
     shift, scale
@@ -51,7 +51,7 @@ class Samples:
         return tuple(self.inputs.shape[1:])
 
     def targets(self) -> Tensor:
-        """Return the labels of the rows, shape (n,) int64."""
+        """Return the labels of the rows, shape (n,) or (n, L) int64."""
         return self.labels.index_select(0, self.rows.to(self.labels.device))
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ class Samples:
             Shape (b, *shape) float32, standardised as (v - shift) / scale. A missing value is 0 after that,
             which is the training mean; so is what an augmentation brings in from outside of an image.
         labels
-            Shape (b,) int64.
+            Shape (b,) or (b, L) int64.
         """
         rows, device = self.rows[index.to(self.rows.device)], self.labels.device
         # index_select of whole rows is a copy of our own (so in-place is safe), far faster than inputs[rows].

@@ -26,7 +26,8 @@ class Source:
     inputs
         Shape (N, F) float32, NaN where missing, or (N, C, H, W) uint8.
     classes
-        Shape (N,): original classes, in [0, class_count).
+        Shape (N,): original classes, in [0, class_count). Shape (N, L), of several labels of two classes, with
+        `datasets.labels.UNKNOWN` where one is not known; so may be the classes of one such label.
     class_count
         How many classes the data set has, whether or not all occur.
     test
@@ -39,6 +40,8 @@ class Source:
         Column names of a table.
     whose, what
         Shape (N,), of a hospital's own rows: hashes of whose each is and of all that it says, see `datasets.identity`.
+    by_patient
+        Whether ``whose`` says which rows are one patient's, as a patient column does.
     doubts
         What may be a mistake in a hospital's own table.
     """
@@ -52,6 +55,7 @@ class Source:
     features: tuple[str, ...] = ()
     whose: Digests | None = None
     what: Digests | None = None
+    by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
 
     @classmethod

@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.source import Ints, Mask
+from datasets.source import Digests, Ints, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What is dealt whole: single rows, or all rows of a patient.
+
+    Parameters
+    ----------
+    first
+        Shape (u,): a row of each unit.
+    of
+        Shape (n,): the unit of each row.
+    """
+
+    first: Ints
+    of: Ints
+
+    @classmethod
+    def single(cls, count: int) -> Units:
+        """Return a unit for each row."""
+        return cls(np.arange(count), np.arange(count))
+
+    @classmethod
+    def alike(cls, whose: Digests, groups: Ints) -> Units:
+        """Return a unit for each patient in each group; ``groups`` has one entry per row, or one for all."""
+        pairs = np.stack([np.broadcast_to(groups.astype(np.uint64), whose.shape), whose])
+        _, first, of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        return cls(first.astype(np.int64), of.reshape(-1).astype(np.int64))
+
+    def highest(self, values: Ints) -> Ints:
+        """Return for each unit the highest value among its rows: it is positive if one of them is."""
+        found = np.full(len(self.first), np.iinfo(np.int64).min)
+        np.maximum.at(found, self.of, values)
+        return found
 
 
 def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:

@@ -4,7 +4,7 @@ Each file is a short chapter of the mathematics, on arrays of counts; `evidence.
 """
 
 from evidence.grid import BINS, Counts, Sketch, common_cuts
-from evidence.summary import VERSION, Site, summary
+from evidence.summary import VERSION, Site, of_labels, summary
 from evidence.told import Told
 
-__all__ = ["BINS", "VERSION", "Counts", "Site", "Sketch", "Told", "common_cuts", "summary"]
+__all__ = ["BINS", "VERSION", "Counts", "Site", "Sketch", "Told", "common_cuts", "of_labels", "summary"]

@@ -28,6 +28,15 @@ The form of the file, version 1. A number that is not defined is null; lists of 
 ``notes``
     What a reader must know, in sentences.
 
+Of a run with several labels the file has ``version``, ``level``, ``model`` and
+
+``labels``
+    For each label by name all of the above, of those samples of which it is known.
+``mean``
+    The mean over the labels, of ``pooled``, ``within-sites`` and ``common-test-set`` (null where there is none): each
+    with ``labels``, how many have one, and ``auroc`` and ``auprc``, estimates. Their ends are the means of the labels'
+    ends, which is as wide as if all labels were wrong together, and so no narrower than it should be.
+
 An estimate has ``value``, ``low``, ``high`` and ``by``, the method of the interval. An evaluation has
 
 ``n``, ``positives``, ``grouped``
@@ -171,6 +180,28 @@ def summary(
     said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
     found["notes"] = [*said, *[GROUPED] * any(site.grouped for site in every), *notes]
     return dict(_as_json(found))
+
+
+def of_labels(each: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of evidence.json for several labels, from what `summary` returned for each."""
+    first = next(iter(each.values()))
+    parts = ("pooled", "within-sites", "common-test-set")
+    mean = {part: _mean_over([own[part] for own in each.values() if own[part]]) for part in parts}
+    return {**{key: first[key] for key in ("version", "level", "model")}, "labels": dict(each), "mean": mean}
+
+
+def _mean_over(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the means of the labels' estimates, and of their ends."""
+    found: dict[str, Any] = {}
+    for kind in ("auroc", "auprc"):
+        known = [part[kind] for part in parts if kind in part and part[kind]["value"] is not None]
+        if known:
+            found["labels"] = max(len(known), found.get("labels", 0))
+            found[kind] = {
+                end: None if any(one[end] is None for one in known) else sum(one[end] for one in known) / len(known)
+                for end in ("value", "low", "high")
+            } | {"by": "mean of the labels' ends"}
+    return found or None
 
 
 def _fits(counts: Sequence[Counts], *, common: bool, log_odds: bool) -> tuple[list[Fit], str]:

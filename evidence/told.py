@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,6 +149,30 @@ class Told:
             if p in (0, all_) and not math.isnan(auroc):
                 wrong.append(f"the AUROC of a subgroup of one class is {auroc}")
         return wrong
+
+
+def record_names(labels: Sequence[str]) -> dict[str, str]:
+    """Return for each label what a message calls its record; of one label, whose name is empty, ``"evidence"``."""
+    return {label: f"evidence-{place}" if label else "evidence" for place, label in enumerate(labels)}
+
+
+def grid_record(cuts: Sequence[list[float]]) -> dict[str, list[float] | list[int]]:
+    """Write the grids of all labels as entries of a record: one behind the other, and of several how long each is."""
+    bins = {"bins": [len(own) for own in cuts]} if len(cuts) > 1 else {}
+    return {"cuts": [cut for own in cuts for cut in own], **bins}
+
+
+def grids_of(cuts: Sequence[float], bins: Sequence[int]) -> list[Sequence[float]]:
+    """Read what `grid_record` wrote."""
+    ends = [*accumulate(bins)] if bins else [len(cuts)]
+    return [cuts[start:end] for start, end in pairwise([0, *ends])]
+
+
+def wrong_grids(cuts: Sequence[float], bins: Sequence[int]) -> list[str]:
+    """Return what is wrong with the grids in a record that is otherwise as it should be."""
+    if bins and sum(bins) != len(cuts):
+        return [f"bins add up to {sum(bins)}, of {len(cuts)} cuts"]
+    return ["cuts do not ascend"] if not all(map(ascending, grids_of(cuts, bins))) else []
 
 
 def counts_record(counts: Counts) -> dict[str, Any]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
-from evidence.told import wrong_counts
+from evidence.told import grids_of, record_names, wrong_counts
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
 from keys import Number, in_a_line, mistakes, record_in, shown
 from keys.schema import NAMED
-from problems.metrics import METRICS, contradictions, schema_like, undefined
+from problems.metrics import METRICS, by_label, contradictions, metric, schema_like, split, undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,7 @@ Check = Callable[["Site", "Message", "Message"], None]
 """Given a site, what it was sent and its answer, raises BadAnswerError, or BadValuesError."""
 
 MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
+COUNTS = ("n", "positives", "class-counts")
 COST = {
     "gradients": Number(0, 1e15, whole=True),
     "samples": Number(0, 1e15, whole=True),
@@ -111,26 +113,37 @@ class Answers:
     def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
         """Check an answer to the last evaluation."""
         content = answer.content
-        told = {"evidence": ConfigRecord} if self.evidence else {}
-        require_records(content, metrics=MetricRecord, **told)
+        names = record_names(self.labels) if self.evidence else {}
+        require_records(content, metrics=MetricRecord, **dict.fromkeys(names.values(), ConfigRecord))
         metrics = record_in(content, "metrics", MetricRecord)
         self._evaluated(site, metrics, asked=True)
-        if told and (record := record_in(content, "evidence", ConfigRecord)):
-            if not metrics:
-                raise BadAnswerError("sent evidence, and no evaluation")
-            if wrong := Told.wrong(record, *self._size(site)):
-                raise BadAnswerError(in_a_line(wrong))
+        for label, name in names.items():
+            if record := record_in(content, name, ConfigRecord):
+                if not metrics:
+                    raise BadAnswerError("sent evidence, and no evaluation")
+                if wrong := Told.wrong(record, *self._size(site, label)):
+                    raise BadAnswerError(in_a_line(wrong))
 
     def on_a_grid(self, site: Site, question: Message, answer: Message) -> None:
         """Check the counts of a site that has answered to the last evaluation before."""
-        require_records(answer.content, evidence=ConfigRecord)
-        bins = len(record_in(question.content, "config", ConfigRecord)["cuts"])  # type: ignore[arg-type]
-        if wrong := wrong_counts(record_in(answer.content, "evidence", ConfigRecord), bins, *self._size(site)):
-            raise BadAnswerError(in_a_line(wrong))
+        asked: Mapping[str, Any] = record_in(question.content, "config", ConfigRecord)
+        grids = zip(record_names(self.labels).items(), grids_of(asked["cuts"], asked.get("bins", ())), strict=True)
+        bins = {label: (name, len(grid)) for (label, name), grid in grids if len(grid)}
+        require_records(answer.content, **{name: ConfigRecord for name, _ in bins.values()})
+        for label, (name, long) in bins.items():
+            record = record_in(answer.content, name, ConfigRecord)
+            if wrong := wrong_counts(record, long, *self._size(site, label)):
+                raise BadAnswerError(in_a_line(wrong))
 
-    def _size(self, site: Site) -> tuple[int, int]:
-        """Return how many samples a site has evaluated on, and how many of them are positive."""
-        return self._counted[site]["n"], self._counted[site]["positives"]
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels that an evaluation tells of; of one an empty name."""
+        return tuple(filter(None, by_label(self.example or {}))) or ("",)
+
+    def _size(self, site: Site, label: str) -> tuple[int, int]:
+        """Return of how many samples that a site has evaluated on a label is known, and how many are positive."""
+        n, positives = (f"{kind}.{label}" if label else kind for kind in ("n", "positives"))
+        return self._counted[site][n], self._counted[site][positives]
 
     def _evaluated(self, site: Site, metrics: Mapping[str, Any], *, asked: bool) -> None:
         """Check an evaluation; a site that has too few samples, or was not asked, sends an empty one."""
@@ -141,12 +154,12 @@ class Answers:
         diverging = {
             name: value
             for name, value in metrics.items()
-            if name in METRICS and METRICS[name].diverges and isinstance(value, float)
+            if split(name)[0] in METRICS and metric(name).diverges and isinstance(value, float)
         }
-        example = self.example or {name: value for name, value in metrics.items() if name in METRICS}
+        example = self.example or {name: value for name, value in metrics.items() if split(name)[0] in METRICS}
         wrong = mistakes({**metrics, **dict.fromkeys(diverging, 0.0)}, schema_like(example))
         wrong = wrong or contradictions(metrics)
-        counts = {name: metrics[name] for name in ("n", "positives", "class-counts") if name in metrics}
+        counts = {name: count for name, count in metrics.items() if split(name)[0] in COUNTS}
         if not wrong and site.held_out is not None and counts.get("n", 0) > site.held_out:
             wrong.append(f"n = {counts['n']}: it has {site.held_out} samples to evaluate on")
         before = self._counted.get(site, counts)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ConfigRecord
 
 from evidence import Counts, Site, Sketch, Told, common_cuts
-from evidence.told import counts_of
-from federation.errors import RunError
+from evidence.told import counts_of, grid_record, record_names
+from federation.messages import metrics_in
 from keys import record_in
-from problems.metrics import BINS, LIMIT
+from problems.metrics import BINS, LIMIT, by_label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from flwr.app import Message
 
@@ -26,51 +27,85 @@ WIDTH = 2 * LIMIT / BINS
 EDGES: Floats = np.arange(BINS, dtype=np.float64) * WIDTH - LIMIT  # of the bins of an evaluation's histograms
 
 First = dict["Place", tuple["Metrics", Told]]
-"""What each site answered first: its evaluation, and what it told for the evidence."""
+"""What each site answered first: its evaluation, and what it told for the evidence; of several labels of one."""
+
+
+Grids = dict[str, list[float] | list[int]]
+"""What a message says of the bins to count in, see `evidence.told.grid_record`."""
+
+
+class Evidence:
+    """What the sites tell of the final model's scores, in two answers, label by label.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        Names of several labels; of one a single empty name.
+    common : bool
+        Whether all sites share a model, and so a grid.
+    """
+
+    def __init__(self, labels: Sequence[str], *, common: bool) -> None:
+        self.labels, self.common = labels, common
+        self.first: dict[str, First] = {label: {} for label in labels}
+        self._counts: dict[tuple[str, Place], Counts] = {}
+
+    def noting(self, answers: Iterable[Message], by_node: Mapping[int, Place]) -> Iterator[Message]:
+        """Pass the first answers on, noting what they tell."""
+        for answer in answers:
+            metrics = by_label(metrics_in(answer))
+            for label, name in record_names(self.labels).items():
+                if record := record_in(answer.content, name, ConfigRecord):
+                    self.first[label][by_node[answer.metadata.src_node_id]] = metrics[label], Told.of(record)
+            yield answer
+
+    @cached_property
+    def cuts(self) -> dict[str, dict[Place, Floats]]:
+        """For each label and site the lower ends of the bins to count in, once all have answered first."""
+        return {label: grids(first, common=self.common) for label, first in self.first.items()}
+
+    def questions(self) -> dict[Place, Grids]:
+        """Return what to ask those sites that tell of each patient."""
+        asked: dict[Place, Grids] = {}
+        for site in {site: None for first in self.first.values() for site in first}:
+            grid = [[] if (told := first.get(site)) is None or told[1].grouped else self.cuts[label][site].tolist()
+                    for label, first in self.first.items()]  # fmt: skip
+            if any(grid):
+                asked[site] = grid_record(grid)
+        return asked
+
+    def count(self, site: Place, answer: Message) -> None:
+        """Note a second answer."""
+        for label, name in record_names(self.labels).items():
+            if record := record_in(answer.content, name, ConfigRecord):
+                self._counts[label, site] = counts_of(record)
+
+    def found(self) -> dict[str, dict[str, Site]]:
+        """Return for each label what is known of each site's scores, by name: its counts, else its histogram."""
+        return {
+            label: {site.name: self._site(label, site, *answer) for site, answer in first.items()}
+            for label, first in self.first.items()
+        }
+
+    def _site(self, label: str, site: Place, metrics: Metrics, told: Told) -> Site:
+        counts, cuts = self._counts.get((label, site)), self.cuts[label][site]
+        return Site(
+            counts=counts or from_histogram(metrics).placed(cuts),
+            cuts=cuts,
+            auroc=None if told.grouped else told.auroc,
+            design=told.design,
+            grouped=counts is None,
+            groups=told.groups,
+            other=told.other,
+            covariance=told.covariance,
+        )
 
 
 def grids(first: First, *, common: bool) -> dict[Place, Floats]:
     """Return for each site the lower ends of the bins to count in: the same for all that share a model."""
     if not common:
         return {site: common_cuts([_sketch(*answer)]) for site, answer in first.items()}
-    return dict.fromkeys(first, common_cuts([_sketch(*answer) for answer in first.values()]))
-
-
-def gathered(
-    first: First,
-    cuts: Mapping[Place, Floats],
-    ask: Callable[[], Iterator[tuple[Place, Message]]],
-) -> dict[str, Site]:
-    """Return what is known of each site's scores, by name: its counts, or its histogram if it gave no counts.
-
-    Parameters
-    ----------
-    first : dict
-        Their first answers.
-    cuts : mapping
-        What `grids` returned.
-    ask : callable
-        Yields the second answers. That it cannot go on costs exactness, and not the run.
-    """
-    counts: dict[Place, Counts] = {}
-    try:
-        for site, answer in ask():
-            counts[site] = counts_of(record_in(answer.content, "evidence", ConfigRecord))
-    except RunError:
-        pass  # the exchange has named those who did not answer
-    return {
-        site.name: Site(
-            counts=counts[site] if site in counts else from_histogram(metrics).placed(cuts[site]),
-            cuts=cuts[site],
-            auroc=None if told.grouped else told.auroc,
-            design=told.design,
-            grouped=site not in counts,
-            groups=told.groups,
-            other=told.other,
-            covariance=told.covariance,
-        )
-        for site, (metrics, told) in first.items()
-    }
+    return dict.fromkeys(first, common_cuts([_sketch(*answer) for answer in first.values()]) if first else EDGES)
 
 
 def from_histogram(metrics: Metrics) -> Counts:

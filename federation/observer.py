@@ -32,8 +32,11 @@ class Observer(Protocol):
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Note how the model that a round ended with does at these sites."""
 
-    def told(self, sites: Mapping[str, evidence.Site]) -> None:
-        """Note what is known of the scores that the final model gives at these sites; not told without any."""
+    def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
+        """Note what is known of the scores that the final model gives, by label and site; not told without any.
+
+        Of one label the name is empty.
+        """
 
 
 class Nobody:
@@ -45,5 +48,5 @@ class Nobody:
     def evaluated(self, server_round: int, sites: list[tuple[Site, Metrics]]) -> None:
         """Do nothing."""
 
-    def told(self, sites: Mapping[str, evidence.Site]) -> None:
+    def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Do nothing."""

@@ -331,7 +331,8 @@ class Blank:
     def dual_terms(self, x: Tensor, batch: object = None) -> tuple[Tensor, Tensor]:
         """Return terms that can be divided by."""
         terms, p = getattr(self.problem, "terms", 1), len(self.player.blank(self.player.start["y"]))
-        return torch.zeros(terms, p, dtype=x.dtype), torch.ones(terms, dtype=x.dtype)
+        numerators = torch.zeros(terms, p, dtype=x.dtype)
+        return numerators, torch.ones_like(numerators) if getattr(self.problem, "labels", ()) else numerators[:, 0] + 1
 
     def fresh(self) -> Arrays:
         """Return a head and y."""

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 import operator
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from evidence import Told
 from federation.algorithm import FirstCome, phases_of
 from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
 from federation.errors import RunError, StrategyError
-from federation.evidence import First, gathered, grids
+from federation.evidence import Evidence, Grids
 from federation.messages import message, metrics_in, noting
 from federation.observer import Nobody, Observer
 from federation.output import Output
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
     from torch import Tensor
 
-    from evidence import Site as SiteEvidence
     from federation.algorithm import Algorithm
     from federation.exchange import Exchange
     from federation.stages import Turn
@@ -219,34 +217,23 @@ class Rounds:
     def _last_evaluation(self, arrays: ArrayRecord) -> MetricRecord:
         """Let all sites evaluate the final model. One that is missing by now costs its line in a table, not the run."""
         final: list[tuple[Site, Metrics]] = []
-        first: First = {}
+        evidence = Evidence(self.answers.labels, common=not self.algorithm.personalised)
         answers = self.exchange(self.last_messages(arrays), check=self.answers.to_the_end, min_replies=1)
         with naming_round(self.count, self.count):
-            noted = self._telling(noting(answers, self.exchange.by_node, final), first)
+            noted = evidence.noting(noting(answers, self.exchange.by_node, final), self.exchange.by_node)
             pooled = pool([metrics_in(reply) for reply in noted])
         self.observer.evaluated(self.count, final)
-        if first:
-            self.observer.told(self._on_a_grid(arrays, first))
+        if any(evidence.first.values()):
+            with suppress(RunError):  # it costs exactness, and not the run; the exchange has named who did not answer
+                self._count_scores(arrays, evidence)
+            self.observer.told(evidence.found())
         return MetricRecord({**pooled})
 
-    def _telling(self, answers: Iterable[Message], first: First) -> Iterator[Message]:
-        """Pass the answers on, noting what they tell for the evidence."""
-        for answer in answers:
-            if record := record_in(answer.content, "evidence", ConfigRecord):
-                first[self.exchange.by_node[answer.metadata.src_node_id]] = metrics_in(answer), Told.of(record)
-            yield answer
-
-    def _on_a_grid(self, arrays: ArrayRecord, first: First) -> dict[str, SiteEvidence]:
+    def _count_scores(self, arrays: ArrayRecord, evidence: Evidence) -> None:
         """Let the sites count the final model's scores, those that tell of each patient."""
-        cuts = grids(first, common=not self.algorithm.personalised)
-
-        def answers() -> Iterator[tuple[Site, Message]]:
-            exact = {site: cuts[site].tolist() for site, (_, told) in first.items() if not told.grouped}
-            messages = self.last_messages(arrays, exact) if exact else []
-            for answer in self.exchange(messages, check=self.answers.on_a_grid, min_replies=1) if exact else ():
-                yield self.exchange.by_node[answer.metadata.src_node_id], answer
-
-        return gathered(first, cuts, answers)
+        if messages := self.last_messages(arrays, evidence.questions()):
+            for answer in self.exchange(messages, check=self.answers.on_a_grid, min_replies=1):
+                evidence.count(self.exchange.by_node[answer.metadata.src_node_id], answer)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""
@@ -356,20 +343,20 @@ class Rounds:
             messages.append(message(packed[1], config, turn, site, "train"))
         return messages
 
-    def last_messages(self, arrays: ArrayRecord, cuts: Mapping[Site, list[float]] | None = None) -> list[Message]:
+    def last_messages(self, arrays: ArrayRecord, grids: Mapping[Site, Grids] | None = None) -> list[Message]:
         """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training.
 
-        With ``cuts`` they go to these sites, and ask for counts on the grids that these are the bins of.
+        With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`.
         """
         turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
         config = {**self.evaluate_config, **self._standing(self.count)}
         messages = []
-        for site in self.exchange.sites if cuts is None else cuts:
+        for site in self.exchange.sites if grids is None else grids:
             sent = self.algorithm.final(self.state, model, turn, site)
             packed = arrays if sent is model else pack(sent)
-            asked = config if cuts is None else {**config, "cuts": cuts[site]}
+            asked = config if grids is None else {**config, **grids[site]}
             messages.append(message(packed, asked, turn, site, "evaluate"))
-            if self.other is not None and cuts is None:
+            if self.other is not None and grids is None:
                 messages[-1].content["other"] = self.other
         return messages
 

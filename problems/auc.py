@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
+from torch.linalg import vecdot
 
 from keys import choice, hyper
 from problems import papers
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from problems.papers import Paper
 
 
-def weighted_squares(h: Tensor, positive: Tensor, prior: float, scalars: Tensor) -> Tensor:
+def weighted_squares(h: Tensor, positive: Tensor, prior: float | Tensor, scalars: Tensor) -> Tensor:
     """(1-p)(h-a)² on positives, p(h-b)² on negatives: the part both objectives share, per sample."""
-    a, b = scalars.unbind()
+    a, b = scalars.view(2, *h.shape[1:]).unbind()
     return (1 - prior) * positive * (h - a).square() + prior * (1 - positive) * (h - b).square()
 
 
-def score_gap(h: Tensor, positive: Tensor, prior: float) -> Tensor:
+def score_gap(h: Tensor, positive: Tensor, prior: float | Tensor) -> Tensor:
     """P h on negatives, minus (1-p) h on positives, per sample; its expectation is p(1-p)(E[h|-] - E[h|+])."""
     return h * (prior - positive)
 
@@ -51,6 +52,7 @@ class Auc(NetworkProblem, ClosedFormDual):
 
     name = "auc"
     kind = "minimax"
+    several = True
     optimises = "AUROC, by the square surrogate"
     reports = ("auroc", "auprc")
     papers: ClassVar[tuple[Paper, ...]] = (
@@ -66,7 +68,10 @@ class Auc(NetworkProblem, ClosedFormDual):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.p = self.prior or self.setting.cohort.prior
+        cohort = self.setting.cohort
+        self.p: float | Tensor = self.prior or cohort.prior
+        if self.labels and not self.prior:
+            self.p = torch.tensor(cohort.priors, dtype=self.dtype, device=self.device)
 
     def h(self, logits: Tensor) -> Tensor:
         """Return the scores."""
@@ -74,22 +79,24 @@ class Auc(NetworkProblem, ClosedFormDual):
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch. A batch of one class is legal: its other terms are zero."""
-        h, p = self.h(logits), self.p
-        terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + y) * score_gap(h, labels, p)
-        return mean(terms, weights) - p * (1 - p) * y.square().sum()
+        h, p, alpha = self.h(logits), self.p, y.view(logits.shape[1:])
+        terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + alpha) * score_gap(h, labels, p)
+        return mean(terms, weights) - p * (1 - p) * alpha.square()
 
     @torch.no_grad()
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        """Return sums of scores and counts: the best α is E[h|-] - E[h|+]."""
+        """Return sums of scores and counts: the best α is E[h|-] - E[h|+], of each label."""
         assert batch is not None, "a network learns from batches"
         self.network.bind(x)
         self.network.train(False)  # as a prediction: batch norm's statistics stay as they are
         inputs, labels, *weights = batch
-        h, positive = self.h(self.outputs(inputs)), self.truth(labels)
-        negative = 1 - positive
+        h = self.h(self.outputs(inputs))
+        negative, positive = ((labels == kind).to(self.dtype) for kind in (0, 1))
         for of_sample in weights:
+            of_sample = of_sample.view(-1, *[1] * (h.ndim - 1))
             negative, positive = negative * of_sample, positive * of_sample
-        return torch.stack([h @ negative, -(h @ positive)])[:, None], torch.stack([negative.sum(), positive.sum()])
+        sums = torch.stack([vecdot(h, negative, dim=0), -vecdot(h, positive, dim=0)])
+        return sums.view(2, -1), torch.stack([negative.sum(0), positive.sum(0)])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,15 +116,15 @@ class AucMargin(Auc):
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch."""
-        h, p = self.h(logits), self.p
+        h, p, alpha = self.h(logits), self.p, y.view(logits.shape[1:])
         gap = p * (1 - p) * self.margin + score_gap(h, labels, p)
-        terms = weighted_squares(h, labels, p, scalars) + 2 * y * gap
-        return mean(terms, weights) - p * (1 - p) * y.square().sum()
+        terms = weighted_squares(h, labels, p, scalars) + 2 * alpha * gap
+        return mean(terms, weights) - p * (1 - p) * alpha.square()
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
         """Return sums of scores and counts: the best α is m + E[h|-] - E[h|+], clipped at zero."""
         sums, counts = super().dual_terms(x, batch)
-        return sums + self.margin * torch.stack([counts[0], counts[1] * 0])[:, None], counts
+        return sums + self.margin * torch.stack([counts[0], counts[1] * 0]).view_as(sums), counts
 
     def project(self, y: Tensor) -> Tensor:
         """Clip α at zero."""

@@ -38,6 +38,7 @@ class Auprc(NetworkProblem):
 
     name = "auprc"
     kind = "conditional"
+    several = True
     optimises = (
         "average precision: of each positive, the share of positives among those ranked above it, by the squared hinge"
     )
@@ -52,6 +53,10 @@ class Auprc(NetworkProblem):
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean of f over the positives of the batch; zero, with zero gradient, where there are none."""
+        if logits.ndim > 1:
+            assert weights is not None, "they say which labels are known"
+            columns = zip(logits.T, labels.T, weights.T, strict=True)
+            return torch.stack([self.loss(h, own, scalars, y, known) for h, own, known in columns])
         h = torch.sigmoid(logits)
         positives = h[labels == 1]
         if not len(positives):

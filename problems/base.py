@@ -89,6 +89,8 @@ class Problem(ABC):
         False for problems given in closed form: they are run without a data set and without a model.
     multiclass : bool
         Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
+    several : bool
+        Whether it can have several labels of two classes at once, the mean of whose objectives it then optimises.
     sampler : str
         What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
     dual_scalars : tuple of str
@@ -113,6 +115,7 @@ class Problem(ABC):
     papers: ClassVar[tuple[Paper, ...]] = ()
     needs_data: ClassVar[bool] = True
     multiclass: ClassVar[bool] = False
+    several: ClassVar[bool] = False
     sampler: ClassVar[str] = "uniform"
     dual_scalars: ClassVar[tuple[str, ...]] = ()
     terms: ClassVar[int] = 1
@@ -228,8 +231,10 @@ class Problem(ABC):
         """Return an evaluation of the starting point on two samples that are all zeros: what any one holds."""
         start, data = self.initial(), None
         if self.needs_data:
-            inputs = torch.zeros(2, *self.setting.cohort.shape)
-            data = Samples(inputs, torch.tensor([0, 1]), torch.arange(2)).to(self.device)
+            cohort, labels = self.setting.cohort, torch.tensor([0, 1])
+            if cohort.labels:
+                labels = labels[:, None].repeat(1, len(cohort.labels))
+            data = Samples(torch.zeros(2, *cohort.shape), labels, torch.arange(2)).to(self.device)
         return self.metrics(start["x"], start.get("y"), data)
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:

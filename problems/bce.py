@@ -20,6 +20,7 @@ class Bce(NetworkProblem):
 
     name = "bce"
     kind = "minimisation"
+    several = True
     optimises = "binary cross-entropy, the usual baseline"
     reports = ("auroc", "auprc")
     log_odds = True

@@ -35,7 +35,8 @@ class ClosedFormDual(Protocol):
         Returns
         -------
         tuple[Tensor, Tensor]
-            Numerators, shape (j, p), and denominators, shape (j,), which add up to the number of samples, or to 1.
+            Numerators, shape (j, p), and denominators, shape (j,), which add up to the number of samples, or to 1; or
+            of shape (j, p), where each entry of y has samples of its own.
         """
         ...
 

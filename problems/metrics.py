@@ -82,22 +82,56 @@ METRICS: dict[str, Metric] = {
     "class-correct": Metric("right answers by class", pooled="only"),
     "class-counts": Metric("samples by class", pooled="only"),
 }
-"""Every metric that a problem may report, in the order in which they are shown; one without a row is refused."""
+"""Every metric that a problem may report, in the order in which they are shown; one without a row is refused.
 
+Of several labels each label's own are called ``"auroc.Edema"``; then ``"auroc"`` and ``"auprc"`` are the means over the
+labels that have samples of both classes, and there is no ``"positives"`` of all.
+"""
+
+RANKINGS = ("auroc", "auprc")
+HISTOGRAMS = ("positive-scores", "negative-scores")
 HEADLINE = tuple(name for name, metric in METRICS.items() if metric.headline)
 
 
 def metric(name: str) -> Metric:
-    """Return a metric's row.
+    """Return a metric's row, that of a label's too.
 
     Raises
     ------
     ProblemError
         When it has none.
     """
-    if name not in METRICS:
-        raise ProblemError(f"the metric {name!r} has no row in problems/metrics.py: add one to METRICS")
-    return METRICS[name]
+    kind, _ = split(name)
+    if kind not in METRICS:
+        raise ProblemError(f"the metric {kind!r} has no row in problems/metrics.py: add one to METRICS")
+    return METRICS[kind]
+
+
+def split(name: str) -> tuple[str, str]:
+    """Return the metric and the label in a name like ``"auroc.Edema"``; the label is empty where there is none."""
+    kind, _, label = name.partition(".")
+    return kind, label
+
+
+def by_label(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each label by their names without it; those of no label under the empty name."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        kind, label = split(name)
+        found.setdefault(label, {})[kind] = value
+    return found
+
+
+def of_labels(each: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metrics of several labels as those of one evaluation: the means, and each label's own."""
+    means = {kind: mean_of([own[kind] for own in each.values()]) for kind in RANKINGS}
+    return means | {f"{kind}.{label}": value for label, own in each.items() for kind, value in own.items()}
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of what is defined; NaN where nothing is."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def shown(value: float | None) -> str:
@@ -137,6 +171,23 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
     }
 
 
+def ranked(labels: np.ndarray, scores: np.ndarray) -> Metrics:
+    """Return all that an evaluation says of scores: their ranking, counts, and the histograms that pooling needs.
+
+    Parameters
+    ----------
+    labels, scores : ndarray
+        As in `ranking`; there may be none.
+    """
+    return {
+        **ranking(labels, scores),
+        "n": len(labels),
+        "positives": int(labels.sum()),
+        "positive-scores": histogram(scores[labels == 1]),
+        "negative-scores": histogram(scores[labels == 0]),
+    }
+
+
 def schema_like(example: Metrics) -> dict[str, Number | Several]:
     """Describe an evaluation: the metrics of another one, within what each can be. Lists are counts.
 
@@ -152,7 +203,7 @@ def schema_like(example: Metrics) -> dict[str, Number | Several]:
             long = len(value) if isinstance(value, list) else 0
             found[name] = Several(Number(0, LARGEST_COUNT, whole=True), (long,))
         elif row.pooled == "sum":
-            found[name] = Number(row.low, LARGEST_COUNT, whole=True)
+            found[name] = Number(0 if split(name)[1] else row.low, LARGEST_COUNT, whole=True)
         else:
             found[name] = Number(row.low, row.high, nan=not row.diverges, rounding=ROUNDING)
     return found
@@ -160,6 +211,16 @@ def schema_like(example: Metrics) -> dict[str, Number | Several]:
 
 def contradictions(metrics: Mapping[str, Any]) -> list[str]:
     """Return what of an evaluation cannot be true at once; its values are what `schema_like` says."""
+    parts = by_label(metrics)
+    whole = parts.pop("", {})
+    wrong = [f"{text}, of label {label!r}" for label, own in parts.items() for text in _contradictions(own)]
+    wrong += [f"n of label {label!r} is {own['n']}, of {whole['n']}"
+              for label, own in parts.items() if own.get("n", 0) > whole.get("n", 0)]  # fmt: skip
+    return wrong + _contradictions(whole)
+
+
+def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what cannot be true at once of one label."""
     wrong: list[str] = []
     sums: dict[str, tuple[str, ...]] = {"n": ("class-counts",)}
     if "positives" in metrics:
@@ -177,9 +238,12 @@ def contradictions(metrics: Mapping[str, Any]) -> list[str]:
 
 def undefined(metrics: Mapping[str, Any]) -> list[str]:
     """Return the metrics that are NaN and need not be: a ranking is not defined on one class, all others always are."""
-    one_class = metrics.get("positives") in (0, metrics.get("n"))
+    parts = by_label(metrics)
+    one_class = {label: own.get("positives") in (0, own.get("n")) for label, own in parts.items()}
+    if len(parts) > 1:
+        one_class[""] = all(one for label, one in one_class.items() if label)
     numbers = {name: value for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)}
-    return [name for name in numbers if not (one_class and METRICS[name].pooled == "scores")]
+    return [name for name in numbers if not (one_class[split(name)[1]] and metric(name).pooled == "scores")]
 
 
 def histogram(scores: np.ndarray) -> list[int]:
@@ -241,15 +305,22 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
             continue
         values = np.array([site[name] for site in sites], dtype=np.float64)
         pooled[name] = float(values.sum() if how == "sum" else np.average(values, weights=weights))
+    several = {name: _ranked_together(sites, f".{name}") for name in by_label(sites[0]) if name}
     if "positive-scores" in sites[0]:
-        histograms = ("positive-scores", "negative-scores")
-        positive, negative = (np.sum([site[name] for site in sites], axis=0) for name in histograms)
-        grid = np.arange(BINS)
-        pooled |= ranking(np.repeat([1, 0], BINS), np.concatenate([grid, grid]), np.concatenate([positive, negative]))
+        pooled |= _ranked_together(sites)
+    elif several:
+        pooled |= of_labels(several)
     if "class-counts" in sites[0]:
         right, total = (np.sum([site[n] for site in sites], axis=0) for n in ("class-correct", "class-counts"))
         pooled |= accuracy(right.tolist(), total.tolist())
     return pooled
+
+
+def _ranked_together(sites: Sequence[Metrics], of_label: str = "") -> dict[str, float]:
+    """Rank the bins of the sites' histograms, added up."""
+    positive, negative = (np.sum([site[f"{name}{of_label}"] for site in sites], axis=0) for name in HISTOGRAMS)
+    grid, labels = np.arange(BINS), np.repeat([1, 0], BINS)
+    return ranking(labels, np.concatenate([grid, grid]), np.concatenate([positive, negative]))
 
 
 def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

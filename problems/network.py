@@ -15,7 +15,7 @@ from keys.fields import is_number
 from problems.base import Problem
 from problems.capabilities import Layers
 from problems.errors import ProblemError
-from problems.metrics import correct_by_class, histogram, ranking
+from problems.metrics import correct_by_class, of_labels, ranked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ def rows_at_once(shape: Sequence[int]) -> int:
 
 
 def mean(terms: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of terms per sample, weighted as `NetworkProblem.loss` says."""
-    return terms.mean() if weights is None else (terms * weights).mean()
+    """Return the mean of terms per sample, weighted as `NetworkProblem.loss` says; of several labels that of each."""
+    return (terms if weights is None else terms * weights).mean(0)
 
 
 def channels_last(inputs: Tensor) -> Tensor:
@@ -52,16 +52,23 @@ class NetworkProblem(Problem, Layers):
     x holds the network's parameters, then the problem's ``scalars``; y holds ``dual`` numbers. A subclass writes the
     loss; gradients are PyTorch's.
 
+    A problem of ``several`` labels has a score, scalars and a dual variable for each of L, and optimises the mean of
+    the labels' losses. Each is a mean over those samples of the batch of which its label is known; where there is none
+    it is zero, so that a site which lacks a label moves nothing of it.
+
     Attributes
     ----------
     scalars : tuple of str
-        Names of the entries of x behind the network's, such as ``("a", "b")``.
+        Names of the entries of x behind the network's, such as ``("a", "b")``; of several labels first all that ``a``
+        has, then all of ``b``.
     dual : int
-        How long y is, 0 for none; where ``dual_scalars`` name its entries, their number.
+        How long y is, 0 for none; where ``dual_scalars`` name its entries, their number, times L.
     network : FlatNetwork
         The model, on its device.
     width : int
-        Outputs of the network: one score, or one per class.
+        Outputs of the network: one score, one per class, or one per label.
+    labels : tuple of str
+        The names of several labels; empty for one.
     """
 
     scalars: ClassVar[tuple[str, ...]] = ()
@@ -85,7 +92,17 @@ class NetworkProblem(Problem, Layers):
 
     def _head_of(self, network: FlatNetwork) -> Tensor:
         start = network.vector()
-        return torch.cat([start[network.head :], start.new_zeros(len(self.scalars))])
+        return torch.cat([start[network.head :], start.new_zeros(len(self.scalars) * self._each)])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of several labels; empty for one."""
+        return self.setting.cohort.labels if self.several else ()
+
+    @property
+    def _each(self) -> int:
+        """How many entries a scalar has: L."""
+        return max(1, len(self.labels))
 
     @classmethod
     def scalar_names(cls) -> tuple[str, ...]:
@@ -95,12 +112,12 @@ class NetworkProblem(Problem, Layers):
     @property
     def width(self) -> int:
         """How many outputs the network has."""
-        return self.setting.cohort.classes if self.multiclass else 1
+        return self.setting.cohort.classes if self.multiclass else self._each
 
     @property
     def dual(self) -> int:
         """How long y is; 0 where there is none."""
-        return len(self.dual_scalars)
+        return len(self.dual_scalars) * self._each
 
     @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -109,20 +126,41 @@ class NetworkProblem(Problem, Layers):
         Parameters
         ----------
         logits : Tensor
-            Raw outputs of the network, shape (n,), or (n, C).
+            Raw outputs of the network, shape (n,), or (n, C). Of ``several`` labels (n, L).
         labels : Tensor
-            Shape (n,): 1 for positive and 0 for negative, of the logits' dtype, or classes 0 to C-1, int64.
+            Shape (n,): 1 for positive and 0 for negative, of the logits' dtype, or classes 0 to C-1, int64. Of several
+            labels (n, L), 0 also where one is not known, which then has no weight.
         scalars : Tensor
-            The last entries of x, one for each name in ``scalars``.
+            The last entries of x, one for each name in ``scalars``, and label.
         y : Tensor
             The dual variable, shape (``dual``,).
         weights : Tensor, optional
             Shape (n,), of mean 1: how samples of two classes count where the sampler has changed the classes' shares.
+            Of several labels (n, L), and of mean 1 for each label that is known of any.
+
+        Returns
+        -------
+        Tensor
+            A scalar. Of several labels the loss of each, shape (L,), as if it were the only one.
         """
+
+    def objective(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+        """Return what is optimised, a scalar: the loss, or the mean of several labels' losses where they are known.
+
+        ``labels`` and ``weights`` are a batch's own, with `datasets.labels.UNKNOWN` where a label is not known.
+        """
+        if not self.labels:
+            return self.loss(logits, self.truth(labels), scalars, y, *weights)
+        known = labels >= 0
+        each = known * (len(labels) / known.sum(0).clamp(min=1)).to(self.dtype)
+        for of_sample in weights:
+            each = each * of_sample[:, None]
+        losses = self.loss(logits, (labels == 1).to(self.dtype), scalars, y, each)
+        return torch.where(known.any(0), losses, 0).mean()
 
     def initial(self) -> Arrays:
         """Return the network's own initialisation, zeros for the scalars, and the dual's start."""
-        zeros = torch.zeros(len(self.scalars), device=self.device, dtype=self.dtype)
+        zeros = torch.zeros(len(self.scalars) * self._each, device=self.device, dtype=self.dtype)
         return {"x": torch.cat([self.network.vector(), zeros])} | self.dual_start()
 
     def dual_start(self) -> Arrays:
@@ -154,8 +192,11 @@ class NetworkProblem(Problem, Layers):
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
         """Return the problem's own entries of x and y, by their names."""
-        own = x[self.network.size :].tolist()
-        return {**dict(zip(self.scalars, own, strict=True)), **super().scalars_of(x, y)}
+        if not self.labels:
+            own = x[self.network.size :].tolist()
+            return {**dict(zip(self.scalars, own, strict=True)), **super().scalars_of(x, y)}
+        values = x[self.network.size :] if y is None else torch.cat([x[self.network.size :], y.to(x)])
+        return dict(zip(self.scalar_names(), values.reshape(-1, self._each).tolist(), strict=True))
 
     def restored(self, parameters: Tensor, named: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
         """Return x and y from the network's parameters and what `scalars_of` gave; the rest is the problem's start.
@@ -170,11 +211,13 @@ class NetworkProblem(Problem, Layers):
             raise ProblemError("; ".join(wrong))
         x, y = start["x"], start.get("y")
         x[: self.network.size] = parameters
-        for place, name in enumerate(self.scalars, self.network.size):
-            x[place] = named.get(name, x[place])
-        own = [named[name] for name in self.dual_scalars or ("y",) if name in named]
-        if y is not None and own:
-            y = torch.tensor(own if self.dual_scalars else own[0], dtype=y.dtype, device=y.device)
+        own = x[self.network.size :].view(len(self.scalars), self._each)
+        for entries, name in zip(own, self.scalars, strict=True):
+            if name in named:
+                entries.copy_(torch.tensor(named[name], dtype=x.dtype))
+        dual = [named[name] for name in self.dual_scalars or ("y",) if name in named]
+        if y is not None and dual:
+            y = torch.tensor(dual, dtype=y.dtype, device=y.device).flatten()
         return x, y
 
     def _wrong(self, named: Mapping[str, Any]) -> Iterator[str]:
@@ -182,10 +225,11 @@ class NetworkProblem(Problem, Layers):
         alone = (*self.scalars, *self.dual_scalars)
         names = alone if self.dual_scalars or not self.dual else (*alone, "y")
         for name in names if any(name in named for name in names) or named.get("problem") == self.name else ():
-            count = 1 if name in alone else self.dual
-            values = [named.get(name)] if name in alone else named.get(name)
+            count = self._each if name in alone else self.dual
+            single = name in alone and not self.labels
+            values = [named.get(name)] if single else named.get(name)
             if not (isinstance(values, list) and len(values) == count and all(map(is_number, values))):
-                noun = "a finite number" if name in alone else f"{count} finite numbers"
+                noun = "a finite number" if single else f"{count} finite numbers"
                 yield f"{name} = {shown(named.get(name))}: must be {noun}"
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
@@ -206,13 +250,13 @@ class NetworkProblem(Problem, Layers):
     def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
         """Return the objective at the bound parameters, with a graph that leads to them; see `loss`."""
         inputs, labels, *weights = batch
-        return self.loss(self.outputs(inputs), self.truth(labels), scalars, y, *weights)
+        return self.objective(self.outputs(inputs), labels, scalars, y, *weights)
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Return the network's raw outputs, shape (n,), or (n, C)."""
+        """Return the network's raw outputs, shape (n,), (n, C) or (n, L)."""
         with self._autocast:
             outputs = self.network.forward(channels_last(inputs))
-        return (outputs if self.multiclass else outputs.squeeze(1)).to(self.dtype)
+        return (outputs if self.multiclass or self.labels else outputs.squeeze(1)).to(self.dtype)
 
     def truth(self, labels: Tensor) -> Tensor:
         """Return labels as `loss` wants them."""
@@ -220,7 +264,7 @@ class NetworkProblem(Problem, Layers):
 
     @torch.no_grad()
     def logits(self, x: Tensor, data: Samples, offset: Tensor | float = 0.0) -> Tensor:
-        """Return the network's raw outputs on all samples, shape (n,), or (n, C), in evaluation mode.
+        """Return the network's raw outputs on all samples, shape (n,), (n, C) or (n, L), in evaluation mode.
 
         ``offset`` is added to every input.
         """
@@ -241,18 +285,15 @@ class NetworkProblem(Problem, Layers):
         """Return the loss, counts, and AUROC and average precision, or accuracy; and the counts that pooling needs."""
         assert data is not None, "a network is evaluated on samples"
         logits, labels = self.logits(x, data), data.targets()
-        loss = self.loss(logits, self.truth(labels), x[self.network.size :], x[:0] if y is None else y)
+        loss = self.objective(logits, labels, x[self.network.size :], x[:0] if y is None else y)
         if self.multiclass:
             return {"loss": loss.item(), "n": len(labels), **correct_by_class(labels, logits)}
         scores, truth = logits.double().cpu().numpy(), labels.cpu().numpy()
-        return {
-            "loss": loss.item(),
-            **ranking(truth, scores),
-            "n": len(truth),
-            "positives": int(truth.sum()),
-            "positive-scores": histogram(scores[truth == 1]),
-            "negative-scores": histogram(scores[truth == 0]),
-        }
+        if not self.labels:
+            return {"loss": loss.item(), **ranked(truth, scores)}
+        each = zip(self.labels, truth.T, scores.T, strict=True)
+        by_label = {name: ranked(own[own >= 0], scored[own >= 0]) for name, own, scored in each}
+        return {"loss": loss.item(), "n": len(truth), **of_labels(by_label)}
 
     def reseed(self, seed: int) -> None:
         """Fix the masks of dropout."""

@@ -33,7 +33,8 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
     def check(site: Site, question: Message, answer: Message) -> None:
         require_records(answer.content, facts=ConfigRecord)
         record = record_in(answer.content, "facts", ConfigRecord)
-        wrong = wrong_facts(record, config.sites, needs_data=problem.needs_data, multiclass=problem.multiclass)
+        kind = {"needs_data": problem.needs_data, "multiclass": problem.multiclass}
+        wrong = wrong_facts(record, config.sites, **kind, labels=max(1, len(config.several)))
         if wrong:
             raise BadAnswerError(in_a_line(wrong))
 
@@ -83,7 +84,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
         return Cohort()
     facts = {site.name: found for site, found in sites.items()}
     wrong = [*_inputs_differ(facts), *_no_images(config, facts)]
-    wrong += [*_one_class(problem, facts), *_no_positives(config, facts)]
+    wrong += [*_one_class(config, facts), *_no_positives(config, facts)]
     if wrong:
         raise RunError("\n".join(wrong))
     _tell(config, facts, progress)
@@ -97,8 +98,10 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     return Cohort(
         shape=every[0].shape,
         classes=max(one.classes for one in every),  # a site knows only the labels it has
-        prior=0.5 if problem.multiclass else positives / sum(site.weight for site in sites),
+        prior=0.5 if problem.multiclass or config.several else positives / sum(site.weight for site in sites),
         shares=tuple(count / sum(counts) for count in counts) if problem.multiclass else (),
+        labels=config.several,
+        priors=tuple(_prior(sites, place) for place in range(len(config.several))),
         shift=shift,
         scale=scale,
         columns=every[0].columns,
@@ -146,7 +149,23 @@ def _no_images(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
         yield f"{key} = {shown(value)} is for images, and these sites have tables: {', '.join(tables)}; leave it out"
 
 
-def _one_class(problem: type[Problem], facts: Mapping[str, Facts]) -> Iterator[str]:
+def _prior(sites: Mapping[Site, Facts], label: int) -> float:
+    """Return the share of positives that the average over the sites which know a label sees."""
+    known = {site: one for site, one in sites.items() if one.label_counts[label]}
+    shares = [site.weight * one.label_positives[label] / one.label_counts[label] for site, one in known.items()]
+    return sum(shares) / sum(site.weight for site in known)
+
+
+def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+    problem = PROBLEMS[config.problem]
+    for place, label in enumerate(config.several):
+        known, positive = (sum(getattr(one, key)[place] for one in facts.values())
+                           for key in ("label_counts", "label_positives"))  # fmt: skip
+        if not 0 < positive < known:
+            only = f"all {known} samples that have it are {'positive' if positive else 'negative'}" if known else ""
+            yield f"label {label!r}: {only or 'no site has it'}, so there is nothing to tell apart: leave it out"
+    if config.several:
+        return
     examples = sum(one.examples or 0 for one in facts.values())
     positives = sum(one.positives or 0 for one in facts.values())
     classes = {label for one in facts.values() for label, count in enumerate(one.class_counts) if count}
@@ -160,7 +179,8 @@ def _one_class(problem: type[Problem], facts: Mapping[str, Facts]) -> Iterator[s
 
 
 def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
-    none = [name for name, one in facts.items() if one.positives == 0]
+    none = [name for name, one in facts.items()
+            if one.positives == 0 or (one.label_counts and not any(one.label_positives))]  # fmt: skip
     if config.sampler != "fixed-positives" or not none:
         return
     needed = 'sampler = "fixed-positives"'
@@ -185,6 +205,8 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
                 f"site {name!r} has only {only} training samples: it still helps to train; check its label column if "
                 "this is a surprise"
             )
+        if lacking := [label for label, count in zip(config.several, one.label_counts, strict=True) if not count]:
+            progress.say(f"site {name!r} has no {', '.join(lacking)}: it helps to train the other labels")
         if one.missing:
             filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
             progress.say(f"site {name!r}: {one.missing} missing values, imputed by {filled}")
@@ -221,5 +243,7 @@ def summary(config: RunConfig, cohort: Cohort, sites: Sequence[Site], parameters
         return f"{what}{parameters:,} parameters"
     labels = f"{cohort.classes} classes"
     if not PROBLEMS[config.problem].multiclass:
-        labels = f"{cohort.prior:.1%} positive" + " on average over sites" * (config.strategy.weighting == "uniform")
+        shares = zip(cohort.labels, cohort.priors, strict=True)
+        labels = ", ".join(f"{label} {prior:.1%}" for label, prior in shares) or f"{cohort.prior:.1%}"
+        labels += " positive" + " on average over sites" * (config.strategy.weighting == "uniform")
     return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"

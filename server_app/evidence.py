@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence import Counts, Site, Sketch, common_cuts, summary
-from evidence.delong import exact, paired
+from datasets import test_patients
+from evidence import Counts, Site, Sketch, common_cuts, of_labels, summary
+from evidence.delong import design_effect, exact, paired
 from keys import Stream
 from models import ModelError
 from models.storage import replacing
@@ -19,7 +20,7 @@ from server_app.given import Given
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from config import RunConfig
@@ -33,24 +34,32 @@ FILE = "evidence.json"
 def evidence_of(
     config: RunConfig,
     problem: NetworkProblem,
-    sites: Mapping[str, Site],
+    labels: Mapping[str, Mapping[str, Site]],
     model: Arrays,
     other: Arrays | None,
     test: Samples | None,
 ) -> dict[str, Any] | None:
-    """Return the content of evidence.json, see `evidence.summary`; None where nothing is known of any score."""
+    """Return the content of evidence.json, see `evidence.summary`; None where nothing is known of any score.
+
+    ``labels`` has what is known of each site's scores by label and site; of one label the name is empty.
+    """
     if not config.evidence or not ranks(type(problem)):
         return None
-    tested = None if test is None else _tested(problem, model, other, test)
-    if not sites and tested is None:
+    names = problem.labels or ("",)
+    tested = {} if test is None else _tested(config, problem, names, model, other, test)
+    found: dict[str, dict[str, Any]] = {}
+    for place, name in enumerate(names):
+        if labels.get(name) or tested.get(name):
+            found[name] = summary(
+                labels.get(name, {}),
+                common=not ALGORITHMS[config.algorithm].personalised,
+                log_odds=problem.log_odds,
+                test=tested.get(name),
+                random=np.random.default_rng([config.seed, Stream.EVIDENCE, *[place] * bool(name)]),
+            )
+    if not found:
         return None
-    return summary(
-        sites,
-        common=not ALGORITHMS[config.algorithm].personalised,
-        log_odds=problem.log_odds,
-        test=tested,
-        random=np.random.default_rng([config.seed, Stream.EVIDENCE]),
-    )
+    return of_labels(found) if problem.labels else found[""]
 
 
 def compared_with(config: RunConfig, problem: Problem) -> Arrays | None:
@@ -86,24 +95,43 @@ def compared_with(config: RunConfig, problem: Problem) -> Arrays | None:
     return found
 
 
-def _tested(problem: NetworkProblem, model: Arrays, other: Arrays | None, test: Samples) -> Site | None:
-    """Score the common test set; None where the model has diverged."""
-    scores, labels = _scores(problem, model, test), test.targets().double().cpu().numpy()
+def _tested(
+    config: RunConfig,
+    problem: NetworkProblem,
+    names: Sequence[str],
+    model: Arrays,
+    other: Arrays | None,
+    test: Samples,
+) -> dict[str, Site]:
+    """Score the common test set, label by label; nothing where the model has diverged."""
+    scores = _scores(problem, model, test)
     if not np.isfinite(scores).all():
-        return None
-    cuts = common_cuts([Sketch.of(scores, labels)])
-    site = Site(Counts.of(scores, labels, cuts), cuts, exact(scores, labels))
-    if other is None:
-        return site
-    _, theirs, covariance = paired(scores, _scores(problem, other, test), labels)
-    return replace(site, other=theirs, covariance=covariance)
+        return {}
+    of_other = None if other is None else _scores(problem, other, test)
+    labels = test.targets().double().cpu().numpy().reshape(scores.shape)
+    patients = test_patients(config.data())
+    found: dict[str, Site] = {}
+    for place, name in enumerate(names):
+        if not (known := labels[:, place] >= 0).any():
+            continue
+        own, truth = scores[known, place], labels[known, place]
+        whose = None if patients is None else patients[known]
+        cuts = common_cuts([Sketch.of(own, truth)])
+        design = 1.0 if whose is None else design_effect(own, truth, whose)
+        site = Site(Counts.of(own, truth, cuts), cuts, exact(own, truth, whose), design)
+        if of_other is not None:
+            _, theirs, covariance = paired(own, of_other[known, place], truth, whose)
+            site = replace(site, other=theirs, covariance=covariance)
+        found[name] = site
+    return found
 
 
 def _scores(problem: NetworkProblem, model: Arrays, test: Samples) -> Floats:
+    """Return the scores of the test set, shape (n, L)."""
     if "buffers" in model:
         problem.load_buffers(model["buffers"].to(problem.device))
     scores: Floats = problem.logits(model["x"].to(problem.device), test).double().cpu().numpy()
-    return scores
+    return scores.reshape(len(test), -1)
 
 
 def write(content: Mapping[str, Any], folder: Path) -> None:
@@ -114,6 +142,18 @@ def write(content: Mapping[str, Any], folder: Path) -> None:
 
 def in_words(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that a run ends with."""
+    if "labels" not in content:
+        yield from _of_a_label(content)
+        return
+    for name, own in content["labels"].items():
+        yield from (f"{name}: {line}" for line in list(_of_a_label(own))[:1])
+    means = [f"{words} {_interval(content['mean'][key]['auroc'])}"
+             for key, words in (("pooled", "pooled"), ("within-sites", "within sites"),
+                                ("common-test-set", "common test set")) if content["mean"][key]]  # fmt: skip
+    yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has the rest of each label"
+
+
+def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
     parts = []
     if pooled := content["pooled"]:
         parts.append(f"pooled AUROC {_interval(pooled['auroc'])}")

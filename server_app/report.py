@@ -72,7 +72,7 @@ class Report:
         self.lines = folder / "metrics.jsonl"
         self.records: list[Record] = []
         self.personalised = ALGORITHMS[config.algorithm].personalised
-        self.scores: dict[str, evidence.Site] = {}
+        self.scores: dict[str, Mapping[str, evidence.Site]] = {}
         self.evidence: dict[str, Any] | None = None
         self._model: ModelFile | None = None
         self._open = False
@@ -166,9 +166,9 @@ class Report:
         self.tracking.log(record)
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
 
-    def told(self, sites: Mapping[str, evidence.Site]) -> None:
+    def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Note what is known of the scores at the sites, for evidence.json."""
-        self.scores = dict(sites)
+        self.scores = dict(labels)
 
     def _unwritten(self, path: Path, error: OSError) -> RunError:
         """Return what ends the run, with what can be done."""

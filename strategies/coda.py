@@ -88,10 +88,25 @@ class Coda(CodaPlus, SkipsPhases):
         """Lines 6-7, or line 9."""
         if turn.phase == "train":
             return super().aggregate(state, replies, turn)
-        terms = Mean()
+        terms: dict[int, Mean] = {}
         for reply in replies:
-            terms.add(reply.arrays, reply.site.weight / float(reply.arrays["denominators"].sum()))
-        numerators, denominators = terms.sums["numerators"], terms.sums["denominators"]
-        if not denominators.all():
-            return state
-        return state | {"y": (numerators / denominators[:, None]).sum(0)}  # l.9
+            for place, part in enumerate(_parts(reply.arrays)):
+                samples = float(part["denominators"].sum())
+                if samples:  # a site without a label has none
+                    terms.setdefault(place, Mean()).add(part, reply.site.weight / samples)
+        y = state["y"].clone()
+        for place, term in terms.items():
+            numerators, denominators = term.sums["numerators"], term.sums["denominators"]
+            if denominators.all():
+                best = (numerators / denominators[:, None]).sum(0)  # l.9
+                y[place * len(best) : (place + 1) * len(best)] = best
+        return state | {"y": y}
+
+
+def _parts(arrays: Arrays) -> list[Arrays]:
+    """Return the terms of y, or of each of its entries where these have denominators of their own."""
+    numerators, denominators = arrays["numerators"], arrays["denominators"]
+    if denominators.ndim == 1:
+        return [arrays]
+    columns = zip(numerators.T, denominators.T, strict=True)
+    return [{"numerators": one[:, None], "denominators": counts} for one, counts in columns]

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from datasets.identity import keyed
-from problems.metrics import METRICS, pool
+from datasets.labels import stratum
+from problems.metrics import HISTOGRAMS, metric, pool, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ def dealt(data: SiteData, key: str) -> list[Tensor]:
         Positions among the held-out samples; all of a patient are in one part.
     """
     assert data.whose is not None, "a hospital's own data say whose each row is"
-    whose, labels = keyed(data.whose[data.held_out.rows.numpy()], key), data.held_out.targets().numpy()
+    whose, labels = keyed(data.whose[data.held_out.rows.numpy()], key), stratum(data.held_out.targets().numpy())
     _, first, patient = np.unique(whose, return_index=True, return_inverse=True)
     part = np.empty(len(first), np.int64)
     part[np.argsort(labels[first], kind="stable")] = np.arange(len(first)) % PARTS
@@ -68,11 +69,11 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
         values: list[Any] = [part[name] for part in parts]
         if isinstance(values[0], list):
             counts = np.sum(values, axis=0).tolist()
-            groups[name] = merged(counts, fewest) if name.endswith("-scores") else counts
-        elif METRICS[name].pooled == "sum":
+            groups[name] = merged(counts, fewest) if split(name)[0] in HISTOGRAMS else counts
+        elif metric(name).pooled == "sum":
             told[name] = sum(values)
         else:
-            share = METRICS[name].better == "up"  # of patients
+            share = metric(name).better == "up"  # of patients
             told[name] = rounded(float(np.median(values)), fewest / count, share=share)
     if "class-correct" in groups:
         counts = np.array([groups["class-correct"], groups["class-counts"]])

@@ -172,7 +172,7 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     if "round" not in config:
         return record
     request, last = Request.of(message), message.metadata.message_type == "evaluate"
-    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=())
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=(), bins=())
     said = hashlib.sha256(repr(lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)

@@ -26,15 +26,31 @@ def few_of_a_class(counts: Sequence[int], policy: Policy) -> bool:
 
 
 def counts_by_class(labels: Tensor, classes: int) -> list[int]:
-    """Return how many samples there are of each class."""
+    """Return how many samples there are of each class; of several labels those of all, where they are known."""
+    if labels.ndim > 1:
+        return [int((own == kind).sum()) for own in labels.T for kind in range(classes)]
     return labels.bincount(minlength=classes).tolist()
+
+
+def hidden_labels(data: SiteData, policy: Policy) -> tuple[int, ...]:
+    """Return which of several labels are not evaluated, for there are few samples held out of one of their classes."""
+    labels = data.held_out.targets()
+    if labels.ndim == 1:
+        return ()
+    return tuple(place for place, own in enumerate(labels.T)
+                 if few_of_a_class(counts_by_class(own[own >= 0], data.classes), policy))  # fmt: skip
 
 
 def no_evaluation(data: SiteData, policy: Policy) -> str:
     """Return why a site sends no evaluation, in words; empty when it does, or has nobody to evaluate on."""
     if few(len(data.held_out), policy.fewest_held_out):
         return f"no evaluation: fewer than {policy.fewest_held_out} samples are held out here"
-    if few_of_a_class(counts_by_class(data.held_out.targets(), data.classes), policy):
+    labels = data.held_out.targets()
+    if labels.ndim > 1:
+        hides_all = len(labels) and len(hidden_labels(data, policy)) == labels.shape[1]
+    else:
+        hides_all = few_of_a_class(counts_by_class(labels, data.classes), policy)
+    if hides_all:
         return f"no evaluation: of a class fewer than {policy.fewest_of_each_class} samples are held out here"
     return ""
 
@@ -50,7 +66,14 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
     if few(len(data.held_out), policy.fewest_held_out):
         changes["held_out"] = policy.fewest_held_out
     fewest, counts = policy.fewest_of_each_class, counts_by_class(data.train.targets(), data.classes)
-    if few_of_a_class(counts, policy):
+    if facts.label_counts:
+        told_labels = [_few_told(*pair, fewest) for pair in zip(facts.label_counts, facts.label_positives, strict=True)]
+        if few_of_a_class(counts, policy):
+            notes.append(f"of labels that have fewer than {fewest} training samples of a class here, {fewest} are told")
+        if unjudged := hidden_labels(data, policy):
+            notes.append(f"no evaluation of {len(unjudged)} labels: fewer than {fewest} of a class are held out here")
+        changes["label_counts"], changes["label_positives"] = zip(*told_labels, strict=True)
+    elif few_of_a_class(counts, policy):
         if facts.positives is None:
             notes.append(f"no counts per class: there are fewer than {fewest} training samples of a class here")
         else:
@@ -69,6 +92,13 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
             changes[name] = tuple(0.0 if hide else value for value, hide in zip(sums, hidden, strict=True))
         changes["missing"] = facts.missing + int(sum(c for c, hide in zip(facts.count, hidden, strict=True) if hide))
     return replace(facts, **changes, notes=(*facts.notes, *notes))  # type: ignore[arg-type]
+
+
+def _few_told(known: int, positives: int, fewest: int) -> tuple[int, int]:
+    """Return of how many samples a label is known and of how many it is positive, neither class of few."""
+    classes = (known - positives, positives)
+    negatives, positives = (fewest if few(count, fewest) else count for count in classes)
+    return negatives + positives, positives
 
 
 def otherwise(run: RunConfig, policy: Policy) -> tuple[str, ...]:

@@ -15,13 +15,14 @@ from problems.metrics import histogram
 if TYPE_CHECKING:
     from client_app.policy.rules import Policy
     from client_app.site import OpenSite
+    from datasets.source import Mask
     from evidence.sums import Floats, Ints
 
 DIGITS = 3  # of an AUROC and of a standard deviation that are told of groups of patients
 
 
-def subgroups(site: OpenSite, scores: Floats, labels: Floats, patients: Ints | None) -> list[Group]:
-    """Return the subgroups that a site tells of.
+def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patients: Ints | None) -> list[Group]:
+    """Return the subgroups that a site tells of; ``which`` held-out samples the others are about.
 
     Of a hospital that tells of groups of patients only, a column is left out as soon as one of its subgroups has few
     patients, or few of a class: what is told of the others would say the rest of it.
@@ -29,7 +30,7 @@ def subgroups(site: OpenSite, scores: Floats, labels: Floats, patients: Ints | N
     config, data = site.data_config, site.data()
     if data is None or config.study is None:
         return []
-    values = data.held_out.inputs[data.held_out.rows].numpy()
+    values = data.held_out.inputs[data.held_out.rows].numpy()[which]
     found: list[Group] = []
     for column in config.study.columns:
         if column.name not in config.study.subgroups:

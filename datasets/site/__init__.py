@@ -7,6 +7,7 @@ own log; the public one holds counts, and no name of a column. Rows count from 1
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
 from datasets.image_cache import ImageCache
+from datasets.labels import Labels
+from datasets.site.clinical import read_clinical
 from datasets.site.doubts import Doubts
 from datasets.site.images import read_listed
 from datasets.site.study import Study
@@ -28,6 +31,7 @@ from keys.files import as_path, reason
 if TYPE_CHECKING:
     import pandas as pd
 
+PATIENT = "patient"
 FILES = ("data.csv", "data.parquet", "labels.csv")
 
 
@@ -37,8 +41,9 @@ def read_site(
     binary: bool,
     image_size: int = 0,
     cache: ImageCache | None = None,
-    patient: str = "",
+    patient: str | None = "",
     study: Study | None = None,
+    labels: Labels | None = None,
 ) -> Source:
     """Read a hospital's folder.
 
@@ -58,10 +63,14 @@ def read_site(
     cache
         Where decoded images are kept.
     patient
-        Name of the column that says whose a row is. Empty: that of the study, or none.
+        Name of the column that says whose a row is. Empty: that of the study, or none. None: ``"patient"``, where there
+        is such a column.
     study
         What the table means, which may then be in the hospital's own spelling and under another name; the label is the
         study's, too.
+    labels
+        What the columns that ``label`` names stand for, where there are several of them or values may be uncertain.
+        Then ``binary`` plays no part.
 
     Returns
     -------
@@ -81,8 +90,10 @@ def read_site(
     else:
         file = _the_file(folder)
         frame = read_table(file)
+    if patient is None:
+        patient = PATIENT if PATIENT in frame.columns else ""
     return read_rows(frame, file, label, binary, patient, listed=file.name == "labels.csv" and not study,
-                     image_size=image_size, cache=cache)  # fmt: skip
+                     image_size=image_size, cache=cache, labels=None if study else labels)  # fmt: skip
 
 
 def read_rows(
@@ -95,26 +106,32 @@ def read_rows(
     listed: bool = False,
     image_size: int = 0,
     cache: ImageCache | None = None,
+    labels: Labels | None = None,
 ) -> Source:
     """Read the rows of a file that lies in a frame: as features, or where they are ``listed`` as images."""
     problems: list[DataError] = []
-    classes, class_count = read_labels(frame, file, label, binary, problems)
-    patients = read_patients(frame, file, patient, label, problems) if patient else []
-    doubts = Doubts(file, classes)
+    columns = list(labels.names) if labels else [label]
+    if labels:
+        classes, class_count = read_clinical(frame, file, labels, problems), 2
+    else:
+        classes, class_count = read_labels(frame, file, label, binary, problems)
+    patients = read_patients(frame, file, patient, columns, problems) if patient else []
+    doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
     if listed:
         inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
         features: tuple[str, ...] = ()
     else:
-        features = tuple(sorted(name for name in frame.columns if name not in (label, patient)))
+        none = {*columns, patient, labels.healthy if labels else ""}
+        features = tuple(sorted(name for name in frame.columns if name not in none))
         inputs = read_numbers(frame, file, features, doubts, problems)
     if problems:
         raise DataError.join(problems)
     if features:
-        whose = said = of_values(np.asarray(inputs, np.float32), classes, sorted([*features, label]).index(label))
+        whose = said = of_values(np.asarray(inputs, np.float32), classes, [bisect(features, name) for name in columns])
         doubts.rows(said)
     else:
         whose = [path.encode() for path in as_text(frame["path"])]
-        said = [b"%b\0%d" % row for row in zip(whose, classes, strict=True)]
+        said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, classes.tolist(), strict=True)]
     whose = [text.encode() for text in patients] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(
@@ -124,6 +141,7 @@ def read_rows(
         features=features,
         whose=digests(whose),
         what=digests(what),
+        by_patient=bool(patients),
         doubts=tuple(doubts.errors()),
     )
 

@@ -215,10 +215,12 @@ def canonical(value: str) -> str:
         return value.lower()
 
 
-def read_patients(frame: pd.DataFrame, file: Path, patient: str, label: str, problems: list[DataError]) -> list[str]:
+def read_patients(
+    frame: pd.DataFrame, file: Path, patient: str, labels: Sequence[str], problems: list[DataError]
+) -> list[str]:
     """Whose each row is, as the patient column says; what is wrong goes to the problems."""
-    if patient not in frame.columns or patient == label:
-        columns = [str(name) for name in frame.columns if name != label]
+    if patient not in frame.columns or patient in labels:
+        columns = [str(name) for name in frame.columns if name not in labels]
         problems.append(
             DataError(
                 f"{file}: no patient column {patient!r}; columns: {', '.join(columns)}.{hint(patient, columns)}",

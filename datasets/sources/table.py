@@ -18,12 +18,15 @@ from keys.files import as_path, is_file
 if TYPE_CHECKING:
     import pandas as pd
 
+    from datasets.labels import Labels
     from datasets.site.study import Study
 
 SUFFIXES = (".csv", ".parquet")
 
 
-def read_grouped(file: str, label: str, binary: bool, group: str, study: Study | None) -> Source:
+def read_grouped(
+    file: str, label: str, binary: bool, group: str, study: Study | None, labels: Labels | None = None
+) -> Source:
     """Read a table.
 
     Parameters
@@ -36,6 +39,8 @@ def read_grouped(file: str, label: str, binary: bool, group: str, study: Study |
         Name of the column that says what each row belongs to, a hospital or a patient; no feature. Empty: none does.
     study
         What the table means.
+    labels
+        See `datasets.site.read_site`.
 
     Returns
     -------
@@ -59,12 +64,14 @@ def read_grouped(file: str, label: str, binary: bool, group: str, study: Study |
     problems: list[DataError] = []
     groups, names = _groups(frame, path, group, label, problems) if group else (None, ())
     try:
-        source = read_rows(frame.drop(columns=group) if names else frame, path, label, binary, patient)
+        own = frame.drop(columns=group) if names else frame
+        source = read_rows(own, path, label, binary, patient, labels=labels)
     except DataError as error:
         problems.append(error)
     if problems:
         raise DataError.join(problems)
-    return replace(source, groups=groups, group_names=names, whose=None, what=None, doubts=())
+    whose = source.whose if source.by_patient else None
+    return replace(source, groups=groups, group_names=names, whose=whose, what=None, doubts=())
 
 
 def _groups(

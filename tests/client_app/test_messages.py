@@ -79,7 +79,8 @@ def test_facts_grow_with_nothing_but_the_number_of_features(tmp_path: Path, hosp
             facts = grid.ask("query", 0).content.config_records["facts"]
         lengths.append({key: len(value) for key, value in facts.items() if isinstance(value, list)})
     moments = {"count": FEATURES, "total": FEATURES, "squares": FEATURES}
-    assert lengths[0] == lengths[1] == {"shape": 1, "class-counts": 0, "held-out-counts": 0, "notes": 0, **moments}
+    none = dict.fromkeys(["class-counts", "held-out-counts", "label-counts", "label-positives", "notes"], 0)
+    assert lengths[0] == lengths[1] == {"shape": 1, **none, **moments}
 
 
 def test_column_names_leave_as_a_hash_only(tmp_path: Path, hospital: Opened) -> None:

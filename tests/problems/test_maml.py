@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from config import ConfigError, RunConfig
 from datasets import PARTITIONS, Cohort, Samples
+from datasets.partition import NATURAL
 from federation import RunError
 from models import ModelError
 from problems import ProblemError
@@ -367,7 +368,7 @@ def test_sites_with_too_few_characters_are_named_before_training(tmp_path: Path)
     assert simulate(job(tmp_path, **{"maml.ways": 8}, rounds=1)).metrics, "the advice works"
 
 
-@pytest.mark.parametrize("partition", [name for name in PARTITIONS if name not in ("by-group", "sites")])
+@pytest.mark.parametrize("partition", [name for name in PARTITIONS if name not in ("by-group", *NATURAL)])
 def test_characters_are_dealt_whole_or_not_at_all(partition: str) -> None:
     keys: dict[str, Any] = {"algorithm": "fcsg", "problem": "maml", "dataset": "omniglot"}
     with pytest.raises(ConfigError) as refusal:

@@ -69,7 +69,7 @@ def test_codas_dual_is_the_best_for_the_mean_objective(name: str, weighting: str
         sums, counts = problem.dual_terms(x, data)
         replies.append(Reply(Site(k, f"site-{k}", k, weight), {"numerators": sums, "denominators": counts}))
     strategy = Coda(local_steps=1)
-    y = strategy.aggregate({"x": x}, iter(replies), strategy.turn(1, 1, "dual", 3))["y"]
+    y = strategy.aggregate({"x": x, "y": x.new_zeros(1)}, iter(replies), strategy.turn(1, 1, "dual", 3))["y"]
     slopes = [problem.gradient(x, y, data)[1].item() for data in site_data()]
     assert np.average(slopes, weights=weights) == pytest.approx(0, abs=1e-12)
     assert max(map(abs, slopes)) > 1e-3, "the sites disagree"

@@ -212,9 +212,9 @@ def test_subgroups_of_the_columns_that_the_study_names(
     seen: list[tuple[np.ndarray, ...]] = []
     real = at_the_site.subgroups
 
-    def noting(site: Any, scores: np.ndarray, labels: np.ndarray, patients: Any) -> Any:
+    def noting(site: Any, which: np.ndarray, scores: np.ndarray, labels: np.ndarray, patients: Any) -> Any:
         seen.append((site.data().held_out.inputs[site.data().held_out.rows].numpy(), scores, labels))
-        return real(site, scores, labels, patients)
+        return real(site, which, scores, labels, patients)
 
     monkeypatch.setattr(at_the_site, "subgroups", noting)
     (tmp_path / "study.toml").write_text(STUDY)

@@ -1,0 +1,144 @@
+"""Several labels at once, each 1, 0, uncertain or blank: how a run reads them, and what they are in tensors.
+
+A label that is not known of a sample is `UNKNOWN` in it. Objectives leave it out, so the sample still helps with the
+others; a site that lacks a label altogether leaves its column blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+from torch import Tensor
+
+from datasets.source import Ints
+from keys import hint, shown
+
+UNKNOWN = -1
+MOST_LABELS = 100
+
+Uncertain = Literal["", "ones", "zeros", "ignore"]
+Blank = Literal["", "zeros", "ignore"]
+VALUES = {"ones": 1, "zeros": 0, "ignore": UNKNOWN}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a library for chest X-rays makes of its labels."""
+
+    uncertain: str
+    blank: Blank
+    healthy: str = ""
+    views: str = ""
+
+
+PRESETS = {
+    # LibAUC's CheXpert: frontal images; an uncertain Edema or Atelectasis counts as one.
+    "chexpert": Preset("Edema=ones,Atelectasis=ones,zeros", "zeros", views="AP,PA"),
+    # TorchXRayVision's CheX_Dataset: what is uncertain is missing, and a healthy image has nothing else.
+    "torchxrayvision": Preset("ignore", "ignore", healthy="No Finding"),
+}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a run, and what their values mean.
+
+    Parameters
+    ----------
+    names
+        Of the labels; a site's columns may be called otherwise.
+    uncertain
+        For each label what -1 stands for: ``"ones"``, ``"zeros"`` or ``"ignore"`` (it is not known); ``""``: it may not
+        occur.
+    blank
+        What an empty value stands for, likewise, but never ones.
+    healthy
+        Name of a column in which 1 makes all labels of a row zero, where there is such a column. Empty: none.
+    """
+
+    names: tuple[str, ...]
+    uncertain: tuple[Uncertain, ...]
+    blank: Blank = ""
+    healthy: str = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self.names) > 1
+
+    @property
+    def clinical(self) -> bool:
+        """Whether values are read as 1, 0, uncertain or blank, and not as any pair of words for two classes."""
+        return self.several or any(self.uncertain) or bool(self.blank)
+
+    @classmethod
+    def of(cls, label: str, uncertain: str, blank: Blank, preset: str) -> Labels:
+        """Read what the run-config says; it was checked by `wrong_labels`."""
+        names, known = split_names(label), PRESETS.get(preset)
+        said = _uncertain(known.uncertain if known else uncertain)
+        lower = {name.lower(): rule for name, rule in said.items()}
+        rules = tuple(cast("Uncertain", lower.get(name.lower(), lower.get("", ""))) for name in names)
+        return cls(names, rules, known.blank if known else blank, known.healthy if known else "")
+
+
+def split_names(label: str) -> tuple[str, ...]:
+    """Return the names in a list that is separated by commas."""
+    return tuple(part.strip() for part in label.split(","))
+
+
+def _uncertain(text: str) -> dict[str, str]:
+    """Read ``"Edema=ones,zeros"``: what is said of one label by its name, of all others by the empty name."""
+    parts = (part.rpartition("=") for part in text.split(","))
+    return {name.strip(): rule.strip() for name, _, rule in parts}
+
+
+def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterator[str]:
+    """Yield what is wrong with these keys of a run-config."""
+    names = split_names(label)
+    if len(names) > 1 and not all(name and name.isprintable() and len(name) <= 100 for name in names):
+        yield f"label = {shown(label)}: must be names of columns that can be printed, separated by commas"
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"label = {shown(label)}: names {', '.join(map(shown, twice))} more than once"
+    if len(names) > MOST_LABELS:
+        yield f"label names {len(names)} columns: at most {MOST_LABELS} are allowed"
+    if preset and (uncertain or blank):
+        said = " and ".join(key for key, value in (("uncertain", uncertain), ("blank", blank)) if value)
+        yield f"label-preset = {preset!r} says what uncertain and blank mean: leave {said} empty, or the preset"
+    lower = {name.lower() for name in names}
+    for name, rule in _uncertain(uncertain).items() if uncertain else ():
+        if rule not in VALUES:
+            yield (
+                f'uncertain = {shown(uncertain)}: must be "ones", "zeros" or "ignore", or say it label by label, as in '
+                f'"{names[0]}=ones,zeros"'
+            )
+        if name and name.lower() not in lower:
+            yield f"uncertain = {shown(uncertain)}: {name!r} is none of the labels.{hint(name, names)}"
+
+
+def stratum(labels: Ints) -> Ints:
+    """Return one number for each sample, by which samples are dealt alike.
+
+    Parameters
+    ----------
+    labels
+        Shape (n,), or (n, L) with `UNKNOWN` where one is not known.
+
+    Returns
+    -------
+    strata
+        Shape (n,): the label; of several the number, from 1, of the rarest that is positive, or 0.
+    """
+    if labels.ndim == 1:
+        return labels
+    positive = labels == 1
+    rarest = np.argsort(positive.sum(0), kind="stable")
+    found: Ints = np.where(positive.any(1), rarest[positive[:, rarest].argmax(1)] + 1, 0)
+    return found
+
+
+def any_positive(labels: Tensor) -> Tensor:
+    """Return which samples are positive, of several labels in any; shape (n,) bool."""
+    return labels == 1 if labels.ndim == 1 else (labels == 1).any(1)

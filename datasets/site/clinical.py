@@ -1,0 +1,93 @@
+"""Label columns whose values are 1, 0, uncertain (-1) or blank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets.errors import DataError, examples
+from datasets.labels import UNKNOWN, VALUES, Labels
+from datasets.site.table import MISSING, as_text, canonical
+from datasets.source import Ints
+from keys import hint
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CODES = {"1": 1, "0": 0}
+_UNCERTAIN = "-1"
+
+
+def read_clinical(frame: pd.DataFrame, file: Path, labels: Labels, problems: list[DataError]) -> Ints:
+    """Read label columns.
+
+    Parameters
+    ----------
+    frame, file
+        The table, and its name for messages.
+    labels
+        What the columns are called here, and what their values stand for. A column that is blank in all rows is a label
+        that this site lacks.
+    problems
+        Where to add what is wrong; if there is anything, what is returned means nothing.
+
+    Returns
+    -------
+    classes
+        Shape (N, L), or (N,) of one label: 1, 0 or `UNKNOWN`.
+    """
+    columns = [str(name) for name in frame.columns]
+    if absent := [name for name in labels.names if name not in frame.columns]:
+        # Raised at once, as of one label: the other columns cannot be judged while one of them may be a label.
+        listed = "; ".join(f"no label column {name!r}.{hint(name, columns)}" for name in absent)
+        raise DataError(
+            f"{file}: {listed} Columns: {', '.join(columns)}. If this site has no such label, add the column and leave "
+            "it blank in all rows",
+            f"{file.name}: {len(absent)} of {len(labels.names)} label columns are not among its {len(columns)} columns",
+        )
+    if labels.healthy in labels.names:
+        problems.append(DataError.plain(f"label {labels.healthy!r} says that there is nothing else: leave it out"))
+    classes = np.full((len(frame), len(labels.names)), UNKNOWN, np.int64)
+    healthy = np.zeros(len(frame), np.bool_)
+    if labels.healthy in columns:
+        healthy = (as_text(frame[labels.healthy]).map(canonical) == "1").to_numpy(np.bool_)
+    for place, (name, uncertain) in enumerate(zip(labels.names, labels.uncertain, strict=True)):
+        shown = as_text(frame[name])
+        values = shown.map(canonical)
+        blank, doubtful = values.isin(MISSING).to_numpy(np.bool_), (values == _UNCERTAIN).to_numpy(np.bool_)
+        wrong = ~blank & ~doubtful & ~values.isin(_CODES).to_numpy(np.bool_)
+        if wrong.any():
+            at = examples([f"row {row + 1} ({str(shown.iloc[row])!r})" for row in np.flatnonzero(wrong)])
+            problems.append(
+                DataError(
+                    f"{file}: label {name!r} has {at}; allowed: 1, 0, -1 (uncertain) or blank",
+                    f"{file.name}: a label has {wrong.sum()} values that are not 1, 0, -1 or blank",
+                )
+            )
+        if blank.all():  # this site lacks the label
+            continue
+        for key, rule, rows, what in (
+            ("uncertain", uncertain, doubtful, "uncertain (-1)"),
+            ("blank", labels.blank, blank & ~healthy, "blank"),
+        ):
+            if rows.any() and not rule:
+                at = examples([f"row {row + 1}" for row in np.flatnonzero(rows)])
+                problems.append(
+                    DataError(
+                        f"{file}: label {name!r} is {what} in {at}; the run has to say with the key {key} what that "
+                        "stands for",
+                        f"{file.name}: a label is {what} in {rows.sum()} rows, and the run does not say with the key "
+                        f"{key} what that stands for",
+                    )
+                )
+        column = values.map(_CODES).fillna(UNKNOWN).to_numpy(np.int64, copy=True)
+        column[doubtful] = VALUES.get(uncertain, UNKNOWN)
+        column[blank] = VALUES.get(labels.blank, UNKNOWN)
+        column[healthy] = 0
+        classes[:, place] = column
+    if not problems and (classes == UNKNOWN).all():
+        text = "no row has a label that is known"
+        problems.append(DataError(f"{file}: {text}; fill the columns in", f"{file.name}: {text}"))
+    return classes if labels.several else classes[:, 0]

@@ -1,0 +1,87 @@
+"""Folders as hospitals have them, one below another: a simulation of these hospitals on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from datasets.errors import DataError, examples
+from datasets.files import Places
+from datasets.site import FILES
+from datasets.source import Source
+
+
+def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
+    """Read every folder in ``site-folders/`` of one of the places, or in the place itself, and join what they hold.
+
+    Parameters
+    ----------
+    places
+        Where to look.
+    read
+        Reads one folder, see `datasets.site.read_site`.
+
+    Returns
+    -------
+    source
+        With a group for each folder, in the order of their names.
+
+    Raises
+    ------
+    DataError
+        Naming everything that is wrong in any of them, or when they do not go together.
+    """
+    looked = places.under("site-folders", "")
+    root, folders = next(((place, found) for place in looked if (found := _folders(place))), (None, []))
+    if root is None:
+        raise DataError(
+            f"site-folders: no folder with one of {', '.join(FILES)} in {' or '.join(map(str, looked))}; set data-root "
+            "to the folder that holds one for each hospital",
+            f"site-folders: no folder with one of {', '.join(FILES)} under {places.names}",
+        )
+    sources: list[Source] = []
+    problems: list[DataError] = []
+    for folder in folders:
+        try:
+            sources.append(read(str(folder)))
+        except DataError as error:
+            problems.append(error)
+    names = [folder.name for folder in folders]
+    if not problems:
+        problems = _differences(names, sources)
+    if problems:
+        raise DataError.join(problems)
+    whose = [source.whose for source in sources if source.whose is not None]
+    return Source(
+        torch.cat([source.inputs for source in sources]),
+        np.concatenate([source.classes for source in sources]),
+        max(source.class_count for source in sources),
+        groups=np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources]),
+        group_names=tuple(names),
+        features=sources[0].features,
+        whose=np.concatenate(whose),
+        by_patient=any(source.by_patient for source in sources),
+    )
+
+
+def _folders(place: Path) -> list[Path]:
+    """Return the folders in a place that hold a hospital's data, in the order of their names."""
+    try:
+        return sorted(folder for folder in place.iterdir() if any((folder / name).is_file() for name in FILES))
+    except OSError:
+        return []
+
+
+def _differences(names: list[str], sources: list[Source]) -> list[DataError]:
+    """Return what keeps folders from being one data set."""
+    shapes = {name: "x".join(map(str, source.inputs.shape[1:])) for name, source in zip(names, sources, strict=True)}
+    if len(set(shapes.values())) > 1:
+        listed = examples([f"{name} has {shape}" for name, shape in shapes.items()])
+        text = f"site-folders: inputs differ: {listed}; every folder needs the same features, or images of one size"
+        return [DataError.plain(f"{text} and colour: set image-size and image-colour")]
+    if len({source.features for source in sources}) > 1:
+        return [DataError.plain("site-folders: the folders' feature columns have different names: rename them")]
+    return []
