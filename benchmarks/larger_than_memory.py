@@ -237,7 +237,7 @@ def print_wait(folder: Path) -> None:
     """Measure and print a table."""
     decoded_before(folder / "large")
     print("| step | augmentation | thread | waits, ms | step, ms | share |\n| --- | --- | --- | ---: | ---: | ---: |")
-    for step in ("densenet121", "50", "100", "200"):
+    for step in ("densenet121", "50", "100"):
         for augment in (False, True):
             for thread in (False, True):
                 waits, whole = alone(folder / "large", "wait", step, thread, augment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,17 @@ BLOCK_BYTES = 2**24  # of images
 
 
 def tensor_of(inputs: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares an array's memory; of images mapped from a file one that knows it, for `gather`."""
-    if not isinstance(inputs, np.memmap) or not inputs.filename or inputs.dtype != np.uint8:
+    """Return a tensor that shares an array's memory; of images mapped from a file one that knows it, for `gather`.
+
+    They are all images of the file, or the first ones.
+    """
+    if not isinstance(inputs, np.memmap) or inputs.dtype != np.uint8:
         return torch.from_numpy(inputs)
-    start = inputs.offset
-    whole = torch.from_file(str(inputs.filename), shared=True, size=start + inputs.nbytes, dtype=torch.uint8)
-    if not whole[:start].any():  # no header: the file was removed a moment ago, and this is a new one
+    file, start = str(inputs.filename), inputs.offset
+    if not Path(file).exists():
+        return torch.from_numpy(inputs)
+    whole = torch.from_file(file, shared=True, size=start + inputs.nbytes, dtype=torch.uint8)
+    if not whole[:start].any():  # no header: the file was removed this very moment, and this is a new one
         return torch.from_numpy(inputs)
     return whole[start:].view(inputs.shape)
 

@@ -162,6 +162,8 @@ class Problem(ABC):
     ) -> Batch | None:
         """Return a fresh mini-batch; a problem with inner samples, or without data, has its own way.
 
+        It may be called in a thread, and what it drew be undone: it changes nothing but its arguments.
+
         Parameters
         ----------
         samples : Samples or None

@@ -47,6 +47,16 @@ def test_a_stored_tensor_knows_its_file_and_one_in_memory_none(place: Path) -> N
     assert file_of(tensor_of(floats)) is None  # a table
 
 
+def test_the_first_images_of_a_file_and_those_of_one_that_is_gone(place: Path) -> None:
+    images = np.load(place, mmap_mode="r")
+    first = tensor_of(images[:7])
+    assert file_of(first) == str(place)
+    assert torch.equal(gather(first, torch.tensor([6])), torch.from_numpy(np.array(images[6:7])))
+    place.unlink()
+    assert np.array_equal(tensor_of(images).numpy(), images)
+    assert not place.exists()
+
+
 def test_batches_and_moments_are_those_in_memory(place: Path) -> None:
     ours, theirs = samples(stored(place)), samples(torch.from_numpy(np.load(place)))
     index = torch.tensor([3, 0, 39])
