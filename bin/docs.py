@@ -180,7 +180,9 @@ def problems() -> str:
 def _data(problem: type[Problem]) -> str:
     if not problem.needs_data:
         return "none"
-    return "all classes are kept" if problem.multiclass else "two classes"
+    if problem.multiclass:
+        return "all classes are kept"
+    return "two classes; also several labels" if problem.several else "two classes"
 
 
 def options() -> str:

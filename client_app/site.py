@@ -18,7 +18,19 @@ from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, p
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from config.study import read_study
-from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, Meaning, SiteData, forget_data, load_site, stamp
+from datasets import (
+    Cohort,
+    DataConfig,
+    DataError,
+    Facts,
+    ImageCache,
+    Meaning,
+    SiteData,
+    forget_data,
+    load_site,
+    patient_hashes,
+    stamp,
+)
 from datasets.config import SITE, TABLE
 from datasets.labels import UNKNOWN
 from datasets.stored import in_blocks
@@ -285,7 +297,12 @@ class OpenSite:
         )
         if not self.guarded:
             return facts
-        return protected(replace(facts, notes=otherwise(self.run, self.policy)), data, self.policy)
+        notes = otherwise(self.run, self.policy)
+        if self.policy.compare_patients and data.by_patient:
+            facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))
+        elif self.policy.compare_patients:
+            notes += ("compare-patients: no column says whose a row is here, so there is nothing to compare",)
+        return protected(replace(facts, notes=notes), data, self.policy)
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends."""

@@ -20,6 +20,7 @@ from datasets.config import OWN, TABLE
 from datasets.labels import Labels, split_names
 from federation import FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
+from keys.files import marked
 from models import MODELS, Architecture
 from problems import PROBLEMS, Problem, Setting
 from strategies import ALGORITHMS
@@ -265,7 +266,7 @@ class RunConfig(BaseModel):
 
         It names every key that matters, with defaults: those of the chosen algorithm and problem, of no other.
         """
-        return to_toml(self.written())
+        return marked(to_toml(self.written()))
 
     def written(self) -> dict[str, Value]:
         """Return the keys that `to_toml` writes."""

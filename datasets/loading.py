@@ -55,6 +55,8 @@ class SiteData:
     whose, what
         Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own, or
         where a column says whose a row is.
+    by_patient
+        Whether a column says whose a row is.
     doubts
         What may be a mistake in a hospital's own table.
     """
@@ -67,6 +69,7 @@ class SiteData:
     features: tuple[str, ...] = ()
     whose: Digests | None = None
     what: Digests | None = None
+    by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
 
 
@@ -122,6 +125,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.features,
         pool.source.whose,
         pool.source.what,
+        pool.source.by_patient,
         pool.source.doubts,
     )
 
@@ -149,7 +153,7 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
-def test_patients(config: DataConfig) -> Ints | None:
+def patients_of_test(config: DataConfig) -> Ints | None:
     """Return whose each common test row is, as numbers; None where that is not known."""
     pool = _pool(config, Places.of(config.data_root, config.download))
     return _units(pool.source, pool.test).of if pool.source.by_patient else None

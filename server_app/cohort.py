@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -69,6 +69,21 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
         ): facts
         for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
     }
+
+
+def without_patients(sites: Mapping[Site, Facts], progress: Progress) -> dict[Site, Facts]:
+    """Warn of patients that several sites have, as far as these tell, and forget who they are."""
+    telling = [(site, set(facts.patients)) for site, facts in sites.items() if facts.patients]
+    for (one, own), (other, theirs) in combinations(telling, 2):
+        if shared := len(own & theirs):
+            progress.warn(
+                f"sites {one.name!r} and {other.name!r} have {shared} patients in common: one may hold out whom the "
+                "other trains on, so what they evaluate is too good"
+            )
+    if telling and len(telling) < len(sites):
+        silent = ", ".join(repr(site.name) for site, facts in sites.items() if not facts.patients)
+        progress.say(f"whether {silent} have patients in common with others is not known: they tell no hashes")
+    return {site: replace(facts, patients=()) for site, facts in sites.items()}
 
 
 def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -> Cohort:
