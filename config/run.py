@@ -5,62 +5,49 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from config.classes import class_list, parse_classes
+from config.classes import parse_classes
 from config.contradictions import contradictions
 from config.errors import explain
 from config.node import SiteConfig
 from config.study import read_study
 from config.tables import MOVED, SHARED, own_options, tables
-from datasets import DATASETS, PARTITIONS, SAMPLERS, Augmentation, Cohort, DataConfig, stamp
+from config.values import (
+    Above0,
+    AlgorithmName,
+    Classes,
+    Crop,
+    DatasetName,
+    Degrees,
+    Folds,
+    Fraction,
+    ModelName,
+    Natural,
+    PartitionName,
+    Positive,
+    ProblemName,
+    SamplerName,
+    Seconds,
+    Seed,
+    Share,
+    Side,
+    Sites,
+    Threads,
+    Width,
+    Workers,
+)
+from datasets import Augmentation, Cohort, DataConfig, stamp
 from datasets.config import OWN, TABLE
 from datasets.labels import Labels, split_names
 from federation import FederatedStrategy, StrategyError
-from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
+from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml
 from keys.files import marked
-from models import MODELS, Architecture
+from models import Architecture
 from problems import PROBLEMS, Problem, Setting
 from strategies import ALGORITHMS
-
-
-class OneOf:
-    """A name out of a registry; a wrong one gets a suggestion and the list."""
-
-    def __init__(self, kind: str, names: Collection[str]) -> None:
-        self.kind, self.names = kind, names
-
-    def __call__(self, name: str) -> str:
-        """Return the name if there is such."""
-        if name not in self.names:
-            raise ValueError(unknown(self.kind, name, self.names))
-        return name
-
-
-Share = Annotated[float, Field(ge=0, lt=1)]
-Crop = Annotated[float, Field(ge=0, le=0.5)]
-Degrees = Annotated[float, Field(ge=0, le=180)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1, le=10**9)]
-Seed = Annotated[int, Field(ge=-1, le=10**9)]
-Natural = Annotated[int, Field(ge=0, le=10**9)]
-Width = Annotated[int, Field(ge=1, le=10**6)]
-Side = Annotated[int, Field(ge=0, le=10**5)]
-Folds = Annotated[int, Field(ge=0, le=10**6)]
-Sites = Annotated[int, Field(ge=1, le=10**5)]
-Workers = Annotated[int, Field(ge=0, le=1024)]
-Threads = Annotated[int, Field(ge=1, le=1024)]
-Seconds = Annotated[float, Field(gt=0, le=1e9)]
-Above0 = Annotated[float, Field(gt=0, le=1e38)]
-Classes = Annotated[str, AfterValidator(class_list)]
-AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
-ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
-ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]
-DatasetName = Annotated[str, AfterValidator(OneOf("dataset", DATASETS))]
-PartitionName = Annotated[str, AfterValidator(OneOf("partition", PARTITIONS))]
-SamplerName = Annotated[str, AfterValidator(OneOf("sampler", ("auto", *SAMPLERS)))]
 
 
 class RunConfig(BaseModel):

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from config import RunConfig
 from config.errors import explain
-from config.run import AlgorithmName, ModelName, ProblemName, RunConfig, Share
 from config.tables import SHARED, tables
+from config.values import AlgorithmName, ModelName, ProblemName, Share
 from datasets.config import SITE
 from federation.fingerprint import fingerprint
 from keys import ConfigError, flatten, hint, shorter, shown, text_errors, unknown
