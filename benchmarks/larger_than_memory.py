@@ -170,7 +170,7 @@ def forget_files(folder: Path) -> None:
 
 
 def wait(folder: Path, step: str, thread: bool, augment: bool) -> tuple[float, float]:
-    """Return the seconds that a step waits for its batch, and those of all of it: means without the first.
+    """Return the median seconds that a step waits for its batch, and those of all of it; the first does not count.
 
     ``step`` is ``"densenet121"``, or how many milliseconds the processor sleeps.
     """
@@ -201,7 +201,7 @@ def wait(folder: Path, step: str, thread: bool, augment: bool) -> tuple[float, f
             else:
                 time.sleep(int(step) / 1000)
             steps.append(time.perf_counter() - began)
-    return statistics.mean(waits[1:]), statistics.mean(steps[1:])
+    return statistics.median(waits[1:]), statistics.median(steps[1:])
 
 
 # ---------------------------------------------------------------------- the tables
