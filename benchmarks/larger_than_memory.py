@@ -70,6 +70,7 @@ def listed(folder: Path, count: int) -> list[Path]:
 
 def decoded_before(folder: Path) -> None:
     """Make a site whose images are all in its cache, if it is not there yet."""
+    from datasets.image_file import ImageForm
     from datasets.stored import let_go
 
     if (folder / "complete").exists():
@@ -78,14 +79,14 @@ def decoded_before(folder: Path) -> None:
     for place in files.values():
         place.touch()
     cache = cache_of(folder)
-    place = cache.place(files, 0)
+    place = cache.place(files, ImageForm())
     images = cache.make(place, (COUNT, 1, SIDE, SIDE))
     if images is None:
         sys.exit(f"{folder}: no room for 10 GB, and 1 GB to spare")
     for start in range(0, COUNT, BLOCK):
         images[start : start + BLOCK] = noise(BLOCK, start)
         let_go(images)
-    cache.keep(place, images)
+    cache.keep(place, images, COUNT, [], list(files))
     (folder / "complete").touch()
 
 

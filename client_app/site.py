@@ -130,6 +130,13 @@ def study_of(file: str) -> Study | None:
         raise DataError(str(error), public) from None
 
 
+def image_cache(node: SiteConfig) -> ImageCache | None:
+    """Return where a site keeps decoded images; None for nowhere."""
+    if not (node.state_dir and node.image_cache):
+        return None
+    return ImageCache(Path(node.state_dir).expanduser() / "images", int(node.image_cache * 1e9))
+
+
 def provenance(run: RunConfig, d: int) -> Provenance:
     """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the size of x."""
     model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
@@ -152,8 +159,8 @@ class Request:
     ----------
     round, phase, evaluate
         Where the run stands, and whether to evaluate what was received.
-    site, name : int, str
-        This site's place and name.
+    site, name, sites : int, str, int
+        This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
     run, settled : str, int
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     cohort : Cohort
@@ -168,6 +175,7 @@ class Request:
     phase: str
     site: int
     name: str
+    sites: int
     run: str
     settled: int
     evaluate: bool = True
@@ -270,9 +278,8 @@ class OpenSite:
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
         config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
-        if config.data_dir and self.node.state_dir and self.node.image_cache:
-            folder = Path(self.node.state_dir).expanduser() / "images"
-            config = replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
+        if config.data_dir:
+            config = replace(config, follow_links=self.node.follow_links, image_cache=image_cache(self.node))
         if not self.guarded:
             return config
         own, study = self.policy, study_of(self.node.study)
@@ -306,7 +313,7 @@ class OpenSite:
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends."""
-        return rehearsed(self.run.strategy, self.run.rounds, self.run.sites, self.problem(request))
+        return rehearsed(self.run.strategy, self.run.rounds, request.sites, self.problem(request))
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.

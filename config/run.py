@@ -37,8 +37,10 @@ from config.values import (
     Sites,
     Threads,
     Width,
+    Words,
     Workers,
 )
+from config.words import parse_words
 from datasets import Augmentation, Cohort, DataConfig, stamp
 from datasets.config import OWN, TABLE
 from datasets.labels import Labels, split_names
@@ -93,8 +95,16 @@ class RunConfig(BaseModel):
                        "mean; hospitals read their own copy")  # fmt: skip
     group_column: str = Field("", description="column of data-file whose values partition sites makes sites of, and "
                               "by-group keeps together; no feature")  # fmt: skip
-    image_size: Side = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
-                                "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
+    image_size: Side = Field(0, description="side of the squares that images of image-folder and site become; 0: all "
+                                "have one size, and keep it")  # fmt: skip
+    image_fit: Literal["crop", "pad"] = Field("crop", description="how: the shorter side is scaled to that, the middle "
+                                              "kept; or the longer one, with black borders")  # fmt: skip
+    image_colour: Literal["auto", "grey", "rgb"] = Field("auto", description="channels of these images; auto: grey if "
+                                                         "all of a site are, else rgb")  # fmt: skip
+    views: Words = Field("", description='values of the column view of a site\'s labels.csv, as in "AP,PA"; other rows '
+                         'are left out; "blank" is the empty one; empty: all')  # fmt: skip
+    bad_images: Share = Field(0.0, description="share of a site's images that may be unreadable, and are left out; a "
+                              "site with more takes no part")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
                                      "characters, hospitals, users; sites: the data's own; split-sites: parts of "
                                      "these")  # fmt: skip
@@ -140,8 +150,9 @@ class RunConfig(BaseModel):
 
     # Who takes part, and what happens when somebody does not.
     sites: Sites = Field(8, description="K: how many sites the run is for")
-    min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
-                                 "waits for all but those that are away (cdma: for no more)")  # fmt: skip
+    min_replies: Natural = Field(0, description="usable answers that a round, and the beginning, needs; 0: every site "
+                                 "has to answer. It waits for all but those that are away (cdma: for no "
+                                 "more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
     round_timeout: Seconds = Field(
         3600.0, description="seconds that a round waits for a site that stays silent or away"
@@ -304,6 +315,10 @@ class RunConfig(BaseModel):
             study=read_study(self.study) if self.study and self.dataset == TABLE else None,
             stamp=stamp("", file=self.data_file) if self.dataset == TABLE else (0, 0),
             image_size=self.image_size,
+            image_fit=self.image_fit,
+            image_colour=self.image_colour,
+            views=parse_words(self.views),
+            bad_images=self.bad_images,
             partition=self.partition,
             concentration=self.concentration,
             positive_classes=parse_classes(self.positive_classes),

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from config.classes import class_list
+from config.words import word_list
 from datasets import DATASETS, PARTITIONS, SAMPLERS
 from keys import unknown
 from models import MODELS
@@ -44,6 +45,7 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Above0 = Annotated[float, Field(gt=0, le=1e38)]
 Classes = Annotated[str, AfterValidator(class_list)]
+Words = Annotated[str, AfterValidator(word_list)]
 AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
 ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
 ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]

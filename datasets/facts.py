@@ -20,7 +20,8 @@ from keys import Number, Schema, Several, Text, from_record, mistakes, shown, to
 from keys.fields import MOST, is_number
 
 SMALLEST = 1e-37  # a normal float32
-FILE_FORMAT = 2  # of a model's file; 1 did not say what inputs and labels mean, see `datasets.Meaning`
+# Of a model's file. 1 did not say what inputs and labels mean, 2 not which fit and colour images have: see `Meaning`.
+FILE_FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,12 @@ from datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.identity import held_out_by
-from datasets.image_cache import ImageCache
+from datasets.image_file import ImageForm
 from datasets.labels import Labels, stratum
 from datasets.partition import NATURAL, Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
+from datasets.site.images import ImageRules
 from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
@@ -57,8 +58,8 @@ class SiteData:
         where a column says whose a row is.
     by_patient
         Whether a column says whose a row is.
-    doubts
-        What may be a mistake in a hospital's own table.
+    doubts, notes
+        What may be a mistake in a hospital's own table, and which of its rows were left out.
     """
 
     name: str
@@ -71,6 +72,7 @@ class SiteData:
     what: Digests | None = None
     by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
@@ -127,6 +129,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.what,
         pool.source.by_patient,
         pool.source.doubts,
+        pool.source.notes,
     )
 
 
@@ -201,9 +204,9 @@ def _rng(config: DataConfig, purpose: str, *site: int) -> np.random.Generator:
 
 
 @lru_cache(maxsize=4)
-def _source(dataset: str, places: Places, image_size: int) -> Source:
+def _source(dataset: str, places: Places, form: ImageForm) -> Source:
     row = SOURCES[dataset]
-    return row.read(places, image_size) if row.sized else row.read(places)
+    return row.read(places, form) if row.sized else row.read(places)
 
 
 @lru_cache(maxsize=4)
@@ -211,14 +214,13 @@ def _site_source(
     folder: str,
     label: str,
     binary: bool,
-    size: int,
-    cache: ImageCache | None,
+    images: ImageRules,
     patient: str,
     study: Study | None,
     labels: Labels | None,
     stamp: tuple[int, int],
 ) -> Source:
-    return read_site(folder, label, binary, size, cache, patient, study, labels)
+    return read_site(folder, label, binary, images, patient, study, labels)
 
 
 @lru_cache(maxsize=4)
@@ -229,8 +231,8 @@ def _table_source(
 
 
 @lru_cache(maxsize=4)
-def _folders_source(places: Places, label: str, binary: bool, size: int, labels: Labels | None) -> Source:
-    return read_folders(places, lambda folder: read_site(folder, label, binary, size, None, None, labels=labels))
+def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
+    return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
 
 
 @lru_cache(maxsize=16)
@@ -240,8 +242,7 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.data_dir,
             config.label,
             config.binary,
-            config.image_size,
-            config.image_cache,
+            config.images,
             config.patient,
             config.study,
             config.labels,
@@ -258,9 +259,9 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.stamp,
         )
     elif config.dataset == FOLDERS:
-        source = _folders_source(places, config.label, config.binary, config.image_size, config.labels)
+        source = _folders_source(places, config.label, config.binary, config.images, config.labels)
     else:
-        source = _source(config.dataset, places, config.image_size)
+        source = _source(config.dataset, places, config.images.form)
     # Classes of labels that may be unknown are the labels.
     labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))

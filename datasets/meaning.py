@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from datasets.facts import FILE_FORMAT, columns_hash
+from datasets.image_file import Colour, Fit
 from datasets.site.study import Study
 from datasets.site.table import LABEL_PAIRS
 
@@ -33,8 +34,8 @@ class Meaning:
         Name of the label column; empty for public data.
     classes : tuple of tuple of str
         For each label from 0 the texts, or the original classes, that mean it; empty where nobody has said it.
-    image_size : int
-        The side that images were scaled to; 0: they had one size.
+    image_size, image_fit, image_colour : int, str, str
+        What images were brought to, see `datasets.image_file.ImageForm`.
     """
 
     dataset: str = ""
@@ -44,6 +45,8 @@ class Meaning:
     label: str = ""
     classes: tuple[tuple[str, ...], ...] = ()
     image_size: int = 0
+    image_fit: Fit = "crop"
+    image_colour: Colour = "auto"
 
     @classmethod
     def of(cls, config: DataConfig, cohort: Cohort, features: tuple[str, ...]) -> Meaning:
@@ -66,15 +69,18 @@ class Meaning:
             study=study,
             label=label,
             classes=classes,
-            image_size=config.image_size,
+            image_size=config.images.form.size,
+            image_fit=config.images.form.fit,
+            image_colour=config.images.form.colour,
         )
 
     def facts(self) -> dict[str, object]:
-        """Return the entries of a model's file."""
+        """Return the entries of a model's file, with the least format that is read as it is meant."""
         from pydantic import TypeAdapter
 
         told = TypeAdapter(Meaning).dump_python(self, mode="json", exclude_defaults=True)
-        return {"format": FILE_FORMAT, "data": {**told, "missing": self.missing}}
+        least = FILE_FORMAT if {"image_fit", "image_colour"} & told.keys() else 2
+        return {"format": least, "data": {**told, "missing": self.missing}}
 
     @classmethod
     def of_file(cls, facts: Mapping[str, Any], cohort: Cohort) -> Meaning:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from datasets.site import FILES
 from datasets.source import Source
 
 TEST = "test"
+log = logging.getLogger("edelweiss")
 
 
 def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
@@ -61,6 +63,9 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         problems = _differences(names, sources)
     if problems:
         raise DataError.join(problems)
+    for source in sources:
+        for text in () if source.features else (*source.doubts, *source.notes):
+            log.warning("%s", text)  # of images that are left out
     whose = [source.whose for source in sources if source.whose is not None]
     place = np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources])
     return Source(

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 REPEATED = ("seed", "fold")  # runs that differ in these alone are a group, and are paired by them
 MEASURED = {"evaluate-every", "central-test", "evidence", "compare-with"}  # of what is trained they change nothing
 ASIDE = FREE | MEASURED | {"state-dir", *REPEATED}  # makes no other setting
-TEST_SET = ("dataset", "data-file", "study", "group-column", "label", "image-size", "positive-classes",
-            "negative-classes", "test-share", "data-seed")  # fmt: skip
+TEST_SET = ("dataset", "data-file", "study", "group-column", "label", "image-size", "image-fit", "image-colour",
+            "positive-classes", "negative-classes", "test-share", "data-seed")  # fmt: skip
 HELD_OUT = (*TEST_SET, "partition", "concentration", "sites", "holdout-share", "personal-test", "folds")
 
 

@@ -204,7 +204,7 @@ def test_a_site_reads_what_the_coordinator_writes() -> None:
     for evaluate in (False, True):
         config = {**to_record(cohort), "run": "7", "settled": 3, "evaluate": evaluate}
         written = message(pack({}), config, where, Site(2, "north", node_id=17), "train")
-        place = Request(round=4, phase="steps", site=2, name="north", run="7", settled=3)
+        place = Request(round=4, phase="steps", site=2, name="north", sites=3, run="7", settled=3)
         read = replace(place, evaluate=evaluate, cohort=cohort)
         assert Request.of(written) == read
 
@@ -309,7 +309,7 @@ def test_a_site_with_no_held_out_samples_reports_no_metrics(tmp_path: Path, hosp
 def test_a_model_that_cannot_take_the_data_is_explained(tmp_path: Path, hospital: Opened) -> None:
     write_table(tmp_path / SECRET, *table(20, seed=0))
     with hospital(model="lenet5") as grid:
-        said = error_of(grid.ask("train", 0, question(site_job(tmp_path))))
+        said = error_of(grid.ask("train", 0, question(site_job(tmp_path), sites=1)))
     assert "model 'lenet5' cannot take inputs of shape (4,)" in said
 
 
