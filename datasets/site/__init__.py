@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
@@ -25,6 +24,7 @@ from datasets.site.images import PLAIN, ImageRules, read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
+from datasets.stored import tensor_of
 from keys import shorter
 from keys.files import as_path, reason
 
@@ -141,7 +141,7 @@ def read_rows(
     whose = [text.encode() for text in patients] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(
-        torch.from_numpy(inputs),
+        tensor_of(inputs),
         classes,
         class_count,
         features=features,
