@@ -69,9 +69,12 @@ class Sweep(jobs.Sweep[Study]):
                 found["data-root"] = str(make(self.folder.parent / "xrays"))
             except OSError as error:
                 raise StoppedError(f"images cannot be drawn: {reason(error)}") from None
+        elif self.study.generated and not data_root:
+            file = self.study.experiment.name
+            raise StoppedError(f"--full takes true images: name their folder with --data-root; {file} says what it has")
         if self.study.first_stage:
-            folder = found.get("data-root", "")
-            found["data-root"] = f"{folder}/first-{job.settings['sites']}" if folder else ""
+            folder = found["data-root"]
+            found["data-root"] = f"{folder}/first-{job.settings['sites']}"
             if job.settings.get("init-from"):
                 found["init-from"] = str(self._first_stage(job.settings["seed"], f"{folder}/first-1"))
         return found

@@ -13,7 +13,7 @@ from benchmarks.xrays import make
 from keys.files import read_toml
 from server_app.compare.runs import OUTCOME
 from server_app.sweep.jobs import Job
-from server_app.sweep.workers import compute
+from server_app.sweep.workers import StoppedError, compute
 
 SOURCES = STUDIES["chest-sources"]
 FEW = {"rounds": 1, "local-steps": 1, "central-test": False}
@@ -59,4 +59,6 @@ def test_true_images_are_taken_at_the_papers_size(tmp_path: Path) -> None:
     full = Sweep(STUDIES["chest-xrays"], tmp_path / "chest-xrays", full=True)
     job = a_run(full, "codasca")
     assert full.place(job, "/data") == {"data-root": "/data"}
+    with pytest.raises(StoppedError, match=r"--data-root; chest-xrays\.toml says"):
+        full.place(job, "")
     assert not list(tmp_path.iterdir())
