@@ -11,7 +11,7 @@ from benchmarks.studies import STUDIES
 from benchmarks.sweep import Sweep
 from benchmarks.xrays import make
 from keys.files import read_toml
-from server_app.compare.runs import OUTCOME
+from server_app.compare.runs import OUTCOME, metric
 from server_app.sweep.jobs import Job
 from server_app.sweep.workers import StoppedError, compute
 
@@ -62,3 +62,21 @@ def test_true_images_are_taken_at_the_papers_size(tmp_path: Path) -> None:
     with pytest.raises(StoppedError, match=r"--data-root; chest-xrays\.toml says"):
         full.place(job, "")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("central.auroc", 0.5),
+        ("central.auroc.Pleural Effusion", 0.7),
+        ("central.auroc.E. coli", 0.8),
+        ("sites.north.auroc", 0.6),
+        ("over-sites.auroc.E. coli.mean", 0.4),
+        ("central.auroc.Edema", None),
+        ("central", None),
+    ],
+)
+def test_a_column_may_be_of_one_label_and_a_label_may_have_dots(path: str, value: float | None) -> None:
+    central = {"auroc": 0.5, "auroc.Pleural Effusion": 0.7, "auroc.E. coli": 0.8}
+    line = {"central": central, "sites": {"north": {"auroc": 0.6}}, "over-sites": {"auroc.E. coli": {"mean": 0.4}}}
+    assert metric(line, path) == value
