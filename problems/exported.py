@@ -60,8 +60,8 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
 
     The input ``inputs`` is float32: (n, F) raw values, NaN where missing, in the order of the metadata's ``features``;
     or (n, C, H, W) pixels from 0 to 255. The outputs are ``score`` and, where there is an honest one, ``probability``,
-    of shape (n,). Of several labels it is (n, L), in the order of the metadata's ``labels``, and NaN for a label without
-    probabilities.
+    of shape (n,). Of several labels it is (n, L), in the order of the metadata's ``labels``, and NaN for a label that
+    has no probabilities.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class Recalibration:
         each = found.get("labels")
         if not isinstance(each, dict) or not {*each} <= {*labels}:
             told = ", ".join(each) if isinstance(each, dict) else "one label"
-            raise ModelError(f"{file} is of {told}, and the model of {', '.join(labels)}: it is of another run; remove it")
+            raise ModelError(f"{file} is of {told}, the model of {', '.join(labels)}: it is of another run; remove it")
         return tuple(cls._of(each[name], file) if name in each else None for name in labels)
 
     @classmethod

@@ -142,7 +142,7 @@ class TrainedModel:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of what `told` returns: score, and probability where there is one; of several labels ``score.Edema``."""
+        """Names of what `told` returns: score, probability where there is one; of several labels ``score.Edema``."""
         return tuple(
             f"{kind}.{label}" if label else kind
             for place, label in enumerate(self.labels or ("",))

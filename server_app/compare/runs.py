@@ -13,7 +13,7 @@ from config.resume import COMPUTED, LEFT
 from keys import Value
 from keys.fields import MOST
 from keys.files import json_in, read_file, read_json
-from problems.metrics import METRICS
+from problems.metrics import METRICS, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,10 +124,13 @@ def final(outcome: Outcome, path: str) -> float | None:
 
 
 def metric(record: Record, path: str) -> float | None:
-    """Return a number of a line, by a path such as ``"central.auroc"``; None where there is none."""
-    value: Any = record
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
+    """Return a number of a line by a path such as ``"central.auroc"`` or ``"over-sites.auroc.Edema.mean"``; or None."""
+    part, _, rest = path.partition(".")
+    value: Any = record.get(part)
+    if rest and isinstance(value, dict):  # a label's name may have dots of its own
+        name, _, kind = rest.rpartition(".")
+        over_sites = value.get(name)
+        value = over_sites.get(kind) if isinstance(over_sites, dict) else value.get(rest)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -146,6 +149,12 @@ def paths(record: Record) -> list[str]:
 def name_of(path: str) -> str:
     """Return which of `problems.metrics.METRICS` a path leads to; empty if none."""
     return next((part for part in path.split(".") if part in METRICS), "")
+
+
+def label_of(path: str) -> str:
+    """Return which of several labels a path is about; empty if none."""
+    part, _, name = path.partition(".")
+    return split(name.rpartition(".")[0] if part == "over-sites" else name)[1]
 
 
 def lower_is_better(path: str) -> bool:

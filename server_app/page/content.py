@@ -104,10 +104,9 @@ class Content:
     def parts(self) -> list[Content]:
         """The run as it would be if each of several labels were the only one; empty where there is one."""
         judged = (self.evidence or {}).get("labels", {})
-        lines = [{label: _of_label(record, label, self.personalised) for label in self.labels} for record in self.records]
         return [
-            replace(self, label=label, evidence=judged.get(label), records=[line[label] for line in lines],
-                    about={**self.about, "sites": self._sites_of(place)})
+            replace(self, label=label, evidence=judged.get(label), about={**self.about, "sites": self._sites_of(place)},
+                    records=[_of_label(record, label, self.personalised) for record in self.records])
             for place, label in enumerate(self.labels)
         ]  # fmt: skip
 

@@ -319,7 +319,8 @@ def _left(run: Content) -> Iterator[list[str]]:
         every = run.config.evaluate_every
         when = f"every {every} rounds and at the end" if every else "at the end"
         of = ", of each label" * bool(run.labels)
-        yield [f"evaluations, {when}", ", ".join(METRICS[name].label for name in judged) + f"; histograms of scores{of}"]
+        named = ", ".join(METRICS[name].label for name in judged)
+        yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]
     if run.evidence:
         yield [
             "at the end",

@@ -52,21 +52,22 @@ PAGE = """<!doctype html>
 <figcaption>{{ caption }}</figcaption></figure>{% endif %}
 {% endmacro %}
 {% macro judged(part, level) %}
+{% set at = part.anchor %}
 {% if part.evidence %}
 <section><{{ level }}>Telling positives from negatives</{{ level }}>
 <div class="pair">
-{{ picture(part.anchor, "roc", "Receiver operating characteristic. Band: 95 % of bootstrap replicates over patients.") }}
-{{ picture(part.anchor, "precision-recall", "Precision and recall. Dotted: the share of positives, which chance reaches.") }}
+{{ picture(at, "roc", "Receiver operating characteristic. Band: 95 % of bootstrap replicates over patients.") }}
+{{ picture(at, "precision-recall", "Precision and recall. Dotted: the share of positives, which chance reaches.") }}
 </div>
-{{ picture(part.anchor, "forest", "AUROC of the final model, with 95 % intervals.", "narrow") }}
+{{ picture(at, "forest", "AUROC of the final model, with 95 % intervals.", "narrow") }}
 {% if part.points %}{{ table(part.point_heads, part.points) }}{% endif %}
 </section>
 
 <section><{{ level }}>Are the probabilities right?</{{ level }}>
 <p>{{ part.probabilities }}</p>
 <div class="pair">
-{{ picture(part.anchor, "calibration", "Reliability: groups of patients by predicted probability. Bars: 95 % intervals.") }}
-{{ picture(part.anchor, "net-benefit", "Decision curve: what treating by the model is worth, in true positives per patient.") }}
+{{ picture(at, "calibration", "Reliability: groups of patients by predicted probability. Bars: 95 % intervals.") }}
+{{ picture(at, "net-benefit", "Decision curve: what treating by the model is worth, in true positives per patient.") }}
 </div>
 {{ table(part.calibration_heads, part.calibration_rows) }}
 </section>
