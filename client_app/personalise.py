@@ -220,8 +220,8 @@ def require_fit(given: FinishedRun, data: SiteData) -> None:
             f"{', '.join(data.features[:3])}, ..."
         )
     problem = PROBLEMS[given.config.problem]
-    if (have := data.train.labels[:1].numel()) != (need := max(1, len(cohort.labels))):
-        wrong.append(f"--label names {have} columns, and the model has {need}: {', '.join(cohort.labels)}")
+    if (columns := data.train.labels[:1].numel()) != (outputs := max(1, len(cohort.labels))):
+        wrong.append(f"--label names {columns} columns, and the model has {outputs}: {', '.join(cohort.labels)}")
     if problem.multiclass and data.classes > cohort.classes:
         wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {cohort.classes - 1}")
     if not len(data.held_out):
@@ -277,7 +277,7 @@ def of_labels(labels: Sequence[str], data: SiteData) -> Iterator[str]:
         return
     train, held_out = data.train.targets(), data.held_out.targets()
     for place, name in enumerate(labels):
-        known, positive = (int(test(train[:, place]).sum()) for test in (lambda own: own >= 0, lambda own: own == 1))
+        known, positive = int((train[:, place] >= 0).sum()), int((train[:, place] == 1).sum())
         if not known and not (held_out[:, place] >= 0).any():
             yield f"{name}: not known of any sample here, so what the head says of it is not trained"
         else:

@@ -156,7 +156,7 @@ class Given:
             was = "standardised" if theirs.shift else "not standardised"
             yield f"its inputs were {was}: take standardise = {str(bool(theirs.shift)).lower()}"
         if config.init_head == "keep" and theirs.labels != cohort.labels:
-            yield f"{other_labels(theirs.labels, cohort.labels)}: take {FRESH}, or the same labels in its order"
+            yield f"{other_labels(theirs.labels, cohort.labels)}: take {FRESH}, or its labels in its order"
         if config.init_head == "keep" and facts.get("head") == "fresh":
             yield f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
         if config.init_head == "fresh" and not problem.head:

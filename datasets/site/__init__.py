@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
 from datasets.image_cache import ImageCache
 from datasets.labels import Labels
-from datasets.site.clinical import read_clinical
+from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
 from datasets.site.images import read_listed
 from datasets.site.study import Study
@@ -144,6 +145,11 @@ def read_rows(
         by_patient=bool(patients),
         doubts=tuple(doubts.errors()),
     )
+
+
+def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
+    """Return how many values of label columns are 1, 0, uncertain and blank, in a folder that `read_site` can read."""
+    return tally(read_table(_the_file(folder)), names)
 
 
 def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int, int]:

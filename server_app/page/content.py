@@ -207,7 +207,7 @@ def _of_label(record: Row, label: str, personalised: bool) -> Row:
             for part in ("pooled", "central", "over-sites") if part in record}  # fmt: skip
     if "sites" in record:
         own["sites"] = {name: by_label(metrics).get(label, {}) for name, metrics in record["sites"].items()}
-    line = own.get("central", own.get("pooled", {}))
+    line: Row = own.get("central") or own.get("pooled") or {}
     if personalised:
         line = {name: summary["mean"] for name, summary in own.get("over-sites", {}).items()}
     return own | {name: line[name] for name in HEADLINE if name in line}

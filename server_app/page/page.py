@@ -79,8 +79,8 @@ def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
         several = bool(run.labels)
         found["curves"] = lambda: figures.curves(run.records, personalised=run.personalised, several=several)
     if run.labels:
-        if evidence := run.evidence:
-            found["labels"] = lambda: figures.labels(evidence)
+        if judged := run.evidence:
+            found["labels"] = lambda: figures.labels(judged)
         for anchor, part in list(_anchored(run))[:MOST_DRAWN]:
             found |= {f"{anchor}-{name}": draw for name, draw in drawings(part).items()}
     elif evidence := run.evidence:
@@ -99,12 +99,11 @@ def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
 
 def _numbers(run: Content) -> Iterator[tuple[str, str, str]]:
     """Yield the numbers at the top: a label, the value, what it is of."""
-    evidence = run.evidence
-    if run.labels:
-        evidence = None
-        for key, label in PLACES.items() if run.evidence else ():
-            if mean := run.evidence["mean"][key]:
-                yield f"Mean AUROC over labels, {label}", *_halves(mean["auroc"], f"{mean['labels']} labels")
+    means = run.evidence["mean"] if run.labels and run.evidence else {}
+    for key, label in PLACES.items():
+        if mean := means.get(key):
+            yield f"Mean AUROC over labels, {label}", *_halves(mean["auroc"], f"{mean['labels']} labels")
+    evidence = None if run.labels else run.evidence
     for key, label in (("pooled", "AUROC, all sites pooled"), ("common-test-set", "AUROC, common test set")):
         if evidence and (one := evidence[key]):
             yield label, *_halves(one["auroc"], f"{one['positives']:,} positive of {one['n']:,}")
