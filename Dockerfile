@@ -3,6 +3,8 @@ FROM python:3.11.14-slim-bookworm
 
 # Where pip finds torch besides its own index, whose torch brings CUDA: see "The image" in docs/run-at-a-hospital.md.
 ARG TORCH_INDEX
+# What of pyproject.toml's extras it has besides, such as dicom.
+ARG EXTRAS
 
 ENV PYTHONUNBUFFERED=1 \
     HOME=/tmp \
@@ -16,7 +18,7 @@ ENV PYTHONUNBUFFERED=1 \
 # here, and nobody runs the packages' tests or compiles against them.
 WORKDIR /app
 COPY pyproject.toml constraints.txt ./
-RUN pip install --no-cache-dir --no-compile ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c constraints.txt . \
+RUN pip install --no-cache-dir --no-compile ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
  && pip uninstall --yes ray uv \
  && find "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
         \( -name test -o -name tests -o -path '*/torch/include' -o -path '*/torch/bin/*[Tt]est*' \) -prune -exec rm -r {} +

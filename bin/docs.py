@@ -25,8 +25,8 @@ sys.path.insert(0, str(REPO))
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
 from client_app.policy import Policy  # noqa: E402
 from config import RunConfig, SiteConfig  # noqa: E402
-from config.run import OneOf  # noqa: E402
 from config.tables import SHARED, own_options  # noqa: E402
+from config.values import OneOf  # noqa: E402
 from federation import FederatedStrategy  # noqa: E402
 from keys import Value, allowed  # noqa: E402
 from keys.overrides import toml_value  # noqa: E402
@@ -180,7 +180,9 @@ def problems() -> str:
 def _data(problem: type[Problem]) -> str:
     if not problem.needs_data:
         return "none"
-    return "all classes are kept" if problem.multiclass else "two classes"
+    if problem.multiclass:
+        return "all classes are kept"
+    return "two classes; also several labels" if problem.several else "two classes"
 
 
 def options() -> str:

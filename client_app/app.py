@@ -122,7 +122,7 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     started = time.perf_counter()
     request = Request.of(message)
     strategy, problem = site.run.strategy, site.problem(request)
-    turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
+    turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
     sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
     if strategy.card.remembers and (text := store.shortage()):

@@ -25,6 +25,8 @@ SECONDS = 5.0  # that a connection may take
 SOON = 30  # days before its end that a certificate is worth a warning
 LITTLE = 2e9  # bytes of disk or memory that are worth one
 PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; vectors as long as x that it holds at a time, about
+SIDE = 224  # of images that differ in size, for the trial
+ANY = 1 - 1e-9  # share of images that may be bad in it
 
 Level = Literal["ok", "warning", "error"]
 
@@ -208,9 +210,10 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
     import torch
 
     from client_app.policy import Policy
-    from client_app.site import study_of
+    from client_app.site import image_cache, study_of
     from datasets import DataConfig, DataError, label_values, load_site
     from datasets.labels import Labels
+    from datasets.site.survey import Survey
 
     try:
         policy = Policy.read(config.policy)
@@ -223,11 +226,16 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
         yield Finding("error" if policy.strict else "warning", "rules", text)
     own = DataConfig(dataset="site", data_dir=config.data_dir, patient=policy.patient)
     own = replace(own, label=config.label) if config.label else own
-    labels = Labels.of(config.label, "ignore", "ignore", "")  # a run says what uncertain and blank stand for
+    labels = Labels.of(config.label, "zeros", "zeros", "")  # a run says what uncertain and blank stand for
     several = labels.names if labels.several and not config.study else ()
     if several:
         own = replace(own, labels=labels)
+    survey = None
     try:
+        if not config.study and (survey := Survey.of(config.data_dir, config.follow_links)):
+            yield Finding("ok", "images", survey.in_words())
+            own = replace(own, follow_links=config.follow_links, image_cache=image_cache(config), bad_images=ANY)
+            own = replace(own, image_size=0 if survey.one_size else SIDE)
         own = replace(own, study=study_of(config.study))
         data = load_site(own, 0, 1)
     except DataError as error:
@@ -247,6 +255,9 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
         yield Finding("warning", "rules", text)
     for doubt in data.doubts:
         yield Finding("warning", "data", str(doubt))
+    if survey and (bad := survey.rows - samples):
+        text = f"{bad:,} of {survey.rows:,} are bad: runs whose bad-images is below {bad / survey.rows:.2g} do without "
+        yield Finding("warning", "images", f"{text}this site")
     if data.classes > 2:
         which = f"{data.classes} classes"
         text = f"{data.classes} classes fit problems that keep all of them (cross-entropy, fair, robust, maml); for "

@@ -69,11 +69,12 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     place: Schema = {
         "round": Number(run.rounds if last else 1, run.rounds, whole=True),
         "site": Number(0, run.sites - 1, whole=True),
+        "sites": Number(1, run.sites, whole=True),
     }
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
     strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
-    taking_place = phases_of(strategy, number, run.rounds, run.sites)
+    taking_place = phases_of(strategy, number, run.rounds, int(str(record.get("sites", run.sites))))
     schema: dict[str, Flag | Number | Several | Text] = {
         **RUN,
         **place,
@@ -89,6 +90,8 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         if several:
             schema["bins"] = Several(Number(0, BINS, whole=True), (several,))
     wrong = mistakes(told, schema)
+    if not wrong and told["site"] >= told["sites"]:
+        wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
     return wrong or wrong_grids(told.get("cuts", ()), told.get("bins", ()))
 
 
@@ -123,6 +126,6 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     if bad := [*beyond(arrays), *beyond(unpack(other))]:
         return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
     strategy = site.run.strategy
-    turn = strategy.turn(request.round, site.run.rounds, request.phase, site.run.sites)
+    turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
     text = strategy.unfit(arrays, turn, rehearsal.d)
     return [text] if text else []

@@ -18,7 +18,19 @@ from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, p
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_run_config
 from config.study import read_study
-from datasets import Cohort, DataConfig, DataError, Facts, ImageCache, Meaning, SiteData, forget_data, load_site, stamp
+from datasets import (
+    Cohort,
+    DataConfig,
+    DataError,
+    Facts,
+    ImageCache,
+    Meaning,
+    SiteData,
+    forget_data,
+    load_site,
+    patient_hashes,
+    stamp,
+)
 from datasets.config import SITE, TABLE
 from datasets.labels import UNKNOWN
 from federation.rehearsal import Rehearsal
@@ -115,6 +127,13 @@ def study_of(file: str) -> Study | None:
         raise DataError(str(error), public) from None
 
 
+def image_cache(node: SiteConfig) -> ImageCache | None:
+    """Return where a site keeps decoded images; None for nowhere."""
+    if not (node.state_dir and node.image_cache):
+        return None
+    return ImageCache(Path(node.state_dir).expanduser() / "images", int(node.image_cache * 1e9))
+
+
 def provenance(run: RunConfig, d: int) -> Provenance:
     """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the size of x."""
     model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
@@ -137,8 +156,8 @@ class Request:
     ----------
     round, phase, evaluate
         Where the run stands, and whether to evaluate what was received.
-    site, name : int, str
-        This site's place and name.
+    site, name, sites : int, str, int
+        This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
     run, settled : str, int
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     cohort : Cohort
@@ -153,6 +172,7 @@ class Request:
     phase: str
     site: int
     name: str
+    sites: int
     run: str
     settled: int
     evaluate: bool = True
@@ -255,9 +275,8 @@ class OpenSite:
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
         config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
-        if config.data_dir and self.node.state_dir and self.node.image_cache:
-            folder = Path(self.node.state_dir).expanduser() / "images"
-            config = replace(config, image_cache=ImageCache(folder, int(self.node.image_cache * 1e9)))
+        if config.data_dir:
+            config = replace(config, follow_links=self.node.follow_links, image_cache=image_cache(self.node))
         if not self.guarded:
             return config
         own, study = self.policy, study_of(self.node.study)
@@ -282,11 +301,16 @@ class OpenSite:
         )
         if not self.guarded:
             return facts
-        return protected(replace(facts, notes=otherwise(self.run, self.policy)), data, self.policy)
+        notes = otherwise(self.run, self.policy)
+        if self.policy.compare_patients and data.by_patient:
+            facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))
+        elif self.policy.compare_patients:
+            notes += ("compare-patients: no column says whose a row is here, so there is nothing to compare",)
+        return protected(replace(facts, notes=notes), data, self.policy)
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends."""
-        return rehearsed(self.run.strategy, self.run.rounds, self.run.sites, self.problem(request))
+        return rehearsed(self.run.strategy, self.run.rounds, request.sites, self.problem(request))
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from config.classes import parse_classes
 from datasets import SOURCES
-from datasets.config import OWN, SITE, SIZED, TABLE
+from datasets.config import FOLDERS, OWN, SITE, SIZED, TABLE
 from datasets.labels import wrong_labels
 from datasets.partition import NATURAL
 from federation.stages import MOST_STEPS
@@ -197,6 +197,16 @@ def _split(run: RunConfig) -> Iterator[str]:
             f"image-size = {run.image_size}: the images of dataset = {run.dataset!r} have one size, so take "
             f"image-size = 0; it is for {', '.join(SIZED)}"
         )
+    if run.image_fit != "crop" and not run.image_size:
+        yield f"image-fit = {run.image_fit!r} says how images come to image-size, which is 0: set it, as in 224"
+    if run.image_colour != "auto" and run.dataset not in SIZED:
+        yield (
+            f"image-colour = {run.image_colour!r} is for images of {' and '.join(SIZED)}, not of {run.dataset!r}: take "
+            'image-colour = "auto"'
+        )
+    for key, value in (("views", run.views), ("bad-images", run.bad_images)):
+        if value and run.dataset not in (FOLDERS, SITE):
+            yield f"{key} = {shown(value)} is for images that a labels.csv lists, not of {run.dataset!r}: leave it out"
     sites = [name for name, source in SOURCES.items() if source.sites]
     if run.partition in NATURAL and run.dataset not in (*sites, *OWN):
         yield f"partition = {run.partition!r} needs data with natural sites ({', '.join(sites)}), not {run.dataset!r}"

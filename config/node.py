@@ -59,6 +59,7 @@ class SiteConfig(BaseModel):
     label: str = Field("", description="the label column; default: the one that a run names")
     policy: Place = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules "
                           "that protect patients")  # fmt: skip
+    follow_links: bool = Field(False, description="whether links in data-dir may lead to images outside it")
     image_cache: Volume = Field(20.0, description="GB of decoded images that the state-dir may "
                                                        "hold, so that each is decoded once; 0: none")  # fmt: skip
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")

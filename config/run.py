@@ -5,58 +5,48 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from config.classes import class_list, parse_classes
+from config.classes import parse_classes
 from config.contradictions import contradictions
 from config.errors import explain
 from config.node import SiteConfig
 from config.study import read_study
 from config.tables import MOVED, SHARED, own_options, tables
-from datasets import DATASETS, PARTITIONS, SAMPLERS, Cohort, DataConfig, stamp
+from config.values import (
+    Above0,
+    AlgorithmName,
+    Classes,
+    DatasetName,
+    Folds,
+    ModelName,
+    Natural,
+    PartitionName,
+    Positive,
+    ProblemName,
+    SamplerName,
+    Seconds,
+    Seed,
+    Share,
+    Side,
+    Sites,
+    Threads,
+    Width,
+    Words,
+    Workers,
+)
+from config.words import parse_words
+from datasets import Cohort, DataConfig, stamp
 from datasets.config import OWN, TABLE
 from datasets.labels import Labels, split_names
 from federation import FederatedStrategy, StrategyError
-from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml, unknown
-from models import MODELS, Architecture
+from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml
+from keys.files import marked
+from models import Architecture
 from problems import PROBLEMS, Problem, Setting
 from strategies import ALGORITHMS
-
-
-class OneOf:
-    """A name out of a registry; a wrong one gets a suggestion and the list."""
-
-    def __init__(self, kind: str, names: Collection[str]) -> None:
-        self.kind, self.names = kind, names
-
-    def __call__(self, name: str) -> str:
-        """Return the name if there is such."""
-        if name not in self.names:
-            raise ValueError(unknown(self.kind, name, self.names))
-        return name
-
-
-Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[int, Field(ge=1, le=10**9)]
-Seed = Annotated[int, Field(ge=-1, le=10**9)]
-Natural = Annotated[int, Field(ge=0, le=10**9)]
-Width = Annotated[int, Field(ge=1, le=10**6)]
-Side = Annotated[int, Field(ge=0, le=10**5)]
-Folds = Annotated[int, Field(ge=0, le=10**6)]
-Sites = Annotated[int, Field(ge=1, le=10**5)]
-Workers = Annotated[int, Field(ge=0, le=1024)]
-Threads = Annotated[int, Field(ge=1, le=1024)]
-Seconds = Annotated[float, Field(gt=0, le=1e9)]
-Above0 = Annotated[float, Field(gt=0, le=1e38)]
-Classes = Annotated[str, AfterValidator(class_list)]
-AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
-ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
-ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]
-DatasetName = Annotated[str, AfterValidator(OneOf("dataset", DATASETS))]
-PartitionName = Annotated[str, AfterValidator(OneOf("partition", PARTITIONS))]
-SamplerName = Annotated[str, AfterValidator(OneOf("sampler", ("auto", *SAMPLERS)))]
 
 
 class RunConfig(BaseModel):
@@ -102,8 +92,16 @@ class RunConfig(BaseModel):
                        "mean; hospitals read their own copy")  # fmt: skip
     group_column: str = Field("", description="column of data-file whose values partition sites makes sites of, and "
                               "by-group keeps together; no feature")  # fmt: skip
-    image_size: Side = Field(0, description="side to which images of image-folder and site are scaled, the shorter "
-                                "one, and cropped, the longer one; 0: all have one size, and keep it")  # fmt: skip
+    image_size: Side = Field(0, description="side of the squares that images of image-folder and site become; 0: all "
+                                "have one size, and keep it")  # fmt: skip
+    image_fit: Literal["crop", "pad"] = Field("crop", description="how: the shorter side is scaled to that, the middle "
+                                              "kept; or the longer one, with black borders")  # fmt: skip
+    image_colour: Literal["auto", "grey", "rgb"] = Field("auto", description="channels of these images; auto: grey if "
+                                                         "all of a site are, else rgb")  # fmt: skip
+    views: Words = Field("", description='values of the column view of a site\'s labels.csv, as in "AP,PA"; other rows '
+                         'are left out; "blank" is the empty one; empty: all')  # fmt: skip
+    bad_images: Share = Field(0.0, description="share of a site's images that may be unreadable, and are left out; a "
+                              "site with more takes no part")  # fmt: skip
     partition: PartitionName = Field("dirichlet", description="how it is dealt to the sites; by-group: whole "
                                      "characters, hospitals, users; sites: the data's own; split-sites: parts of "
                                      "these")  # fmt: skip
@@ -142,8 +140,9 @@ class RunConfig(BaseModel):
 
     # Who takes part, and what happens when somebody does not.
     sites: Sites = Field(8, description="K: how many sites the run is for")
-    min_replies: Natural = Field(0, description="usable answers that a round needs; 0: every site has to answer. It "
-                                 "waits for all but those that are away (cdma: for no more)")  # fmt: skip
+    min_replies: Natural = Field(0, description="usable answers that a round, and the beginning, needs; 0: every site "
+                                 "has to answer. It waits for all but those that are away (cdma: for no "
+                                 "more)")  # fmt: skip
     wait_timeout: Seconds = Field(60.0, description="seconds to wait for the sites to connect")
     round_timeout: Seconds = Field(
         3600.0, description="seconds that a round waits for a site that stays silent or away"
@@ -255,7 +254,7 @@ class RunConfig(BaseModel):
 
         It names every key that matters, with defaults: those of the chosen algorithm and problem, of no other.
         """
-        return to_toml(self.written())
+        return marked(to_toml(self.written()))
 
     def written(self) -> dict[str, Value]:
         """Return the keys that `to_toml` writes."""
@@ -306,6 +305,10 @@ class RunConfig(BaseModel):
             study=read_study(self.study) if self.study and self.dataset == TABLE else None,
             stamp=stamp("", file=self.data_file) if self.dataset == TABLE else (0, 0),
             image_size=self.image_size,
+            image_fit=self.image_fit,
+            image_colour=self.image_colour,
+            views=parse_words(self.views),
+            bad_images=self.bad_images,
             partition=self.partition,
             concentration=self.concentration,
             positive_classes=parse_classes(self.positive_classes),

@@ -2,9 +2,9 @@
 
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
-from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, wrong_cohort, wrong_facts
+from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, patient_hashes, wrong_cohort, wrong_facts
 from datasets.image_cache import ImageCache
-from datasets.loading import SiteData, features_of, forget_data, load_site, load_test, test_patients
+from datasets.loading import SiteData, features_of, forget_data, load_site, load_test, patients_of_test
 from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
@@ -35,9 +35,10 @@ __all__ = [
     "load_test",
     "make_sampler",
     "moments",
+    "patient_hashes",
+    "patients_of_test",
     "stamp",
     "standardisation",
-    "test_patients",
     "wrong_cohort",
     "wrong_facts",
 ]

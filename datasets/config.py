@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from datasets.errors import DataError
 from datasets.image_cache import ImageCache
+from datasets.image_file import COLOURS, FITS, as_form
 from datasets.labels import Labels, split_names
 from datasets.partition import NATURAL, PARTITIONS
+from datasets.site.images import ImageRules
 from datasets.site.study import Study
 from datasets.sources import SOURCES
 from keys import hint
@@ -36,6 +38,11 @@ class DataConfig:
         A hospital's own folder, for the data set ``"site"``.
     image_size
         At least 0. The side that the images of ``"image-folder"`` and ``"site"`` are scaled to; 0 leaves them.
+    image_fit, image_colour
+        How they come to that side, and which channels they have: see `datasets.image_file.ImageForm`.
+    views, bad_images, follow_links
+        Which images of ``"site"`` are looked at, how many may be left out as unreadable, and whether links may lead to
+        them: see `datasets.site.images.ImageRules`.
     partition
         One of `PARTITIONS`.
     concentration
@@ -100,6 +107,11 @@ class DataConfig:
     data_root: str = ""
     data_dir: str = ""
     image_size: int = 0
+    image_fit: str = "crop"
+    image_colour: str = "auto"
+    views: tuple[str, ...] = ()
+    bad_images: float = 0.0
+    follow_links: bool = False
     partition: str = "iid"
     concentration: float = 0.5
     binary: bool = True
@@ -133,17 +145,25 @@ class DataConfig:
         """Whether the data are somebody's own, with a label column, and not public."""
         return self.dataset in OWN
 
+    @property
+    def images(self) -> ImageRules:
+        """How images are read."""
+        form = as_form(self.image_size, self.image_fit, self.image_colour)
+        return ImageRules(form, self.views, self.bad_images, self.follow_links, self.image_cache)
+
     def _out_of_range(self) -> Iterator[str]:
         """Say which fields are wrong by themselves."""
         for name, allowed in (
             ("dataset", DATASETS),
             ("partition", PARTITIONS),
             ("thin_class", ("positive", "negative")),
+            ("image_fit", FITS),
+            ("image_colour", COLOURS),
         ):
             value = getattr(self, name)
             if value not in allowed:
                 yield f"{name} is {value!r}; allowed: {', '.join(allowed)}.{hint(value, allowed)}"
-        for name in ("thin_share", "test_share", "holdout_share"):
+        for name in ("thin_share", "test_share", "holdout_share", "bad_images"):
             if not 0 <= getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; it must be at least 0 and below 1"
         if not 0 < self.concentration < float("inf"):

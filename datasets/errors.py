@@ -46,7 +46,7 @@ class DataError(ValueError):
         return cls(head + "\n- ".join(map(str, errors)), head + "\n- ".join(e.public for e in errors))
 
 
-def examples(items: Sequence[object]) -> str:
+def examples(items: Sequence[object], most: int = _SHOWN) -> str:
     """List the first few items, and say how many more there are."""
-    shown = ", ".join(str(item) for item in items[:_SHOWN])
-    return shown if len(items) <= _SHOWN else f"{shown} and {len(items) - _SHOWN} more"
+    shown = ", ".join(str(item) for item in items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
+from datasets.identity import keyed
 from datasets.loading import SiteData
 from datasets.samples import Samples, moments
 from keys import Number, Schema, Several, Text, from_record, mistakes, shown, to_record
 from keys.fields import MOST, is_number
 
 SMALLEST = 1e-37  # a normal float32
-FILE_FORMAT = 2  # of a model's file; 1 did not say what inputs and labels mean, see `datasets.Meaning`
+# Of a model's file. 1 did not say what inputs and labels mean, 2 not which fit and colour images have: see `Meaning`.
+FILE_FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class Facts:
         Of one input.
     columns : str
         A hash of the column names, see `columns_hash`.
+    patients : tuple of int
+        Hashes of whose the rows are, ascending, where the site's own rules say so; see `patient_hashes`.
     count, total, squares : tuple of float
         See `datasets.moments`; empty where inputs are not standardised.
     notes : tuple of str
@@ -66,6 +71,7 @@ class Facts:
     classes: int = 2
     shape: tuple[int, ...] = ()
     columns: str = ""
+    patients: tuple[int, ...] = ()
     count: tuple[float, ...] = ()
     total: tuple[float, ...] = ()
     squares: tuple[float, ...] = ()
@@ -105,6 +111,7 @@ class Facts:
         )
 
 
+PATIENT_BITS = 60  # of a hash
 COUNT = Number(0, 2**53, whole=True)
 HASH, NAME = Text(64, plain=True), Text(name=True)
 LARGEST = 3.4e38  # of an input, a float32
@@ -122,6 +129,7 @@ FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for wh
     "classes": Number(2, 10**6, whole=True),
     "shape": Several(Number(1, 10**7, whole=True), (0, 1, 3)),
     "columns": HASH,
+    "patients": Several(Number(0, 2**PATIENT_BITS - 1, whole=True)),
     "count": Several(Number(0, 2**53)),
     "total": Several(Number()),
     "squares": Several(Number(0)),
@@ -158,6 +166,8 @@ def wrong_facts(
             wrong.append(f"{key} = {shown(record[key])}: adds up to {sum(parts)}, of {most}")
         if key.endswith("counts") and parts and not (multiclass and len(parts) == record["classes"]):
             wrong.append(f"{key} has {len(parts)} classes: must have {record['classes'] if multiclass else 'none'}")
+    if (hashes := len(record["patients"])) > (rows := examples + record["held-out"]):
+        wrong.append(f"patients has {hashes} entries: it has {rows} samples")
     known, positive = record["label-counts"], record["label-positives"]
     for key, counts in (("label-counts", known), ("label-positives", positive)):
         if len(counts) != (needed := labels if labels > 1 else 0):
@@ -317,6 +327,18 @@ def wrong_cohort(
     if multiclass and not (len(shares := record["shares"]) <= record["classes"] and abs(sum(shares) - 1) < 1e-6):
         wrong.append(f"shares = {shown(shares)}: must be of at most {record['classes']} classes, and add up to 1")
     return wrong
+
+
+def patient_hashes(data: SiteData, secret: str) -> tuple[int, ...]:
+    """Return what shows whether sites have patients in common, if all have the same secret and name them alike.
+
+    Whoever knows the secret can try out whether somebody is among them.
+    """
+    assert data.whose is not None, "a patient column says whose each row is"
+    rows = torch.cat([data.train.rows, data.held_out.rows]).numpy()
+    key = hashlib.sha256(f"patients {secret}".encode()).hexdigest()
+    hashes = np.unique(keyed(data.whose[rows], key) >> np.uint64(64 - PATIENT_BITS))
+    return tuple(hashes.tolist())
 
 
 def columns_hash(features: Sequence[str]) -> str:

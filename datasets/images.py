@@ -3,128 +3,108 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from datasets.errors import DataError, examples
+from datasets.errors import DataError
 from datasets.image_cache import ImageCache
+from datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, UNREADABLE, BadImageError, Faults
+from datasets.image_file import Header, ImageForm, header, pixels
 from datasets.source import Bytes
-from keys.files import is_file, reason
+from keys.files import is_file
 from keys.memory import free_memory
 
-_GREY = ("1", "L", "LA")
-_BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
-
-OUTSIDE = ("lie outside the folder", "put copies of them into it")
-MISSING = ("are missing", "put them there or remove their lines")
-TWICE = ("are listed more than once", "leave one line of each")
-_UNREADABLE = ("cannot be read", "replace them or leave them out")
-_DEEP = ("have more than 8 bits a channel", "save them with 8")
-_OTHER_SIZE = ("have another size than most", "set image-size, the side to which all images are then scaled")
-
-
-class Faults:
-    """What is wrong with images, by kind.
-
-    Parameters
-    ----------
-    place, public
-        The file or folder that names the images, for the site's own log and for everybody else.
-    """
-
-    def __init__(self, place: Path, public: str) -> None:
-        self.place, self.public = place, public
-        self._found: dict[tuple[str, str], list[str]] = {}  # what is wrong and how to mend it -> where
-
-    def add(self, kind: tuple[str, str], name: str, detail: object = "") -> None:
-        """Note an image; the kind says what is wrong with it and how to mend that."""
-        self._found.setdefault(kind, []).append(f"{name}: {detail}" if detail else name)
-
-    def errors(self) -> list[DataError]:
-        """Return an error for each kind, which names the first few images."""
-        return [
-            DataError(
-                f"{self.place}: images {wrong}: {examples(names)}; {mend}",
-                f"{self.public}: {len(names)} images {wrong}",
-            )
-            for (wrong, mend), names in self._found.items()
-        ]
+T = TypeVar("T")
+AT_ONCE = 4096  # files that are queued for the threads
 
 
 def read_images(
-    files: Mapping[str, Path], size: int, faults: Faults, problems: list[DataError], cache: ImageCache | None = None
+    files: Mapping[str, Path],
+    form: ImageForm,
+    faults: Faults,
+    problems: list[DataError],
+    cache: ImageCache | None = None,
 ) -> Bytes:
-    """Decode images.
+    """Decode images, whatever their depth, into 8 bits: see `datasets.image_file.pixels`.
 
     Parameters
     ----------
     files
         By the name that a message has for each.
-    size
-        The side of the squares to return: each image is scaled until its shorter side has it (bilinear, with
-        antialiasing), and its middle is kept. 0: the images, which then must have one size, stay as they are.
+    form
+        What they are brought to.
     faults
-        What is wrong with images that are not among the files.
+        What is wrong with images that are not among the files; what is wrong with these is added.
     problems
-        Where to add what is wrong with any. If there is anything already, the files are looked at and not decoded.
+        Where to add what stands in the way. If there is anything already, the files are looked at and not decoded.
     cache
         Where decoded images are kept; None, or without room for these: in memory.
 
     Returns
     -------
     images
-        Shape (n, C, H, W): grey, C = 1, if all images are, else RGB. A byte per number; of a cache they are read-only.
-        Nothing to rely on where there are problems.
+        Shape (n, C, H, W), a byte per number, of all files but those that are among the bad ones of `faults`. Of a
+        cache they are read-only. Nothing to rely on where there are problems.
     """
-    images = np.zeros((0, 1, 1, 1), np.uint8)
-    for name in (strange := {name for name, path in files.items() if not is_file(path)}):
-        faults.add(_UNREADABLE, name, "no regular file")
+    for name in (strange := dict.fromkeys(name for name, path in files.items() if not is_file(path))):
+        faults.add(UNREADABLE, name, "no regular file")
     files = {name: path for name, path in files.items() if name not in strange}
-    place = cache.place(files, size) if cache else None
-    if cache and place and not faults.errors() and (kept := cache.load(place, len(files))) is not None:
+    before = len(faults.found)
+    place = cache.place(files, form) if cache else None
+    if cache and place and not faults.errors() and (kept := cache.load(place, faults, list(files))) is not None:
+        problems += faults.errors()
         return kept
-    shape = (len(files), *_shape(files, size, faults))
+    images = np.zeros((0, 1, 1, 1), np.uint8)
+    shape, good = _shape(files, form, faults)
     drafted = cache.make(place, shape) if cache and place and not (problems or faults.errors()) else None
     found = faults.errors() or ([] if drafted is not None else _too_large(shape, faults))
     if not found and not problems:
         images = np.empty(shape, np.uint8) if drafted is None else drafted
-        _decode(files, size, images, faults)
+        images = images[: _decode(good, form, images, faults)]
         found = faults.errors()
     problems += found
     if drafted is None or not cache or not place:
         return images
-    if found:
-        cache.drop(place)
+    new = faults.found[before:]
+    if found or any(kind in PASSING for kind, *_ in new):
+        cache.drop(place)  # the mapping, if there is one, lives on
         return images
-    return cache.keep(place, drafted)
+    return cache.keep(place, drafted, len(images), new, list(files))
 
 
-def _shape(files: Mapping[str, Path], size: int, faults: Faults) -> tuple[int, int, int]:
-    """Return the channels, height and width that the images will have, from their headers."""
-    from PIL import Image
-
-    sizes: dict[str, tuple[int, int]] = {}
-    grey = True
-    for name, path in files.items():
-        try:
-            with Image.open(path) as image:
-                sizes[name], mode = image.size, image.mode
-        except Exception as error:  # whatever a damaged header leads to
-            faults.add(_UNREADABLE, name, _reason(error))
+def headers(files: Mapping[str, Path], faults: Faults) -> dict[str, Header]:
+    """Return what the headers of files say, by name; a file without is among the faults."""
+    found: dict[str, Header] = {}
+    for name, path, head in _each(lambda _, path: header(path), files):
+        if isinstance(head, BadImageError):
+            faults.add(head.kind, name, head.detail)
             continue
-        grey = grey and mode in _GREY
-        if mode not in _BYTE_MODES:
-            faults.add(_DEEP, name, f"mode {mode}")
+        found[name] = head
+        if not head.as_named(path):
+            faults.add(MISNAMED, name, head.format)
+    return found
+
+
+def _shape(
+    files: Mapping[str, Path], form: ImageForm, faults: Faults
+) -> tuple[tuple[int, int, int, int], dict[str, Path]]:
+    """Return the shape that the images will have, from their headers, and the files that are still in order."""
+    heads = headers(files, faults)
+    sizes = {name: (head.width, head.height) for name, head in heads.items()}
     [(usual, _)] = Counter(sizes.values()).most_common(1) or [((1, 1), 0)]
-    for name, (width, height) in sizes.items() if not size else ():
+    for name, (width, height) in sizes.items() if not form.size else ():
         if (width, height) != usual:
-            faults.add(_OTHER_SIZE, name, f"{width}x{height}, most {usual[0]}x{usual[1]}")
-    return (1 if grey else 3, *((size, size) if size else (usual[1], usual[0])))
+            faults.add(OTHER_SIZE, name, f"{width}x{height}, most {usual[0]}x{usual[1]}")
+    grey = all(head.grey for head in heads.values()) if form.colour == "auto" else form.colour == "grey"
+    height, width = (form.size, form.size) if form.size else usual[::-1]
+    return (len(heads), 1 if grey else 3, height, width), {name: files[name] for name in heads}
 
 
 def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataError]:
@@ -143,32 +123,41 @@ def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataErr
     ]
 
 
-def _decode(files: Mapping[str, Path], size: int, images: Bytes, faults: Faults) -> None:
-    """Fill the array (n, C, H, W), with a thread for each processor: decoding holds no lock."""
-    from PIL import Image, ImageOps
+def _decode(files: Mapping[str, Path], form: ImageForm, images: Bytes, faults: Faults) -> int:
+    """Fill the array (n, C, H, W) from its start; return how many images that took: bad ones leave no gap."""
+    rows = {name: row for row, name in enumerate(files)}
+    grey = images.shape[1] == 1
 
-    channels, height, width = images.shape[1:]
+    def decode(name: str, path: Path) -> None:
+        images[rows[name]] = pixels(path, form, grey)
 
-    def decode(row: int, path: Path) -> Exception | None:
+    count = 0
+    for name, _, error in _each(decode, files):
+        if isinstance(error, BadImageError):
+            faults.add(error.kind, name, error.detail)
+            continue
+        if rows[name] != count:
+            images[count] = images[rows[name]]
+        count += 1
+    return count
+
+
+def _each(
+    function: Callable[[str, Path], T], files: Mapping[str, Path]
+) -> Iterator[tuple[str, Path, T | BadImageError]]:
+    """Yield what a function returns or raises for each file, in order; a thread per core, as decoding holds no lock."""
+
+    def tried(name: str, path: Path) -> T | BadImageError:
         try:
-            with Image.open(path) as image:
-                picture = image.convert("L" if channels == 1 else "RGB")
-        except Exception as error:  # whatever a damaged image leads to
+            return function(name, path)
+        except BadImageError as error:
             return error
-        if size:
-            picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
-        images[row] = np.asarray(picture).reshape(height, width, -1).transpose(2, 0, 1)
-        return None
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as pool:
-        for name, error in zip(files, pool.map(decode, range(len(files)), files.values()), strict=True):
-            if error:
-                faults.add(_UNREADABLE, name, _reason(error))
-
-
-def _reason(error: Exception) -> str:
-    """Say why a file cannot be read, without its path."""
-    from PIL import UnidentifiedImageError
-
-    return "no image" if isinstance(error, UnidentifiedImageError) else reason(error)
+    entries = list(files.items())
+    with warnings.catch_warnings(), ThreadPoolExecutor(cores) as pool:
+        warnings.simplefilter("ignore")  # of Pillow and pydicom, about what can be read all the same
+        for start in range(0, len(entries), AT_ONCE):
+            part = entries[start : start + AT_ONCE]
+            for (name, path), result in zip(part, pool.map(tried, *zip(*part, strict=True)), strict=True):
+                yield name, path, result

@@ -19,11 +19,12 @@ from datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.identity import held_out_by
-from datasets.image_cache import ImageCache
+from datasets.image_file import ImageForm
 from datasets.labels import Labels, stratum
 from datasets.partition import NATURAL, Rows, partition
 from datasets.samples import Samples
 from datasets.site import read_site
+from datasets.site.images import ImageRules
 from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
@@ -55,8 +56,10 @@ class SiteData:
     whose, what
         Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own, or
         where a column says whose a row is.
-    doubts
-        What may be a mistake in a hospital's own table.
+    by_patient
+        Whether a column says whose a row is.
+    doubts, notes
+        What may be a mistake in a hospital's own table, and which of its rows were left out.
     """
 
     name: str
@@ -67,7 +70,9 @@ class SiteData:
     features: tuple[str, ...] = ()
     whose: Digests | None = None
     what: Digests | None = None
+    by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
@@ -122,7 +127,9 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.features,
         pool.source.whose,
         pool.source.what,
+        pool.source.by_patient,
         pool.source.doubts,
+        pool.source.notes,
     )
 
 
@@ -149,7 +156,7 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
-def test_patients(config: DataConfig) -> Ints | None:
+def patients_of_test(config: DataConfig) -> Ints | None:
     """Return whose each common test row is, as numbers; None where that is not known."""
     pool = _pool(config, Places.of(config.data_root, config.download))
     return _units(pool.source, pool.test).of if pool.source.by_patient else None
@@ -197,9 +204,9 @@ def _rng(config: DataConfig, purpose: str, *site: int) -> np.random.Generator:
 
 
 @lru_cache(maxsize=4)
-def _source(dataset: str, places: Places, image_size: int) -> Source:
+def _source(dataset: str, places: Places, form: ImageForm) -> Source:
     row = SOURCES[dataset]
-    return row.read(places, image_size) if row.sized else row.read(places)
+    return row.read(places, form) if row.sized else row.read(places)
 
 
 @lru_cache(maxsize=4)
@@ -207,14 +214,13 @@ def _site_source(
     folder: str,
     label: str,
     binary: bool,
-    size: int,
-    cache: ImageCache | None,
+    images: ImageRules,
     patient: str,
     study: Study | None,
     labels: Labels | None,
     stamp: tuple[int, int],
 ) -> Source:
-    return read_site(folder, label, binary, size, cache, patient, study, labels)
+    return read_site(folder, label, binary, images, patient, study, labels)
 
 
 @lru_cache(maxsize=4)
@@ -225,8 +231,8 @@ def _table_source(
 
 
 @lru_cache(maxsize=4)
-def _folders_source(places: Places, label: str, binary: bool, size: int, labels: Labels | None) -> Source:
-    return read_folders(places, lambda folder: read_site(folder, label, binary, size, None, None, labels=labels))
+def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
+    return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
 
 
 @lru_cache(maxsize=16)
@@ -236,8 +242,7 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.data_dir,
             config.label,
             config.binary,
-            config.image_size,
-            config.image_cache,
+            config.images,
             config.patient,
             config.study,
             config.labels,
@@ -254,9 +259,9 @@ def _pool(config: DataConfig, places: Places) -> _Pool:
             config.stamp,
         )
     elif config.dataset == FOLDERS:
-        source = _folders_source(places, config.label, config.binary, config.image_size, config.labels)
+        source = _folders_source(places, config.label, config.binary, config.images, config.labels)
     else:
-        source = _source(config.dataset, places, config.image_size)
+        source = _source(config.dataset, places, config.images.form)
     # Classes of labels that may be unknown are the labels.
     labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from datasets.facts import FILE_FORMAT, columns_hash
+from datasets.image_file import Colour, Fit
 from datasets.labels import UNKNOWN, VALUES, Labels
 from datasets.site.study import Study
 from datasets.site.table import LABEL_PAIRS
@@ -39,8 +40,8 @@ class Meaning:
         are those of the columns where the model was trained; those of the run are the cohort's.
     classes : tuple of tuple of str
         For each label from 0 the texts, or the original classes, that mean it; empty where nobody has said it.
-    image_size : int
-        The side that images were scaled to; 0: they had one size.
+    image_size, image_fit, image_colour : int, str, str
+        What images were brought to, see `datasets.image_file.ImageForm`.
     """
 
     dataset: str = ""
@@ -51,6 +52,8 @@ class Meaning:
     labels: Labels | None = None
     classes: tuple[tuple[str, ...], ...] = ()
     image_size: int = 0
+    image_fit: Fit = "crop"
+    image_colour: Colour = "auto"
 
     @classmethod
     def of(cls, config: DataConfig, cohort: Cohort, features: tuple[str, ...]) -> Meaning:
@@ -75,7 +78,9 @@ class Meaning:
             label=label,
             labels=config.labels,
             classes=classes,
-            image_size=config.image_size,
+            image_size=config.images.form.size,
+            image_fit=config.images.form.fit,
+            image_colour=config.images.form.colour,
         )
 
     def unusual(self) -> Iterator[str]:
@@ -95,11 +100,13 @@ class Meaning:
             yield f"Where {labels.healthy!r} is 1, all labels are 0."
 
     def facts(self) -> dict[str, object]:
-        """Return the entries of a model's file."""
+        """Return the entries of a model's file, with the least format that is read as it is meant."""
         from pydantic import TypeAdapter
 
         told = TypeAdapter(Meaning).dump_python(self, mode="json", exclude_defaults=True)
-        return {"format": FILE_FORMAT, "data": {**told, "missing": self.missing}}
+        several = self.labels is not None and self.labels.several
+        least = FILE_FORMAT if several or {"image_fit", "image_colour"} & told.keys() else 2
+        return {"format": least, "data": {**told, "missing": self.missing}}
 
     @classmethod
     def of_file(cls, facts: Mapping[str, Any], cohort: Cohort) -> Meaning:

@@ -43,7 +43,9 @@ class Source:
     by_patient
         Whether ``whose`` says which rows are one patient's, as a patient column does.
     doubts
-        What may be a mistake in a hospital's own table.
+        What may be a mistake in a hospital's own table, and images of it that are left out because they are bad.
+    notes
+        Which rows were left out because the run wants it so, for the hospital's own log.
     """
 
     inputs: Tensor
@@ -57,6 +59,7 @@ class Source:
     what: Digests | None = None
     by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:

@@ -122,6 +122,7 @@ class Exchange:
         check: Check,
         min_replies: int | None = None,
         first_come: np.random.Generator | None = None,
+        wait_for_all: bool = False,
     ) -> Iterator[Message]:
         """Send the messages and yield the usable answers, sorted by site, each as soon as its turn has come.
 
@@ -140,6 +141,8 @@ class Exchange:
             If given, the exchange ends as soon as ``min_replies`` usable answers are there, unless that is 0, and drops
             later ones. It draws the order in which messages leave; otherwise the last of the sites that share a process
             would never come in time.
+        wait_for_all : bool
+            Whether sites that are away are waited for, even where enough others have answered.
 
         Raises
         ------
@@ -148,7 +151,8 @@ class Exchange:
         """
         wanted, asked = self.min_replies if min_replies is None else min_replies, len(messages)
         required = min(wanted, asked) or asked
-        enough = max(required, min(self.min_replies, asked) or asked)  # not to wait for those who are away
+        # Then it does not wait for those who are away.
+        enough = asked if wait_for_all else max(required, min(self.min_replies, asked) or asked)
         failures: dict[str, list[str]] = {}  # names by reason: a mistake is often everybody's
         usable = skipped = 0
         rush = first_come if wanted else None

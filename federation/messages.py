@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def message(arrays: ArrayRecord, config: Mapping[str, object], turn: Turn, site: Site, kind: str) -> Message:
     """Write a message: what a site cannot know of its turn goes with it, the rest follows from the run-config."""
     told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "site": site.index, "name": site.name}
+    told["sites"] = turn.sites
     order = ConfigRecord({**config, **told})  # type: ignore[dict-item]
     return Message(RecordDict({"arrays": arrays, "config": order}), site.node_id, kind)
 

@@ -99,8 +99,22 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     return toml_in(read_file(path, TEXT))
 
 
+WHOLE, END = "# whole with its last line, which is: # end", "# end"
+
+
+def marked(toml: str) -> str:
+    """Return TOML with a first and a last line by which `toml_in` knows that nothing is missing at its end.
+
+    TOML itself cannot tell: without its last keys a file is right, and they would stand for their defaults.
+    """
+    return f"{WHOLE}\n{toml}{END}\n"
+
+
 def toml_in(data: bytes) -> dict[str, Any]:
     """Parse TOML; ValueError says what is wrong."""
+    lines = data.splitlines()
+    if WHOLE.encode() in lines and lines[-1] != END.encode():
+        raise ValueError(f"it is cut off: its last line, {END!r}, is missing")
     if MANY_DOTS.search(data):  # the parser takes hours
         raise ValueError(DEEP)
     values: dict[str, Any] = _parsed(data, "TOML", tomllib.loads)

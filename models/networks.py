@@ -210,6 +210,7 @@ STEMS = {
     "resnet18": "conv1",
     "resnet50": "conv1",
     "densenet121": "features.conv0",
+    "densenet161": "features.conv0",
     "efficientnet-b0": "features.0.0",
 }
 """The networks that are torchvision's, and the first convolution of each."""
@@ -237,6 +238,7 @@ _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "resnet18": _resnet,
     "resnet50": _resnet,
     "densenet121": _densenet,  # Huang et al. 2017
+    "densenet161": _densenet,
     "efficientnet-b0": _efficientnet,  # Tan & Le 2019: dropout and stochastic depth
 }
 

@@ -145,7 +145,7 @@ class NetworkProblem(Problem, Layers):
         if not self.labels:
             return self.loss(logits, self.truth(labels), scalars, y, *weights)
         known = labels >= 0
-        each = known * (len(labels) / known.sum(0).clamp(min=1)).to(self.dtype)
+        each = known * (len(labels) / known.sum(0).clamp(min=1).to(self.dtype))
         for of_sample in weights:
             each = each * of_sample[:, None]
         losses = self.loss(logits, (labels == 1).to(self.dtype), scalars, y, each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
-    """Ask every site for its facts; returns them by node. All must answer, and are told the run's key."""
+    """Ask every site for its facts, and tell it the run's key; returns the facts by node.
+
+    A site that cannot take part, such as one whose data cannot be read, is left out of the run as long as `min-replies`
+    others can.
+    """
     problem = PROBLEMS[config.problem]
 
     def check(site: Site, question: Message, answer: Message) -> None:
@@ -42,7 +46,7 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
     messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
     return {
         answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))
-        for answer in exchange(messages, check=check, min_replies=len(messages))
+        for answer in exchange(messages, check=check, wait_for_all=True)
     }
 
 
@@ -69,6 +73,21 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
         ): facts
         for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
     }
+
+
+def without_patients(sites: Mapping[Site, Facts], progress: Progress) -> dict[Site, Facts]:
+    """Warn of patients that several sites have, as far as these tell, and forget who they are."""
+    telling = [(site, set(facts.patients)) for site, facts in sites.items() if facts.patients]
+    for (one, own), (other, theirs) in combinations(telling, 2):
+        if shared := len(own & theirs):
+            progress.warn(
+                f"sites {one.name!r} and {other.name!r} have {shared} patients in common: one may hold out whom the "
+                "other trains on, so what they evaluate is too good"
+            )
+    if telling and len(telling) < len(sites):
+        silent = ", ".join(repr(site.name) for site, facts in sites.items() if not facts.patients)
+        progress.say(f"whether {silent} have patients in common with others is not known: they tell no hashes")
+    return {site: replace(facts, patients=()) for site, facts in sites.items()}
 
 
 def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -> Cohort:
@@ -135,7 +154,14 @@ def what_it_means(config: RunConfig, cohort: Cohort, progress: Progress) -> Mean
 def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
     if len({one.shape for one in facts.values()}) > 1:
         listed = ", ".join(f"{name} has {'x'.join(map(str, one.shape))}" for name, one in facts.items())
-        yield f"the sites' inputs differ: {listed}. Every site needs the same features in its data"
+        fixes = ["Every site needs the same features in its data"]
+        if all(len(one.shape) == 3 for one in facts.values()):
+            fixes = []
+            if len({one.shape[0] for one in facts.values()}) > 1:
+                fixes.append('Some have grey images (1) and some of colours (3): set image-colour = "grey" or "rgb"')
+            if len({one.shape[1:] for one in facts.values()}) > 1:
+                fixes.append("Their images differ in size: set image-size")
+        yield f"the sites' inputs differ: {listed}. {'. '.join(fixes)}"
     elif len({one.columns for one in facts.values()}) > 1:
         listed = ", ".join(f"{name}: {one.columns}" for name, one in facts.items())
         yield f"the sites' feature columns have different names (fingerprints {listed}): rename them"

@@ -15,7 +15,7 @@ from keys.files import reason
 from models import resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
-from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means
+from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
 from server_app.evaluation import central_evaluation, common_test_set
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given import Given
@@ -135,7 +135,7 @@ def _play(
         f"Lower {strategy.step_sizes}",
         progress.say,
     )
-    sites = placed(config, ask(config, exchange, state.key))
+    sites = without_patients(placed(config, ask(config, exchange, state.key)), progress)
     if state.last:
         state.require_same(sites)
         cohort = state.cohort

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets import test_patients
+from datasets import patients_of_test
 from evidence import Counts, Site, Sketch, common_cuts, of_labels, summary
 from evidence.delong import design_effect, exact, paired
 from keys import Stream
@@ -111,7 +111,7 @@ def _tested(
         return {}
     of_other = None if other is None else _scores(problem, other, test)
     labels = test.targets().double().cpu().numpy().reshape(scores.shape)
-    patients = test_patients(config.data())
+    patients = patients_of_test(config.data())
     found: dict[str, Site] = {}
     for place, name in enumerate(names):
         if not (known := labels[:, place] >= 0).any():

@@ -215,8 +215,8 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
     policy = site.policy
     if data.doubts and policy.strict:
         raise DataError.join(data.doubts)
-    for doubt in data.doubts:
-        log.warning("%s", doubt)
+    for text in (*data.doubts, *data.notes):
+        log.warning("%s", text)
     for kind, rows, fewest in _told(site, data):
         if site.records.too_near(kind, rows, fewest, site.key):
             raise RefusedError(

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from config import RunConfig
 from config.errors import explain
-from config.run import AlgorithmName, ModelName, ProblemName, RunConfig, Share
 from config.tables import SHARED, tables
+from config.values import AlgorithmName, ModelName, ProblemName, Share
 from datasets.config import SITE
 from federation.fingerprint import fingerprint
 from keys import ConfigError, flatten, hint, shorter, shown, text_errors, unknown
@@ -83,6 +84,9 @@ class Policy(BaseModel):
                                          "evaluation; others it tells in groups of so many")  # fmt: skip
     patient: str = Field("", description="the column that says whose a row is, which is then no feature; empty: rows "
                          "are told apart by their values, images by their paths")  # fmt: skip
+    compare_patients: str = Field("", description="a text that all sites of a study share: then a hash with it of each "
+                                  "patient is told before a run, and the coordinator warns of sites that have some in "
+                                  "common. Who knows the text can try out names. Empty: nothing is told")  # fmt: skip
     seed: str = Field("", description="any text: whom the site holds out follows from it; empty: from a random secret "
                       "that the site makes once, in its state-dir")  # fmt: skip
     holdout_share: Share = Field(0.2, description="the share of patients held out, whatever a run's holdout-share says")

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
-from datasets.image_cache import ImageCache
 from datasets.labels import Labels
 from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
-from datasets.site.images import read_listed
+from datasets.site.images import PLAIN, ImageRules, read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
@@ -40,8 +39,7 @@ def read_site(
     folder: str,
     label: str,
     binary: bool,
-    image_size: int = 0,
-    cache: ImageCache | None = None,
+    images: ImageRules = PLAIN,
     patient: str | None = "",
     study: Study | None = None,
     labels: Labels | None = None,
@@ -53,16 +51,14 @@ def read_site(
     folder
         It holds exactly one of ``data.csv`` and ``data.parquet``, a table whose columns are all numbers
         (empty, NaN, NA or ? where missing) but for the label; or ``labels.csv`` with the columns ``path``
-        and the label, and the images at these paths, with 8 bits a channel. Features are put in the order of their
+        and the label, and the images at these paths. Features are put in the order of their
         names, so that sites whose columns are ordered differently agree.
     label
         Name of the label column.
     binary
         True: labels are 0/1, -1/+1, no/yes or false/true, in any case. False: class indices from 0.
-    image_size
-        The side that images are scaled to, see `datasets.images.read_images`. 0: they must have one size.
-    cache
-        Where decoded images are kept.
+    images
+        How images are read, and which of them.
     patient
         Name of the column that says whose a row is. Empty: that of the study, or none. None: ``"patient"``, where there
         is such a column.
@@ -76,7 +72,7 @@ def read_site(
     Returns
     -------
     source
-        Without test rows and groups. Images are grey (one channel) when all of them are, else RGB. With
+        Without test rows and groups. With
         `binary` false the class count is one above the largest class found. Without a patient column a row of a table
         is told from others by its values, an image by its path.
 
@@ -94,7 +90,7 @@ def read_site(
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
     return read_rows(frame, file, label, binary, patient, listed=file.name == "labels.csv" and not study,
-                     image_size=image_size, cache=cache, labels=None if study else labels)  # fmt: skip
+                     images=images, labels=None if study else labels)  # fmt: skip
 
 
 def read_rows(
@@ -105,8 +101,7 @@ def read_rows(
     patient: str = "",
     *,
     listed: bool = False,
-    image_size: int = 0,
-    cache: ImageCache | None = None,
+    images: ImageRules = PLAIN,
     labels: Labels | None = None,
 ) -> Source:
     """Read the rows of a file that lies in a frame: as features, or where they are ``listed`` as images."""
@@ -118,20 +113,27 @@ def read_rows(
         classes, class_count = read_labels(frame, file, label, binary, problems)
     patients = read_patients(frame, file, patient, columns, problems) if patient else []
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
+    kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
-        inputs: NDArray[np.float32] | NDArray[np.uint8] = read_listed(frame, file, image_size, problems, cache)
+        found = read_listed(frame, file, images, problems)
+        inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
+        kept, left_out, notes = found.kept, found.doubts, found.notes
     else:
+        if images.views:
+            text = f"holds a table, and views = {', '.join(images.views)!r} chooses among images; leave views empty"
+            problems.append(DataError(f"{file} {text}", f"{file.name} {text}"))
         none = {*columns, patient, labels.healthy if labels else ""}
         features = tuple(sorted(name for name in frame.columns if name not in none))
         inputs = read_numbers(frame, file, features, doubts, problems)
     if problems:
         raise DataError.join(problems)
+    classes, patients = classes[kept], [whose for whose, keep in zip(patients, kept, strict=False) if keep]
     if features:
         whose = said = of_values(np.asarray(inputs, np.float32), classes, [bisect(features, name) for name in columns])
         doubts.rows(said)
     else:
-        whose = [path.encode() for path in as_text(frame["path"])]
+        whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, classes.tolist(), strict=True)]
     whose = [text.encode() for text in patients] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
@@ -143,7 +145,8 @@ def read_rows(
         whose=digests(whose),
         what=digests(what),
         by_patient=bool(patients),
-        doubts=tuple(doubts.errors()),
+        doubts=(*doubts.errors(), *left_out),
+        notes=tuple(notes),
     )
 
 

@@ -1,28 +1,84 @@
-"""The images that a site's labels.csv names."""
+"""The images that a site's labels.csv names: which of them are looked at, where they lie, and what is left out."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import errno
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.errors import DataError
+from datasets.errors import DataError, examples
 from datasets.image_cache import ImageCache
-from datasets.images import MISSING, OUTSIDE, TWICE, Faults, read_images
+from datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
+from datasets.image_file import AS_THEY_ARE, ImageForm
+from datasets.images import read_images
 from datasets.site.table import as_text
-from datasets.source import Bytes
-from keys import shown
+from datasets.source import Bytes, Mask
+from keys import hint, shown
 from keys.files import is_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
+BLANK = "blank"  # how a run writes the view of rows that say none
 
-def read_listed(
-    frame: pd.DataFrame, file: Path, size: int, problems: list[DataError], cache: ImageCache | None
-) -> Bytes:
-    """Decode the images, (N, C, H, W), with a side of ``size`` (0: as they are); what is wrong goes to the problems."""
+
+@dataclass(frozen=True)
+class ImageRules:
+    """How a site's images are read.
+
+    Attributes
+    ----------
+    form : ImageForm
+        What they are brought to.
+    views : tuple of str
+        The values of the column ``view`` that are looked at, in any case, ``"blank"`` where it is empty; empty: all.
+    bad_images : float
+        In [0, 1). The share of these rows whose images may be unreadable, and are then left out.
+    follow_links : bool
+        Whether links may lead out of the folder.
+    cache : ImageCache, optional
+        Where decoded images are kept; None: in memory.
+    """
+
+    form: ImageForm = AS_THEY_ARE
+    views: tuple[str, ...] = ()
+    bad_images: float = 0.0
+    follow_links: bool = False
+    cache: ImageCache | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What was read.
+
+    Attributes
+    ----------
+    pixels : ndarray
+        Shape (n, C, H, W).
+    kept : ndarray
+        Shape (N,) bool: which of the rows these n are.
+    doubts : list of DataError
+        What the site goes on with: unreadable images that are left out, and the like.
+    notes : list of str
+        What was left out because the run wants it so.
+    """
+
+    pixels: Bytes
+    kept: Mask
+    doubts: list[DataError]
+    notes: list[str]
+
+
+PLAIN = ImageRules()
+
+
+def read_listed(frame: pd.DataFrame, file: Path, rules: ImageRules, problems: list[DataError]) -> Listed:
+    """Decode the images of a list; what stands in the way goes to the problems."""
+    listed = Listed(np.zeros((0, 1, 1, 1), np.uint8), np.ones(len(frame), np.bool_), [], [])
     if "path" not in frame.columns:
         problems.append(
             DataError(
@@ -30,24 +86,92 @@ def read_listed(
                 f"{file.name}: no column 'path'",
             )
         )
-        return np.zeros((0, 1, 1, 1), np.uint8)
-    base, faults = file.parent.resolve(), Faults(file, file.name)
-    files: dict[str, Path] = {}
-    first: dict[Path, int] = {}
-    for row, listed in enumerate(as_text(frame["path"]), start=1):
-        name = f"row {row} ({shown(listed)})"
-        try:
-            path = (base / listed).resolve()
-        except (OSError, ValueError, RuntimeError):  # too long, with a NUL, a loop of links
-            faults.add(MISSING, name)
-            continue
-        if not path.is_relative_to(base):
-            faults.add(OUTSIDE, name)
-        elif not is_file(path):
-            faults.add(MISSING, name)
-        elif path in first:
-            faults.add(TWICE, name, f"as row {first[path]}")
+        return listed
+    listed.kept[:] = _seen(frame, file, rules.views, problems, listed)
+    rows = [int(row) for row in np.flatnonzero(listed.kept)]
+    texts = as_text(frame["path"])
+    names = [f"row {row + 1} ({shown(texts.iloc[row])})" for row in rows]
+    faults = Faults(file, file.name, rules.bad_images, len(rows))
+    files = located(file.parent, dict(zip(names, texts.iloc[rows], strict=True)), faults, rules.follow_links, once=True)
+    pixels = read_images(files, rules.form, faults, problems, rules.cache)
+    bad = faults.bad
+    listed.kept[rows] = [name not in bad for name in names]
+    return Listed(pixels, listed.kept, listed.doubts + faults.doubts(), listed.notes)
+
+
+def located(
+    folder: Path, paths: dict[str, str], faults: Faults, follow_links: bool = False, *, once: bool = False
+) -> dict[str, Path]:
+    """Return where images lie, by name; what cannot be used is among the faults.
+
+    Parameters
+    ----------
+    folder
+        What the paths are relative to, and have to lie in.
+    paths
+        As they are written, by the name that a message has for each.
+    faults
+        Where to add what is wrong.
+    follow_links
+        Whether links in the folder may lead out of it; a path never may.
+    once
+        Whether no two may be the same file.
+    """
+    base, files = folder.resolve(), dict[str, Path]()
+    first: dict[Path, str] = {}
+    for name, text in paths.items():
+        place = _place(base, text, follow_links)
+        if isinstance(place, Kind):
+            faults.add(place, name)
+        elif once and place in first:
+            faults.add(TWICE, name, f"as {first[place].partition(' (')[0]}")
         else:
-            files[name] = path
-            first[path] = row
-    return read_images(files, size, faults, problems, cache)
+            files[name] = place
+            first[place] = name
+    return files
+
+
+def _place(base: Path, text: str, follow_links: bool) -> Path | Kind:
+    """Return where a file lies that a path names, or what is wrong with the path."""
+    inside = not PurePath(text).is_absolute() and ".." not in PurePath(text).parts
+    try:
+        path = (base / text).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:  # not there, too long, with a NUL, a loop of links
+        circle = isinstance(error, RuntimeError) or getattr(error, "errno", None) == errno.ELOOP
+        return LOOP if circle else MISSING if inside else OUTSIDE
+    if not path.is_relative_to(base) and not (inside and follow_links):
+        return LINKED if inside else OUTSIDE
+    return path if is_file(path) else MISSING
+
+
+def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: list[DataError], listed: Listed) -> Mask:
+    """Return which rows are of the views that the run looks at; what is odd is noted."""
+    if not views:
+        return np.ones(len(frame), np.bool_)
+    wanted = f"views = {', '.join(views)!r}"
+    if "view" not in frame.columns:
+        columns = [str(name) for name in frame.columns]
+        problems.append(
+            DataError(
+                f"{file}: no column 'view', and the run has {wanted}; columns: {', '.join(columns)}."
+                f"{hint('view', columns)} Add it, or let the run leave views empty",
+                f"{file.name}: no column 'view', and the run has {wanted}",
+            )
+        )
+        return np.ones(len(frame), np.bool_)
+    texts = as_text(frame["view"]).replace("", BLANK)
+    counts = Counter(texts)
+    there = {text.casefold() for text in counts}
+    seen: Mask = texts.str.casefold().isin([view.casefold() for view in views]).to_numpy(np.bool_)
+    absent = [f"{view!r}{hint(view, counts)}" for view in views if view.casefold() not in there]
+    found = examples([f"{view!r} ({count} rows)" for view, count in counts.most_common()])
+    if not seen.any():
+        text = f"{file}: no row is of {wanted}: {'; '.join(absent)} The column has {found}"
+        problems.append(DataError(text, f"{file.name}: no row is of {wanted}"))
+        return np.ones(len(frame), np.bool_)
+    if absent:
+        text = f"{file}: no row has view {'; '.join(absent)} The column has {found}"
+        listed.doubts.append(DataError(text, f"{file.name}: {len(absent)} of the run's views are those of no row"))
+    left_out = len(seen) - int(seen.sum())
+    listed.notes.append(f"{file}: {left_out} of {len(seen)} rows are left out by {wanted}; the column has {found}")
+    return seen

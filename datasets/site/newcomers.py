@@ -16,8 +16,11 @@ from torch import Tensor
 
 from datasets.errors import DataError, examples
 from datasets.facts import columns_hash
-from datasets.images import MISSING, OUTSIDE, Faults, read_images
+from datasets.image_faults import Faults, Kind
+from datasets.image_file import ImageForm
+from datasets.images import read_images
 from datasets.numbers import LARGEST
+from datasets.site.images import located
 from datasets.site.table import as_text, holds_values, looks_like, numbers_in, wrong_names
 from keys import hint, shown
 from keys.files import as_path, is_file, reason
@@ -298,7 +301,10 @@ class NewcomerImages:
 
     def __init__(self, file: Path, meaning: Meaning, cohort: Cohort) -> None:
         self.file, self.notes = file, list[str]()
-        self._size, self._shape = meaning.image_size, cohort.shape
+        self._shape = cohort.shape
+        # Grey images may be shown to a model of colours; of colour images it must say that they were made grey.
+        colour = "rgb" if meaning.image_colour == "auto" and cohort.shape[0] == 3 else meaning.image_colour
+        self._form = ImageForm(meaning.image_size, meaning.image_fit, colour)
         try:
             with file.open(encoding="utf-8-sig", newline="") as stream:
                 self.kept, *self._rows = [
@@ -321,36 +327,24 @@ class NewcomerImages:
 
     def chunks(self) -> Iterator[Chunk]:
         """Decode the images; see `NewcomerTable.chunks`."""
-        faults, base, place = Faults(self.file, self.file.name), self.file.parent.resolve(), self.kept.index("path")
+        faults, place = Faults(self.file, self.file.name), self.kept.index("path")
         for start in range(0, len(self._rows), BLOCK):
             rows = self._rows[start : start + BLOCK]
-            files: dict[str, Path] = {}
-            for number, row in enumerate(rows, start + 1):
-                name = f"row {number} ({shown(row[place])})"
-                try:
-                    path = (base / row[place]).resolve()
-                except (OSError, ValueError, RuntimeError):  # too long, with a NUL, a loop of links
-                    path = base
-                if not path.is_relative_to(base):
-                    faults.add(OUTSIDE, name)
-                elif not is_file(path):
-                    faults.add(MISSING, name)
-                else:
-                    files[name] = path
+            paths = {f"row {number} ({shown(row[place])})": row[place] for number, row in enumerate(rows, start + 1)}
             problems: list[DataError] = []
-            images = read_images(files, self._size, faults, problems)
-            if problems or not files:
+            images = read_images(located(self.file.parent, paths, faults), self._form, faults, problems)
+            if problems or faults.errors():
                 continue
-            if images.shape[1] < self._shape[0]:
-                images = images.repeat(self._shape[0], 1)
             if images.shape[1:] != self._shape:
                 (have, need) = ("x".join(map(str, shape)) for shape in (images.shape[1:], self._shape))
-                wrong = (f"have the shape {have}, and the model takes {need}", "bring them to that, as in training")
-                faults.add(wrong, f"rows {start + 1} to {start + len(rows)}")
-            elif not faults.errors():
+                wrong = f"have the shape {have}, and the model takes {need}"
+                kind = Kind(wrong, "bring them to that, as in training", "refused")
+                faults.add(kind, f"rows {start + 1} to {start + len(rows)}")
+            else:
                 yield Chunk(torch.from_numpy(images), [list(row) for row in rows])
         if found := faults.errors():
             raise DataError.join(found)
+        self.notes += map(str, faults.doubts())
 
 
 def bounded(stream: io.TextIOWrapper) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,14 @@ from datasets.files import Places
 from datasets.site import FILES
 from datasets.source import Source
 
+TEST = "test"
+log = logging.getLogger("edelweiss")
+
 
 def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     """Read every folder in ``site-folders/`` of one of the places, or in the place itself, and join what they hold.
+
+    One that is called ``test`` is no hospital: its rows are the common test set.
 
     Parameters
     ----------
@@ -27,7 +33,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     Returns
     -------
     source
-        With a group for each folder, in the order of their names.
+        With a group for each folder, in the order of their names, and official test rows if there is a test folder.
 
     Raises
     ------
@@ -42,6 +48,9 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
             "to the folder that holds one for each hospital",
             f"site-folders: no folder with one of {', '.join(FILES)} under {places.names}",
         )
+    if folders == [root / TEST]:
+        raise DataError.plain(f"site-folders: there is no folder but {TEST}, and that is the common test set")
+    folders.sort(key=lambda folder: (folder.name == TEST, folder.name))
     sources: list[Source] = []
     problems: list[DataError] = []
     for folder in folders:
@@ -54,12 +63,17 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         problems = _differences(names, sources)
     if problems:
         raise DataError.join(problems)
+    for source in sources:
+        for text in () if source.features else (*source.doubts, *source.notes):
+            log.warning("%s", text)  # of images that are left out
     whose = [source.whose for source in sources if source.whose is not None]
+    place = np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources])
     return Source(
         torch.cat([source.inputs for source in sources]),
         np.concatenate([source.classes for source in sources]),
         max(source.class_count for source in sources),
-        groups=np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources]),
+        test=place == len(names) - 1 if names[-1] == TEST else None,
+        groups=place,
         group_names=tuple(names),
         features=sources[0].features,
         whose=np.concatenate(whose),

@@ -10,7 +10,9 @@ import torch
 
 from datasets.errors import DataError, examples
 from datasets.files import Places, cached
-from datasets.images import Faults, read_images
+from datasets.image_faults import Faults
+from datasets.image_file import ImageForm
+from datasets.images import read_images
 from datasets.source import Bytes, Source
 from keys import shown
 from keys.files import is_file, read_file, reason
@@ -21,15 +23,15 @@ ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet's: lines of an image in val
 _ByClass = dict[str, list[Path]]
 
 
-def read(places: Places, size: int) -> Source:
+def read(places: Places, form: ImageForm) -> Source:
     """Images in train/<class>/, and the official test set in val/<class>/ or test/<class>/, if there is one.
 
     The folder is ``image-folder/`` in one of the places, or the place itself. A class is a folder in ``train/``, its
     images lie there or below; classes 0, 1, ... are in the order of the folders' names. Test images lie in the same
     way, or as Tiny-ImageNet's in ``val/images/`` with a list of their classes.
 
-    Images become squares with a side of ``size``; with 0 they must have one size, which they keep: see
-    `datasets.images.read_images`. They are decoded once; the cache folder gets a copy, as large as they are in memory.
+    Images are brought to the form, see `datasets.image_file.ImageForm`. They are decoded once; the cache folder gets a
+    copy, as large as they are in memory.
 
     Raises
     ------
@@ -57,12 +59,13 @@ def read(places: Places, size: int) -> Source:
     files = {file.relative_to(folder).as_posix(): file for _, file in parts}
 
     def decode() -> list[Bytes]:
-        images = read_images(files, size, Faults(folder, "image-folder"), problems)
+        images = read_images(files, form, Faults(folder, "image-folder"), problems)
         if problems:
             raise DataError.join(problems)
         return [images]
 
-    name = f"image-folder-{size or 'any'}"
+    other = [word for word in (form.fit, form.colour) if word not in ("crop", "auto")]
+    name = "-".join(["image-folder", str(form.size or "any"), *other])
     [images] = decode() if problems else cached(name, list(files.values()), ["images"], decode)
     number = {name: number for number, name in enumerate(sorted(train))}
     classes = np.array([number[name] for name, _ in parts], np.int64)

@@ -40,8 +40,8 @@ REPEATED = ("seed", "fold")  # runs that differ in these alone are a group, and 
 MEASURED = {"evaluate-every", "central-test", "evidence", "compare-with"}  # of what is trained they change nothing
 ASIDE = FREE | MEASURED | {"state-dir", *REPEATED}  # makes no other setting
 LABELS = ("label", "label-preset", "uncertain", "blank")
-TEST_SET = ("dataset", "data-file", "study", "group-column", *LABELS, "image-size", "positive-classes",
-            "negative-classes", "test-share", "data-seed")  # fmt: skip
+TEST_SET = ("dataset", "data-file", "study", "group-column", *LABELS, "image-size", "image-fit", "image-colour",
+            "positive-classes", "negative-classes", "test-share", "data-seed")  # fmt: skip
 HELD_OUT = (*TEST_SET, "partition", "concentration", "sites", "holdout-share", "personal-test", "folds")
 
 

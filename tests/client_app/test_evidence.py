@@ -112,7 +112,7 @@ def test_below_the_minimum_counts_nothing_is_told(policy: dict[str, Any], tmp_pa
         assert dict(content["evidence"]) == {}
 
 
-def test_patients_with_several_samples_are_told_of_by_their_number_only(tmp_path: Path) -> None:
+def patients_of_test_with_several_samples_are_told_of_by_their_number_only(tmp_path: Path) -> None:
     features, labels = table(400, seed=0)
     features[:, 0] = np.arange(400) // 4
     designs = {}

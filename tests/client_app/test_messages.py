@@ -79,7 +79,7 @@ def test_facts_grow_with_nothing_but_the_number_of_features(tmp_path: Path, hosp
             facts = grid.ask("query", 0).content.config_records["facts"]
         lengths.append({key: len(value) for key, value in facts.items() if isinstance(value, list)})
     moments = {"count": FEATURES, "total": FEATURES, "squares": FEATURES}
-    none = dict.fromkeys(["class-counts", "held-out-counts", "label-counts", "label-positives", "notes"], 0)
+    none = dict.fromkeys(["class-counts", "held-out-counts", "label-counts", "label-positives", "patients", "notes"], 0)
     assert lengths[0] == lengths[1] == {"shape": 1, **none, **moments}
 
 
@@ -204,7 +204,7 @@ def test_a_site_reads_what_the_coordinator_writes() -> None:
     for evaluate in (False, True):
         config = {**to_record(cohort), "run": "7", "settled": 3, "evaluate": evaluate}
         written = message(pack({}), config, where, Site(2, "north", node_id=17), "train")
-        place = Request(round=4, phase="steps", site=2, name="north", run="7", settled=3)
+        place = Request(round=4, phase="steps", site=2, name="north", sites=3, run="7", settled=3)
         read = replace(place, evaluate=evaluate, cohort=cohort)
         assert Request.of(written) == read
 
@@ -309,7 +309,7 @@ def test_a_site_with_no_held_out_samples_reports_no_metrics(tmp_path: Path, hosp
 def test_a_model_that_cannot_take_the_data_is_explained(tmp_path: Path, hospital: Opened) -> None:
     write_table(tmp_path / SECRET, *table(20, seed=0))
     with hospital(model="lenet5") as grid:
-        said = error_of(grid.ask("train", 0, question(site_job(tmp_path))))
+        said = error_of(grid.ask("train", 0, question(site_job(tmp_path), sites=1)))
     assert "model 'lenet5' cannot take inputs of shape (4,)" in said
 
 

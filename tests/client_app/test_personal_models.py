@@ -146,7 +146,9 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
-    request = Request(round=1, phase="train", site=0, name="north", run="7", settled=0, cohort=Cohort(shape=(4,)))
+    request = Request(
+        round=1, phase="train", site=0, name="north", sites=1, run="7", settled=0, cohort=Cohort(shape=(4,))
+    )
     private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
     for node, folder in (({"data-dir": "data"}, private), ({"partition-id": 0}, Path("/theirs"))):
         path = OpenSite(config, SiteConfig.parse(node)).memory(request).folder

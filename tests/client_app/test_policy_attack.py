@@ -18,7 +18,9 @@ from config import RunConfig
 from datasets import Facts, load_site
 from datasets.files import Places
 from datasets.identity import held_out_by
+from datasets.image_file import ImageForm
 from datasets.site import read_site
+from datasets.site.images import ImageRules
 from datasets.sources import SOURCES
 from keys import Value
 from tests.client_app.policies import Hospital, told, train
@@ -190,7 +192,8 @@ def test_images_are_told_apart_by_path_or_patient(tmp_path: Path, patient: str) 
     listed.write_text("\n".join(lines))
     before = read_site(str(listed.parent), "label", True, patient=patient)
     listed.write_text("\n".join([lines[0], *lines[:0:-1]]))
-    after = read_site(str(listed.parent), "label", True, 8, patient=patient)  # in another order and another size
+    scaled = ImageRules(ImageForm(8))
+    after = read_site(str(listed.parent), "label", True, scaled, patient)  # in another order and another size
     assert before.whose is not None
     assert after.whose is not None
     assert before.what is not None

@@ -103,7 +103,7 @@ def test_doctor_counts_the_values_of_each_label(tmp_path: Path) -> None:
         said = [int(number) for number in re.findall(r"(\d+) (?:positive|negative|uncertain|blank)", finding.text)]
         assert (finding.level, finding.text.split(":")[0], said) == ("ok", name, counts)
     assert labels[2].text.startswith(f"{LABELS[2]}: blank in all rows")
-    assert any("samples, 3 labels, 3 features" in finding.text for finding in found)
+    assert any("60 samples, 3 labels, 3 features" in finding.text for finding in found)
     [wrong] = [
         one for one in examine(JoinConfig.read("", {**options, "label": "Edema,Efusion"})) if one.about == "data"
     ]

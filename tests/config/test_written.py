@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from config import RunConfig, flatten, parse_run_config
 from keys import Value, to_toml
+from keys.files import read_toml
 from problems import PROBLEMS
 from strategies import ALGORITHMS, can_solve
 from tests.config.known import IN_TABLES, KNOWN, options_of
@@ -69,3 +71,24 @@ def test_a_table_nested_or_flat_is_the_same() -> None:
     nested = RunConfig.parse(flatten({"codasca": {"lr": 0.5}}))
     assert nested == RunConfig.parse({"codasca.lr": 0.5})
     assert nested.strategy.lr == 0.5  # type: ignore[attr-defined]
+
+
+def test_one_that_was_cut_off_is_refused_wherever_that_was(tmp_path: Path) -> None:
+    """TOML itself cannot tell: the keys that are missing would stand for their defaults."""
+    run = RunConfig.parse({"algorithm": "fmgda", "fmgda.lr": 0.3, "rounds": 7})
+    file = tmp_path / "config.toml"
+    file.write_text("# the record of a study\n" + run.to_toml())
+    assert RunConfig.parse(flatten(read_toml(file))) == RunConfig.parse(run.written())
+    lines = file.read_text().splitlines(keepends=True)
+    for count in range(2, len(lines)):
+        file.write_text("".join(lines[:count]))
+        with pytest.raises(ValueError, match="it is cut off: its last line, '# end', is missing"):
+            read_toml(file)
+
+
+def test_one_that_was_changed_by_hand_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(RunConfig.parse({}).to_toml().replace("rounds = 40", "rounds = 3"))
+    assert read_toml(file)["rounds"] == 3
+    file.write_text("rounds = 3\n")
+    assert read_toml(file) == {"rounds": 3}

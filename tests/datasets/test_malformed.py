@@ -118,7 +118,7 @@ PATHS: dict[str, str] = {
     "p0.png": "are listed more than once: row 5 ('p0.png'): as row 1",
     "./p0.png": "are listed more than once",
     "link.png": "are listed more than once",
-    "loop.png": "are missing",
+    "loop.png": "are links that lead in a circle",
     "a\0b.png": "are missing",
     "x" * 5000: "are missing",
     "pipe.png": "are missing",

@@ -245,19 +245,17 @@ def test_bad_images(table: Write, tmp_path: Path) -> None:
         "text.png,0",
         "wide.png,1",
     ]
-    config = table("\n".join([*lines, "deep.png,1"]), name="labels.csv")
+    config = table("\n".join(lines), name="labels.csv")
     folder = images(config)
     Image.new("L", (6, 4)).save(tmp_path / "outside.png")
     (folder / "text.png").write_text("no image")
     Image.new("L", (9, 4)).save(folder / "wide.png")
-    Image.fromarray(np.full((4, 6), 1000, np.uint16)).save(folder / "deep.png")
     error = problem(config)
     for part in (
         "are missing: row 3 ('gone.png')",
         "lie outside the folder: row 4 ('../outside.png')",
-        "cannot be read: row 5 ('text.png'): no image",
+        "are no images: row 5 ('text.png')",
         "have another size than most: row 6 ('wide.png'): 9x4, most 6x4; set image-size",
-        "have more than 8 bits a channel: row 7 ('deep.png'): mode I;16",
     ):
         assert part in str(error)
     assert ".png" not in error.public
@@ -276,7 +274,9 @@ def test_a_link_may_not_lead_outside(table: Write, tmp_path: Path) -> None:
     config = table("path,label\nlink.png,0\n", name="labels.csv")
     Image.new("L", (6, 4)).save(tmp_path / "outside.png")
     (Path(config.data_dir) / "link.png").symlink_to(tmp_path / "outside.png")
-    assert "lie outside the folder" in str(problem(config))
+    error = problem(config)
+    assert "are links to files outside the folder: row 1 ('link.png'); " in str(error)
+    assert "follow-links = true" in str(error)
 
 
 def test_an_image_cut_short(table: Write) -> None:

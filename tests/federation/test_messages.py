@@ -179,6 +179,7 @@ QUESTIONS: list[tuple[str, object, str]] = [
     ("round", 4, "round = 4: must be an integer >= 1 and <= 3"),
     ("phase", "dual", "phase = 'dual': must be one of 'train'"),
     ("site", 3, "site = 3: must be an integer >= 0 and <= 2"),
+    ("sites", 4, "sites = 4: must be an integer >= 1 and <= 3"),
     ("name", "../../evil", "name = '../../evil': must be"),
     ("run", "../x", "run = '../x': must be at most 64 letters, digits, - and _"),
     ("settled", 2, "settled = 2: must be an integer >= 0 and <= 1"),

@@ -45,6 +45,8 @@ def make(
     classes: int = 2,
     prior: float = 0.5,
     shares: tuple[float, ...] = (),
+    labels: tuple[str, ...] = (),
+    priors: tuple[float, ...] = (),
     site: int = -1,
     sites: int = 1,
     seed: int = 1,
@@ -55,7 +57,7 @@ def make(
 
     ``prior`` and the other facts of a `Cohort` are what the sites agreed on.
     """
-    cohort = Cohort(shape=shape, classes=classes, prior=prior, shares=shares)
+    cohort = Cohort(shape=shape, classes=classes, prior=prior, shares=shares, labels=labels, priors=priors)
     named = isinstance(model, str)
     own = {"model": model, "hidden": hidden} if named else {"module": model}
     architecture = (Architecture if named else Given)(head=head, amp=amp, **own)

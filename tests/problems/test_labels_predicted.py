@@ -98,7 +98,7 @@ def test_evidence_of_another_run_is_refused_in_a_line(run: Path, tmp_path: Path)
     folder = edited(run, tmp_path / "run", Edema=None)
     text = (folder / "evidence.json").read_text()
     (folder / "evidence.json").write_text(text.replace('"Effusion": {', '"Mass": {', 1))
-    with pytest.raises(ModelError, match="is of Mass, p.v 1/2, the model of Edema, Effusion, p.v 1/2") as caught:
+    with pytest.raises(ModelError, match=r"is of Mass, p\.v 1/2, the model of Edema, Effusion, p\.v 1/2") as caught:
         TrainedModel.read(folder)
     assert "\n" not in str(caught.value)
 
@@ -145,6 +145,10 @@ def test_what_it_cannot_say_is_refused(run: Path, key: str, value: object, said:
     facts["data"]["labels"][key] = value
     with pytest.raises(ValueError, match=said):
         Meaning.of_file(facts, Cohort.of_file(facts))
-    with pytest.raises(ValueError, match=r"data.labels.names has 3 columns, and labels none"):
-        bare = Stored.read(run / "model.safetensors").facts
-        Meaning.of_file(bare, Cohort.of_file({**bare, "labels": [], "priors": []}))
+
+
+def test_it_cannot_name_other_labels_than_the_model_has(run: Path) -> None:
+    facts = Stored.read(run / "model.safetensors").facts
+    single = Cohort.of_file({**facts, "labels": [], "priors": []})
+    with pytest.raises(ValueError, match=r"data\.labels\.names has 3 columns, and labels none"):
+        Meaning.of_file(facts, single)

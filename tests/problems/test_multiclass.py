@@ -179,7 +179,7 @@ def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
     assert np.add(facts["class-counts"], facts["held-out-counts"]).tolist() == [20, 20, 0, 20]
     assert facts["examples"] + facts["held-out"] == 60
     rest = {"notes", "name", "partition-id", "shape", "columns", "count", "total", "squares"}
-    rest |= {"label-counts", "label-positives"}
+    rest |= {"label-counts", "label-positives", "patients"}
     assert facts.keys() == counts | by_class | rest
     for answer in grid.answers[2:]:
         assert answer.content["metrics"].keys() == {

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from config import RunConfig, read_overrides
-from datasets import DataError, load_site, load_test
+from datasets import Cohort, DataError, Meaning, load_site, load_test
 from datasets.site import newcomers
 from datasets.sources.bundled import BREAST_CANCER
 from models import ModelError
@@ -185,6 +186,45 @@ def test_images_are_scored_as_they_were_evaluated(tmp_path: Path) -> None:
     assert "images are missing: row 11 ('absent.png')" in str(told.value)
     assert "images lie outside the folder: row 12 ('../secret.png')" in str(told.value)
     assert not (tmp_path / "again.csv").exists()
+
+
+@pytest.mark.parametrize("colour", ["grey", "rgb"])
+def test_images_of_any_size_and_colour_come_to_the_form_of_training(tmp_path: Path, colour: str) -> None:
+    nodes = [images(tmp_path, site, 100) for site in range(3)]
+    folder = Path(str(nodes[0]["data-dir"]))
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8)).save(folder / "3.png")
+    Image.fromarray(rng.integers(0, 4096, (20, 50), np.uint16)).save(folder / "4.png")
+    keys = {"image_size": 20, "image_fit": "pad", "image_colour": colour, "holdout_share": 0.5}
+    config = site_job(tmp_path, problem="bce", algorithm="fedavg", model="lenet5", **keys)
+    model = TrainedModel.read(run_at(config, nodes).folder)
+    assert (model.meaning.image_fit, model.meaning.image_colour) == ("pad", colour)
+    predict(model, folder, tmp_path / "out.csv")
+    lines, data = read(tmp_path / "out.csv"), load_site(config.data(str(folder)), 0, 1)
+    for part in (data.train, data.held_out):
+        samples = model.cohort.standardised(part)
+        for row, score in zip(samples.rows.tolist(), model.problem.logits(model.x, samples).tolist(), strict=True):
+            assert float(lines[row]["score"]) == pytest.approx(score, abs=1e-5)
+
+
+def test_grey_images_are_shown_to_a_model_of_colours(tmp_path: Path) -> None:
+    nodes = [images(tmp_path, site, 100) for site in range(3)]
+    for node in nodes:
+        Image.new("RGB", (16, 16), (200, 9, 9)).save(Path(str(node["data-dir"])) / "0.png")
+    config = site_job(tmp_path, problem="bce", algorithm="fedavg", model="lenet5", rounds=1)
+    model = TrainedModel.read(run_at(config, nodes).folder)
+    assert model.cohort.shape == (3, 16, 16)
+    predict(model, Path(str(images(tmp_path, 7, 90)["data-dir"])), tmp_path / "out.csv")
+    assert len(read(tmp_path / "out.csv")) == 10
+
+
+def test_a_model_says_the_least_format_that_is_read_as_it_is_meant() -> None:
+    assert Meaning(image_size=8).facts()["format"] == 2
+    told = Meaning(image_size=8, image_fit="pad").facts()
+    assert told["format"] == 3
+    assert Meaning.of_file(told, Cohort()) == Meaning(image_size=8, image_fit="pad")
+    with pytest.raises(ValueError, match="image_colour"):
+        Meaning.of_file({"data": {"image_colour": "blue"}}, Cohort())
 
 
 # ---------------------------------------------------------------------- what cannot be scored

@@ -85,6 +85,7 @@ def question(run: RunConfig, kind: str = "train", model: Arrays | None = None, /
     """
     strategy, last = run.strategy, kind == "evaluate"
     told: dict[str, object] = {**to_record(Cohort(shape=(FEATURES,), prior=0.3)), "app": fingerprint(), "site": 0}
+    told["sites"] = run.sites
     told |= {"round": run.rounds if last else 1, "phase": strategy.phases[-1 if last else 0], "name": "north"}
     told |= {"run": "key", "settled": 0, **({} if last else {"evaluate": False}), **facts}
     problem = run.build_problem(run.setting(Cohort(shape=(FEATURES,)), "cpu", site=0))

@@ -133,6 +133,16 @@ def test_the_bits_are_the_same(
     assert "left out" not in said
 
 
+def test_at_the_beginning_a_run_waits_for_those_who_are_away_even_with_enough_answers(
+    tmp_path: Path, quiet: Result
+) -> None:
+    """Who is left out there is left out of the whole run."""
+    result, _ = run(keys(tmp_path, min_replies=3), "before", (0, "query"))
+    assert untimed(result) == untimed(quiet)
+    without, _ = run(keys(tmp_path, min_replies=3, round_timeout=0.5), "before", (0, "query"), FOR_EVER)
+    assert [len(record["site-gradients"]) for record in without.metrics] == [3] * 4
+
+
 def test_a_site_that_has_forgotten_the_run_evaluates_its_own_model_again(tmp_path: Path) -> None:
     job = keys(tmp_path) | {"algorithm": "alone"}
     result, grid = run(job, "reply", (4, "evaluate"))

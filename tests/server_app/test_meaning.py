@@ -107,7 +107,7 @@ def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": 3}, "it has format 3, and this release reads 1 to 2: take the release that wrote it, or a newer"),
+        ({"format": 4}, "it has format 4, and this release reads 1 to 3: take the release that wrote it, or a newer"),
         ({"format": "new"}, "it has format 'new'"),
         ({"data": 3}, "data.: Input should be a dictionary or an instance of Meaning"),
         ({"data": {"features": [1, 2]}}, "data.features.0: Input should be a valid string"),
@@ -135,8 +135,8 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_line(
 
 
 def test_a_newer_file_is_none_to_start_from_either(model: Path, tmp_path: Path) -> None:
-    file = rewritten(model, tmp_path / "model.safetensors", format=3)
-    with pytest.raises(ModelError, match="it has format 3"):
+    file = rewritten(model, tmp_path / "model.safetensors", format=4)
+    with pytest.raises(ModelError, match="it has format 4"):
         Given.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
 
 

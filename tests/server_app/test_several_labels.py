@@ -1,320 +1,201 @@
-"""Several labels, after training: evidence, report, comparison, trackers, and models to start from."""
+"""Whole runs over hospitals with several labels, some of which they do not have or know of few patients."""
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from sklearn.metrics import average_precision_score, roc_auc_score
 
-from config import ConfigError, RunConfig
+from client_app import evidence as at_the_site
+from config import RunConfig
 from federation import RunError
-from models import ModelError
-from models.storage import Stored, write_tensors
-from server_app import simulate
-from server_app.compare.comparison import Comparison
-from server_app.compare.folders import read
-from server_app.compare.runs import label_of, lower_is_better, metric
-from server_app.page import cards, figures, write_report
-from server_app.page.content import Content
-from server_app.page.figures import estimate
-from server_app.page.page import CONSERVATIVE, drawings, html
-from server_app.sweep.file import read as read_sweep
-from server_app.trackers import numbers
-from tests.server_app.labelled import LABELS, folders, labelled
-from tests.server_app.test_page import Page
+from keys import Value
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from tests.client_app.policies import site_toml
+from tests.server_app.sites import FEATURES, SiteGrid, run_at, site_job
+
+NAMES = ("Edema", "Effusion", "Nodule")
+Node = dict[str, Value]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three hospitals."""
-    return folders(tmp_path_factory.mktemp("data"))
+def write(folder: Path, rows: int, seed: int, lacks: tuple[str, ...] = (), rare: str = "") -> Path:
+    """Write a table with three labels, some uncertain; of the rare one there are six positives."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(rows, FEATURES))
+    columns = {f"marker_{i}": features[:, i].round(4).astype(str) for i in range(FEATURES)}
+    for place, name in enumerate(NAMES):
+        sick = (features[:, place] + random.normal(size=rows) > 0.7).astype(int)
+        if name == rare:
+            sick = (np.arange(rows) < 6).astype(int)
+        values = sick.astype(str).astype(object)
+        values[random.random(rows) < 0.1] = "-1"
+        columns[name] = np.full(rows, "") if name in lacks else values
+    folder.mkdir(parents=True)
+    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+    (folder / "data.csv").write_text("\n".join(lines))
+    return folder
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
-    """A run on three labels."""
-    return simulate(labelled(tmp_path_factory.mktemp("several"), data)).folder
+def three(tmp_path: Path) -> list[Node]:
+    """Return three hospitals, of which the last has no Nodule."""
+    return [
+        {"site": name, "data-dir": str(write(tmp_path / f"private-{name}", rows, seed, lacks))}
+        for seed, (name, rows, lacks) in enumerate([("north", 90, ()), ("south", 60, ()), ("west", 70, ("Nodule",))])
+    ]
+
+
+def several(folder: Path, **keys: Value) -> RunConfig:
+    own: dict[str, Value] = {"label": ",".join(NAMES), "uncertain": "Edema=ones,ignore", "holdout_share": 0.4}
+    return site_job(folder, **{**own, **keys})
+
+
+class Noting(SiteGrid):
+    """Notes every question, too."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.asked = list(messages)
+        return super().push_messages(self.asked)
 
 
 @pytest.fixture
-def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per picture where it is not what a test is about."""
-    monkeypatch.setattr("server_app.page.figures.as_svg", lambda draw: "<svg></svg>")
+def scored(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    real = at_the_site._scored
 
+    def noting(site: Any, request: Any, model: Any) -> Any:
+        found[request.name] = real(site, request, model)
+        return found[request.name]
 
-def evidence_in(folder: Path) -> dict[str, Any]:
-    """Return what the file says."""
-    found: dict[str, Any] = json.loads((folder / "evidence.json").read_text())
+    monkeypatch.setattr(at_the_site, "_scored", noting)
     return found
 
 
-def parts(text: str) -> dict[str, str]:
-    """Return what the page says in each label's part, and before the first and after the last."""
-    before, *found = text.split("<details open ")
-    *_, after = found[-1].split("</details>")
-    return {name: part.split("</details>")[0] for name, part in zip(LABELS, found, strict=True)} | {"": before + after}
+OTHERS = {"problem": "auprc", "algorithm": "fcsg"}, {"algorithm": "fedrep", "model": "mlp"}
 
 
-# ---------------------------------------------------------------------- evidence
-
-
-@pytest.mark.usefixtures("evidence")
-def test_labels_that_are_copies_have_the_evidence_of_one(tmp_path: Path) -> None:
-    names = ("A", "B")
-    config = labelled(tmp_path, folders(tmp_path / "data", labels=names, copies=True), names, test_share=0.2)
-    config |= {"algorithm": "fedavg", "problem": "bce"}
-    first = simulate(config | {"rounds": 1}).folder / "model.safetensors"
-    stored = Stored.read(first)
-    alike = {name: tensor[:1].expand_as(tensor).contiguous() if len(tensor) == 2 else tensor
-             for name, tensor in stored.tensors.items()}  # fmt: skip
-    write_tensors(first, alike, stored.facts)
-    found = evidence_in(simulate(config | {"init-from": str(first)}).folder)
-
-    def drawn(one: dict[str, Any]) -> dict[str, Any]:
-        """Leave out what the bootstrap draws, for each label anew."""
-        one = json.loads(json.dumps(one))
-        for evaluation in (one["pooled"], one["common-test-set"], *one["sites"].values()):
-            evaluation["auprc"] = evaluation["auprc"]["value"]
-            for name in ("roc", "precision-recall"):
-                evaluation[name].pop("band", None)
-        return one
-
-    assert drawn(found["labels"]["A"]) == drawn(found["labels"]["B"])
-    for key, kind in (("pooled", "auroc"), ("within-sites", "auroc"), ("common-test-set", "auroc")):
+@pytest.mark.parametrize("keys", [{}, *OTHERS])
+def test_evidence_of_each_label_is_that_of_its_known_samples(
+    keys: dict[str, Value], tmp_path: Path, scored: dict[str, Any], evidence: None
+) -> None:
+    result = run_at(several(tmp_path, **keys), three(tmp_path))
+    found = json.loads((result.folder / "evidence.json").read_text())
+    assert list(found["labels"]) == list(NAMES)
+    values = []
+    for place, name in enumerate(NAMES):
+        own = found["labels"][name]
+        parts = {site: (s[y[:, place] >= 0, place], y[y[:, place] >= 0, place]) for site, (s, y) in scored.items()}
+        parts = {site: part for site, part in parts.items() if len(part[0])}
+        assert set(own["sites"]) == set(parts)
+        assert ("west" in parts) == (name != "Nodule")
+        for site, (scores, truth) in parts.items():
+            assert own["sites"][site]["n"] == len(truth)
+            assert own["sites"][site]["auroc"]["value"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
+        if found["model"] == "common":
+            scores, truth = (np.concatenate([part[i] for part in parts.values()]) for i in (0, 1))
+            assert own["pooled"]["auroc"]["value"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-9)
+            assert own["pooled"]["auprc"]["value"] == pytest.approx(average_precision_score(truth, scores), abs=1e-9)
+            values.append(own["pooled"]["auroc"])
+    if values:
+        mean = found["mean"]["pooled"]["auroc"]
         for end in ("value", "low", "high"):
-            assert found["mean"][key][kind][end] == pytest.approx(found["labels"]["A"][key][kind][end])
+            assert mean[end] == pytest.approx(np.mean([value[end] for value in values]))
+    assert found["mean"]["within-sites"]["labels"] == 3
 
 
-# ---------------------------------------------------------------------- the report
+def test_no_site_knows_a_label(tmp_path: Path) -> None:
+    nodes = [{"site": f"h{k}", "data-dir": str(write(tmp_path / f"{k}", 60, k, lacks=("Nodule",)))} for k in range(3)]
+    with pytest.raises(RunError, match="label 'Nodule': no site has it, so there is"):
+        run_at(several(tmp_path), nodes)
 
 
-@pytest.mark.usefixtures("unpainted")
-def test_each_label_has_its_own_part_with_its_own_evidence(folder: Path) -> None:
-    text = write_report(folder).read_text()
-    page, evidence = Page(text), evidence_in(folder)
-    assert not [target for target in page.fetched if not target.startswith("#")]
-    assert "script" not in page.tags
-    anchors = set(re.findall(r'<details open id="([^"]+)"', text))
-    assert {target[1:] for target in page.fetched if target.startswith("#label")} == anchors
-    assert len(anchors) == len(LABELS)
-    said = parts(text)
-    for name in LABELS:
-        own, part = evidence["labels"][name], Page(said[name]).said
-        assert said[name].count("<svg") == 6, "curves, ROC, precision and recall, each site, calibration, net benefit"
-        for key in ("pooled", "common-test-set", "within-sites"):
-            assert estimate(own[key]["auroc"]) in part
-            assert estimate(own[key]["auroc"]) in Page(said[""]).said, "the table of labels"
-        for site in own["sites"].values():
-            assert estimate(site["auroc"]) in part
-            assert estimate(site["auprc"]) in part
-        assert estimate(own["pooled"]["calibration"]["slope"]) in part
-    whole = Page(said[""]).said
-    for key in ("pooled", "within-sites", "common-test-set"):
-        assert estimate(evidence["mean"][key]["auroc"]) in whole
-    assert "no narrower than it should be" in whole
-    assert "AUROC, mean over labels" in whole, "and not that of the first"
+def test_columns_may_be_called_otherwise_at_a_site(tmp_path: Path) -> None:
+    """The operator names them, in the run's order; what -1 stands for follows the run's names."""
+    nodes = three(tmp_path)
+    file = Path(str(nodes[0]["data-dir"])) / "data.csv"
+    before = run_at(several(tmp_path, run_name="before"), nodes).metrics
+    file.write_text(file.read_text().replace("Edema,Effusion,Nodule", "A_oedem,B_erguss,C_rundherd"))
+    nodes[0]["label"] = "A_oedem,B_erguss,C_rundherd"
+    after = run_at(several(tmp_path, run_name="after"), nodes).metrics
+    assert after[-1]["pooled"] == before[-1]["pooled"]
 
 
-@pytest.mark.usefixtures("unpainted")
-def test_a_part_is_the_page_of_a_run_with_that_evidence_alone(folder: Path) -> None:
-    run = Content.read(folder)
-    for place, part in enumerate(run.parts, 1):
-        assert part.evidence == evidence_in(folder)["labels"][part.label]
-        config = RunConfig.parse(part.config.written() | {"label": part.label, "uncertain": "ignore"})
-        alone = replace(part, config=config, label="")
-        expected = re.split(r"<section><h2>Telling|<section><h2>What it cost", html(alone))[1]
-        section = html(run).split(f'id="label-{place}-')[1].split("</details>")[0].split("<section><h3>Telling")[1]
-        assert Page(section).said.split() == Page(expected).said.split()
+def guarded(tmp_path: Path, rare: str = "Nodule") -> list[Node]:
+    policy = site_toml(tmp_path, fewest_training=20, fewest_of_each_class=5, holdout_share=0.4)
+    return [
+        {"site": f"h{k}", "policy": str(policy), "state-dir": str(tmp_path / f"state-{k}"),
+         "data-dir": str(write(tmp_path / f"private-{k}", 120, k, rare=rare if not k else ""))}
+        for k in range(3)
+    ]  # fmt: skip
 
 
-def test_the_cards_name_all_labels_and_their_shares(folder: Path) -> None:
-    run, evidence = Content.read(folder), evidence_in(folder)
-    for text in (cards.card(run), cards.tripod(run)):
-        for name, share in run.about["inputs"]["priors"].items():
-            assert f"{name} {share:.1%}" in text
-            assert estimate(evidence["labels"][name]["pooled"]["auroc"]) in text
-        assert "An uncertain value (-1) of Edema counted as positive." in text.replace("positive;", "positive.")
-        assert "no p.v 1/2" in text, "what alpha lacks"
-        assert CONSERVATIVE in text
+def test_of_a_label_with_few_patients_a_hospital_tells_nothing_but_that(tmp_path: Path, evidence: None) -> None:
+    """Six positives, of whom some are held out: no histogram of theirs leaves, and what is told before is rounded."""
+    run = several(tmp_path, workers=1)
+    with SiteGrid(run, guarded(tmp_path)) as grid:
+        coordinate(run, grid, Progress(quiet=True))
+        facts = [dict(answer.content["facts"]) for answer in grid.answers if "facts" in answer.content]
+        evaluations = [answer.content["metrics"] for answer in grid.answers if "evidence-0" in answer.content]
+    own = next(record for record in facts if record["name"] == "h0")
+    assert own["label-positives"][2] in (5, 6)
+    assert any("no evaluation of 1 labels" in note for note in own["notes"])
+    [told] = [record for record in evaluations if record["n.Nodule"] == 0]
+    assert sum(told["positive-scores.Nodule"]) == sum(told["negative-scores.Nodule"]) == 0
+    assert np.isnan(told["auroc.Nodule"])
+    for record in evaluations:
+        for name in NAMES:
+            for kind in ("positive-scores", "negative-scores"):
+                assert all(count == 0 or count >= 5 for count in record[f"{kind}.{name}"])
 
 
-@pytest.mark.usefixtures("unpainted")
-def test_a_label_of_one_class_and_one_of_nobody_are_shown_as_not_defined(folder: Path, tmp_path: Path) -> None:
-    evidence = evidence_in(folder)
-    del evidence["labels"][LABELS[2]]
-    for one in (evidence["labels"][LABELS[1]][key] for key in ("pooled", "within-sites", "common-test-set")):
-        one["auroc"] = {"value": None, "low": None, "high": None, "by": ""}
-    run = replace(Content.read(folder), evidence=evidence)
-    said = Page(html(run)).said
-    assert figures.as_svg(drawings(run)["labels"]).startswith("<svg")
-    assert "no sample that it is known of was evaluated" in said
-    assert re.search(rf"{LABELS[1]}: AUROC all sites pooled -;", said)
-    assert f"{LABELS[2]}: no sample that it is known of was evaluated" in cards.card(run)
+def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing of it is kept."""
+    nodes = three(tmp_path)
+    for k, node in enumerate(nodes):
+        rules = {"patient": "who", "compare-patients": "salt" if k < 2 else "", "fewest-of-each-class": 1}
+        policy = site_toml(tmp_path / f"rules-{k}", **rules)
+        file = Path(str(node["data-dir"])) / "data.csv"
+        header, *rows = file.read_text().splitlines()
+        # North has patients 0 to 29, south 25 to 54: five of them are the same.
+        own = [f"{row},MRN-{25 * k + number % 30}" for number, row in enumerate(rows)]
+        file.write_text("\n".join([f"{header},who", *own]))
+        node |= {"policy": policy, "state-dir": str(tmp_path / f"state-{k}")}
+    run = several(tmp_path, rounds=1)
+    folder = run_at(run, nodes, quiet=False).folder
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "sites 'north' and 'south' have 5 patients in common" in shown
+    assert "whether 'west' have patients in common with others is not known" in shown
+    told = json.loads((folder / "about.json").read_text())
+    assert not any(site.get("patients") for site in told["sites"].values())
 
 
-@pytest.mark.usefixtures("unpainted")
-def test_of_too_many_labels_there_are_numbers_and_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_app.page.page.MOST_DRAWN", 1)
-    run = Content.read(folder)
-    assert sum(name.startswith("label-") for name in drawings(run)) == 6
-    assert html(run).count("there are too many labels") == 2
-
-
-@pytest.mark.usefixtures("evidence", "unpainted")
-@pytest.mark.parametrize("algorithm", ["ditto", "fedrep", "deprl"])
-def test_models_of_their_own_have_means_over_sites_for_each_label(tmp_path: Path, data: Path, algorithm: str) -> None:
-    config = labelled(tmp_path, data, algorithm=algorithm, problem="bce", model="mlp", rounds=1)
-    result = simulate(config)
-    run = Content.read(result.folder)
-    over = run.records[-1]["over-sites"]
-    for part in run.parts:
-        name = f"auroc.{part.label}"
-        sites = [site[name] for site in run.records[-1]["sites"].values() if site.get(name) is not None]
-        assert part.records[-1]["auroc"] == over[name]["mean"] == pytest.approx(sum(sites) / len(sites))
-    assert "auroc.Edema" not in run.records[-1], "a line's own are the means over labels"
-    assert html(run).count("<svg") == 2 + 3 * 3, "curves and labels; of each label curves, calibration, each site"
-
-
-@pytest.mark.usefixtures("evidence", "unpainted")
-def test_a_comparison_of_two_models_is_shown_label_by_label(folder: Path, data: Path, tmp_path: Path) -> None:
-    found = simulate(labelled(tmp_path, data, rounds=3, compare_with=str(folder))).folder
-    said = parts(html(Content.read(found)))
-    for name, own in evidence_in(found)["labels"].items():
-        assert own["compared"]
-        assert estimate(own["compared"]["difference"], signed=True) in said[name]
-        assert f"{own['compared']['common-test-set']['other']:.4f}" in said[name]
-    assert "Compared with the other model" not in said[""]
-
-
-# ---------------------------------------------------------------------- comparing, choosing, tracking
-
-
-def test_runs_are_compared_by_the_mean_and_on_request_by_a_label(folder: Path) -> None:
-    found, _ = read([str(folder)])
-    comparison = Comparison.of(found, ["auroc", "auroc.Edema", f"pooled.auroc.{LABELS[2]}"])
-    [heading, line] = comparison.lines()
-    assert heading[2:5] == ["mean AUROC, test set", "AUROC of Edema, test set", f"AUROC of {LABELS[2]}, held out"]
-    last = found[0].run.outcome.last
-    expected = [last["central"]["auroc"], last["central"]["auroc.Edema"], last["pooled"][f"auroc.{LABELS[2]}"]]
-    assert line[2:5] == [f"{value:.4f}" for value in expected]
-    [row] = comparison.csv_lines()
-    own = evidence_in(folder)
-    assert row["central.auroc, low over patients"] == own["mean"]["common-test-set"]["auroc"]["low"]
-    assert row["central.auroc.Edema, high over patients"] == own["labels"]["Edema"]["common-test-set"]["auroc"]["high"]
-    assert all(not label_of(path) for path in Comparison.of(found).metrics), "nobody asked for a label"
-    with pytest.raises(ConfigError, match=re.escape("unknown metric 'auroc.Edena'. Did you mean 'auroc.Edema'")):
-        Comparison.of(found, ["auroc.Edena"])
-
-
-def test_runs_of_other_labels_are_not_compared(folder: Path, data: Path, tmp_path: Path) -> None:
-    others = {
-        "label": simulate(labelled(tmp_path, data, LABELS[::-1], uncertain="Edema=ones,ignore", rounds=1)).folder,
-        "uncertain": simulate(labelled(tmp_path, data, uncertain="zeros", rounds=1)).folder,
-    }
-    for key, other in others.items():
-        found, _ = read([str(folder), str(other)])
-        with pytest.raises(ConfigError) as caught:
-            Comparison.of(found)
-        [problem] = caught.value.problems
-        assert f"({key} = " in problem
-        assert "leave it out" in problem
-
-
-def test_a_path_leads_to_a_label_whose_name_has_dots() -> None:
-    record = {"pooled": {"auroc": 0.5, "auroc.a.b": 0.6}, "over-sites": {"auroc.a.b": {"mean": 0.7}}}
-    assert [metric(record, path) for path in ("pooled.auroc", "pooled.auroc.a.b", "over-sites.auroc.a.b.mean")] == [
-        0.5,
-        0.6,
-        0.7,
-    ]
-    assert [label_of(path) for path in ("pooled.auroc", "pooled.auroc.a.b", "over-sites.auroc.a.b.mean")] == [
-        "",
-        "a.b",
-        "a.b",
-    ]
-    assert not lower_is_better("pooled.auroc.loss")
-
-
-def test_a_sweep_chooses_by_a_label(tmp_path: Path) -> None:
-    file = tmp_path / "sweep.toml"
-    text = '[base]\ndataset = "site-folders"\nlabel = "Edema,Mass"\n[tune]\nbatch-size = [8, 16]\n'
-    file.write_text('select = "pooled.auroc.Edema"\n' + text)
-    assert read_sweep(file)[0].select == "pooled.auroc.Edema"
-    file.write_text('select = "pooled.auroc.Edena"\n' + text)
-    with pytest.raises(ConfigError, match="Did you mean 'pooled.auroc.Edema'"):
-        read_sweep(file)
-
-
-def test_trackers_hear_of_each_label_by_a_name_that_they_take(folder: Path) -> None:
-    record = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    found = dict(numbers(record))
-    assert found["pooled/auroc.Edema"] == record["pooled"]["auroc.Edema"]
-    assert found["central/auroc"] == record["central"]["auroc"]
-    assert "pooled/auroc.p.v_1_2" in found
-    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", name) for name in found)
-    assert not any(name.startswith("cost/au") for name in found)
-
-
-def test_the_console_says_that_it_is_a_mean(folder: Path, data: Path, tmp_path: Path, capsys: Any) -> None:
-    simulate(labelled(tmp_path, data, rounds=1), quiet=False)
-    said = capsys.readouterr().out
-    assert "mean AUROC" in said
-    assert not re.search(r"(?<!mean )AUROC 0\.\d{4}", said)
-
-
-# ---------------------------------------------------------------------- models to start from
-
-
-def test_a_model_of_other_labels_gives_its_body_only(folder: Path, data: Path, tmp_path: Path) -> None:
-    body = simulate(labelled(tmp_path, data, model="mlp", rounds=1)).folder
-    config = labelled(tmp_path, data, LABELS[::-1], uncertain="ignore", model="mlp", rounds=1, init_from=str(body))
-    with pytest.raises(ModelError) as caught:
-        simulate(config)
-    [line] = str(caught.value).splitlines()
-    assert f"trained on the labels {', '.join(LABELS)}" in line
-    assert 'take init-head = "fresh"' in line
-    assert math.isfinite(simulate(config | {"init-head": "fresh"}).metrics[-1]["auroc"])
-
-
-def test_a_model_of_one_label_and_one_of_several_are_told_apart(tmp_path: Path) -> None:
-    first = folders(tmp_path / "first", labels=("A",), copies=True)
-    second = folders(tmp_path / "second", labels=("A", "B"), copies=True)
-    one = simulate(labelled(tmp_path, first, ("A",), model="mlp", rounds=1)).folder
-    two = simulate(labelled(tmp_path, second, ("A", "B"), model="mlp", rounds=1)).folder
-    for key, other in (("init_from", "init-from"), ("compare_with", "compare-with")):
-        with pytest.raises(ModelError) as caught:
-            simulate(labelled(tmp_path, second, ("A", "B"), model="mlp", rounds=1, **{key: str(one)}))
-        assert f"{other} = " in str(caught.value)
-        assert "it was trained on one label, and this run is on the labels A, B" in str(caught.value)
-        assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(ModelError, match="on the labels A, B, and this run is on one label") as caught:
-        simulate(labelled(tmp_path, first, ("A",), model="mlp", rounds=1, init_from=str(two)))
-    assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.usefixtures("evidence")
-def test_a_run_that_was_stopped_goes_on_to_the_same_evidence(data: Path, tmp_path: Path) -> None:
-    whole = simulate(labelled(tmp_path, data, rounds=3)).folder
-    config = labelled(tmp_path, data, rounds=3, checkpoint_every=1) | {"run-name": "stopped"}
-    place = tmp_path / "runs" / "stopped"
-    line = "server_app.report.Report.evaluated"
-    with pytest.MonkeyPatch.context() as patch:
-        from server_app.report import Report
-
-        before = Report.evaluated
-
-        def stops(self: Report, number: int, sites: Any) -> None:
-            before(self, number, sites)
-            if number == 2:
-                raise RunError("stopped by a test")
-
-        patch.setattr(line, stops)
-        with pytest.raises(RunError, match="stopped by a test"):
-            simulate(config)
-    simulate({"resume": str(place)})
-    assert evidence_in(place) == evidence_in(whole)
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"bins": [1, 1]}, "bins ="),
+        ({"bins": [1, 1, 5]}, "bins add up to 7, of 3 cuts"),
+        ({"cuts": [0.0, 1.0, 0.5], "bins": [1, 2, 0]}, "cuts do not ascend"),
+        ({"bins": None}, "bins"),
+        ({"labels": ["Edema", "Effusion", "Mass"]}, "must be those of the run"),
+        ({"priors": [0.1, 0.2]}, "priors"),
+        ({"priors": [0.1, 0.2, 1.5]}, "priors"),
+    ],
+)
+def test_a_site_checks_what_it_is_asked_of_labels(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    run = several(tmp_path, rounds=1, workers=1)
+    with Noting(run, three(tmp_path)) as grid:
+        coordinate(run, grid, Progress(quiet=True))
+        last = grid.asked[-1]
+        config = {**dict(last.content["config"]), "cuts": [0.0, 1.0, 2.0], "bins": [1, 1, 1], **changed}
+        config = {key: value for key, value in config.items() if value is not None}
+        content = RecordDict({**last.content, "config": ConfigRecord(config)})
+        answer = grid.ask("evaluate", int(str(config["site"])), content)
+    assert said in str(answer.content["error"]["message"])

@@ -29,7 +29,7 @@ def first(algorithm: str, site: int, seed: int = 0, **keys: Any) -> torch.Tensor
     """Return the head that a site starts with, as its app finds it for a message."""
     config = RunConfig.parse({"algorithm": algorithm, "problem": "auc", "hidden": 4, "seed": seed, **keys})
     opened = OpenSite(config, SiteConfig.parse({"partition-id": site}))
-    request = Request(round=3, phase="train", site=site, name=f"site-{site}", run="", settled=0, cohort=COHORT)
+    request = Request(round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", settled=0, cohort=COHORT)
     return opened.fresh(request)["head"]
 
 

@@ -19,7 +19,7 @@ from strategies.local_sgda import LocalSGDA
 from tests.reference import algorithms as reference
 from tests.reference.games import SaddleGame
 
-TOLD = {"app", "round", "phase", "site", "name", "run", "settled", "evaluate"}
+TOLD = {"app", "round", "phase", "site", "sites", "name", "run", "settled", "evaluate"}
 """What a message's config has besides what it was given: a site cannot know it."""
 
 SITES, ROUNDS = 3, 4

@@ -1,0 +1,66 @@
+"""What a site's labels.csv lists, by the files' headers: for an operator who wants to know before any run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from datasets.image_faults import Faults
+from datasets.images import headers
+from datasets.site.images import BLANK, located
+from datasets.site.table import as_text, read_table
+from keys.files import as_path, is_file
+
+if TYPE_CHECKING:
+    from datasets.image_file import Header
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What there is.
+
+    Attributes
+    ----------
+    headers : list of Header
+        Of the files that have one.
+    rows : int
+        Of the list.
+    views : Counter
+        How many rows are of each view; empty without the column.
+    """
+
+    headers: list[Header]
+    rows: int
+    views: Counter[str]
+
+    @classmethod
+    def of(cls, folder: str, follow_links: bool) -> Survey | None:
+        """Look at a folder; None for one without a list of images that can be read."""
+        file = as_path(folder) / "labels.csv"
+        if not is_file(file) or "path" not in (frame := read_table(file)).columns:
+            return None
+        faults = Faults(file, file.name)
+        paths = {f"row {row}": text for row, text in enumerate(as_text(frame["path"]), start=1)}
+        views = as_text(frame["view"]).replace("", BLANK) if "view" in frame.columns else ()
+        found = headers(located(file.parent, paths, faults, follow_links), faults)
+        return cls(list(found.values()), len(frame), Counter(views))
+
+    @property
+    def one_size(self) -> bool:
+        """Whether all images have one size."""
+        return len({(head.width, head.height) for head in self.headers}) < 2
+
+    def in_words(self) -> str:
+        """Say what there is, in a line."""
+        kinds = Counter(f"{h.format} of {h.bits} bits, {'grey' if h.grey else 'colour'}" for h in self.headers)
+        said = [f"{self.rows:,} rows", *(f"{count:,} {kind}" for kind, count in kinds.most_common())]
+        if self.headers and self.one_size:
+            said.append(f"all {self.headers[0].width}x{self.headers[0].height}")
+        elif self.headers:
+            by_size = sorted(self.headers, key=lambda head: head.width * head.height)
+            ends = " to ".join(f"{head.width}x{head.height}" for head in (by_size[0], by_size[-1]))
+            said.append(f"from {ends}, so a run needs image-size")
+        if self.views:
+            said.append("views " + ", ".join(f"{view} {count:,}" for view, count in self.views.most_common()))
+        return "; ".join(said)

@@ -1,0 +1,68 @@
+"""A site that cannot begin ends nobody else's run: it is left out, with one line, as long as enough others can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from federation import RunError
+from keys import Value
+from tests.server_app.sites import hospitals, images, run_at, site_job
+
+ALGORITHMS: dict[str, dict[str, Value]] = {
+    "codasca": {},
+    "fmgda": {"fmgda.schedule": "cube-root"},  # whose step sizes depend on how many take part
+    "d-psgd": {},  # so do neighbours
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_others_go_on_as_if_they_were_alone(
+    tmp_path: Path, algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"algorithm": algorithm, **ALGORITHMS[algorithm]}
+    nodes = hospitals(tmp_path)
+    (tmp_path / "private-south" / "data.csv").write_text("label,marker_0\n1,patient-4711\n")
+    two = [nodes[0], nodes[2]]
+    alone = run_at(site_job(tmp_path / "two", sites=2, **keys), two)
+    found = run_at(site_job(tmp_path / "three", min_replies=2, **keys), nodes, quiet=False)
+    assert alone.arrays.keys() == found.arrays.keys()
+    assert all(np.array_equal(alone.arrays[name], found.arrays[name]) for name in alone.arrays)
+    assert [line["loss"] for line in alone.metrics] == [line["loss"] for line in found.metrics]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "site 'south' refused: data.csv: a column has 1 values that are not numbers [left out]" in said
+    assert "goes on with 2 of 3 sites" in said
+    assert "4711" not in said
+    with pytest.raises(RunError, match=r"2 of 3 sites gave a usable answer, 3 are needed \(min-replies=2 would go on"):
+        run_at(site_job(tmp_path / "all", **keys), nodes)
+
+
+@pytest.mark.parametrize(("share", "sites"), [(0.1, 2), (0.2, 3)])
+def test_bad_images_cost_their_rows_or_their_site_and_never_the_run(
+    tmp_path: Path, share: float, sites: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [images(tmp_path, site, 90) for site in range(3)]
+    for number in (3, 4):
+        (Path(str(nodes[1]["data-dir"])) / f"{number}.png").write_bytes(b"<html>")
+    result = run_at(site_job(tmp_path, min_replies=2, bad_images=share, standardise=False), nodes)
+    assert len(result.metrics[-1]["sites"]) == sites
+    assert "row 4 ('3.png'): HTML or XML" in caplog.text
+    assert "row 5 ('4.png')" in caplog.text
+
+
+def test_sites_of_other_contents_are_told_which_key_brings_them_together(tmp_path: Path) -> None:
+    nodes = [images(tmp_path, site, 90) for site in range(3)]
+    Image.new("RGB", (16, 16)).save(Path(str(nodes[2]["data-dir"])) / "0.png")
+    with pytest.raises(RunError, match=r's0 has 1x16x16.*s2 has 3x16x16.* set image-colour = "grey" or "rgb"$'):
+        run_at(site_job(tmp_path), nodes)
+    for colour in ("grey", "rgb"):
+        run_at(site_job(tmp_path / colour, image_colour=colour, rounds=1), nodes)
+    Image.new("L", (9, 9)).save(Path(str(nodes[2]["data-dir"])) / "0.png")
+    for number in range(1, 10):
+        Image.new("L", (9, 9), 9 * number).save(Path(str(nodes[2]["data-dir"])) / f"{number}.png")
+    with pytest.raises(RunError, match=r"s2 has 1x9x9\. Their images differ in size: set image-size$"):
+        run_at(site_job(tmp_path), nodes)
+    run_at(site_job(tmp_path / "sized", image_size=8, image_fit="pad", rounds=1), nodes)
