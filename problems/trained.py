@@ -44,6 +44,8 @@ class TrainedModel:
         What its inputs are.
     recalibrations : tuple of Recalibration
         What makes probabilities of its scores, of each label; None where the run has not found that.
+    lacking : tuple of str
+        Of several labels those that the site which the model belongs to does not know.
     notes : tuple of str
         What whoever uses it should know, a line each.
     """
@@ -54,6 +56,7 @@ class TrainedModel:
     cohort: Cohort
     meaning: Meaning
     recalibrations: tuple[Recalibration | None, ...]
+    lacking: tuple[str, ...]
     notes: tuple[str, ...]
 
     @classmethod
@@ -99,7 +102,9 @@ class TrainedModel:
         each: tuple[Recalibration | None, ...] = (None,) * max(1, len(problem.labels))
         if "d" not in facts:
             each = Recalibration.read(file.parent, problem.labels)
-        return cls(file, problem, x, cohort, meaning, each, tuple(_notes(file.parent, facts, cohort, meaning)))
+        lacking = tuple(label for label in problem.labels if label in facts.get("lacking", []))
+        notes = tuple(_notes(file.parent, facts, cohort, meaning))
+        return cls(file, problem, x, cohort, meaning, each, lacking, notes)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -159,7 +164,11 @@ class TrainedModel:
         return ("score", "probability") if self.has_probability(place) else ("score",)
 
     def about_scores(self) -> str:
-        """Say what its scores are."""
+        """Say what its scores are, and of which labels they say nothing."""
+        lacks = f"; the site knew no sample of {', '.join(self.lacking)}: do not rely on what it says of that"
+        return self._about_scores() + lacks * bool(self.lacking)
+
+    def _about_scores(self) -> str:
         if any(self.recalibrations):
             none = [name for name, fit in zip(self.labels, self.recalibrations, strict=False) if not fit]
             each = ", label by label" * bool(self.labels) + f"; {', '.join(none)}: none could be fitted" * bool(none)
@@ -191,6 +200,8 @@ def _unusable(facts: dict[str, Any]) -> Iterator[str]:
         yield f"problem = {name!r} tells more than two classes apart, and this is for two"
     if not isinstance(facts.get("model"), str) or type(facts.get("hidden")) is not int:
         yield f"model = {shown(facts.get('model'))}, hidden = {shown(facts.get('hidden'))}: must be a name and a number"
+    if not isinstance(facts.get("lacking", []), list):
+        yield f"lacking = {shown(facts['lacking'])}: must be a list of labels"
     if facts.get("head") == "fresh":
         yield (
             "it has no trained head, because each site keeps its own: use the model of a site (python -m client_app "
