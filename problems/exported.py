@@ -165,4 +165,4 @@ def _difference(content: bytes, module: Exported, model: TrainedModel) -> float:
         those = [place for place, _ in enumerate(model.labels) if model.has_probability(place)]
         found[1:], expected[1:] = ([each[:, those] for each in all_[1:]] for all_ in (found, expected))
     gaps = [((a - b).abs() / b.abs().clamp(min=1)).max() for a, b in zip(found, expected, strict=True)]
-    return float(max(gaps))
+    return float(torch.stack(gaps).max())  # NaN where any is
