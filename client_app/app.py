@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from contextlib import closing
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING
 
@@ -140,8 +141,8 @@ def train(message: Message, site: OpenSite) -> RecordDict:
         metrics = MetricRecord({**site.evaluation(request, strategy.personal(sent, memory, fresh))})
 
     random = stream(site.run.seed, request.site, *place)
-    oracle = SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)
-    reply, memory = strategy.local_update(sent, memory, oracle, turn)
+    with closing(SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)) as oracle:
+        reply, memory = strategy.local_update(sent, memory, oracle, turn)
     if site.guarded and 0 < oracle.differentiated < site.policy.fewest_in_update:
         raise RefusedError(
             f"its gradients would be over {oracle.differentiated} samples, and this site tells none over fewer than "

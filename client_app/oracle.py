@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from datasets import Sampler, Samples, make_sampler
+from client_app.loader import Batches, Loader
+from datasets import Augmentation, Sampler, Samples, make_sampler
 from keys import Stream
-from problems.network import EVALUATION_BATCH
+from problems.network import rows_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -46,6 +47,8 @@ class SiteOracle:
         Of a draw that names no size.
     fresh : callable, optional
         Returns the head and the y that the site starts with, not to be written to; default: those of all.
+    augmentation : Augmentation, optional
+        What happens to the images of the batches that are drawn; default: nothing.
 
     Attributes
     ----------
@@ -63,13 +66,16 @@ class SiteOracle:
         generator: torch.Generator,
         batch_size: int = 1,
         fresh: Callable[[], Arrays] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
-        self.problem, self.samples, self.sampler = problem, samples, sampler
-        self.generator, self.batch_size, self.fresh = generator, batch_size, fresh or problem.fresh
+        self.problem, self.samples = problem, samples
+        self.batch_size, self.fresh = batch_size, fresh or problem.fresh
         self.gradients = self.differentiated = 0
         self._counts: Tensor | None = None  # of the classes, once asked for
         self._batch: Batch | None = None  # of the last gradient
-        self._batches = 0  # that gradients were taken on
+        self._used = 0  # batches that gradients were taken on
+        self._batches = Batches(problem, samples, sampler, generator, augmentation or Augmentation())
+        self._loader = Loader(self._batches, batch_size) if self._batches.slow(batch_size) else None
         self._ahead: Iterator[Batch] = iter(())
         self._count = 8
 
@@ -93,14 +99,26 @@ class SiteOracle:
         if samples is not None:
             labels = samples.targets().cpu()
             sampler = make_sampler(config.sampler, labels, size, config.positives_per_batch, generator)
-        return cls(problem, samples, sampler, generator, size, fresh)
+        return cls(problem, samples, sampler, generator, size, fresh, config.augmentation)
 
-    def draw(self, size: int | None = None) -> Batch | None:
-        """Return a fresh mini-batch; None for a problem that needs none."""
+    def close(self) -> None:
+        """End the thread that makes batches ready, if there is one."""
+        if self._loader is not None:
+            self._loader.close()
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The site's random stream, where the batches drawn so far have left it."""
+        if self._loader is not None:
+            self._loader.settle()
+        return self._batches.generator
+
+    def draw(self, size: int | None = None, then: Sequence[int] | None = None) -> Batch | None:
+        """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known."""
         size = size or self.batch_size
         if size == self.batch_size and size < self.problem.draws_ahead:
             return next(self._ahead, None) or self._many()
-        return self.problem.draw(self.samples, self.sampler, self.generator, size)
+        return self._batches.draw(size) if self._loader is None else self._loader.take(size, then)
 
     def epoch(self) -> Iterator[Batch | None]:
         """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in an order that is drawn here.
@@ -109,18 +127,21 @@ class SiteOracle:
         cannot use. The run's sampler deals them: ``uniform`` each sample once, ``fixed-positives`` its share of
         positives in each batch.
         """
-        count, sampler = 0 if self.samples is None else len(self.samples), self.sampler
+        count, sampler = 0 if self.samples is None else len(self.samples), self._batches.sampler
+        if self._loader is not None:
+            self._loader.settle()
         if sampler is not None:
             sampler.restart()
         batches = max(1, math.ceil(count / self.batch_size))
-        for i in range(batches):
-            yield self.draw(count * (i + 1) // batches - count * i // batches)
+        sizes = [count * (i + 1) // batches - count * i // batches for i in range(batches)]
+        for i, size in enumerate(sizes):
+            yield self.draw(size, sizes[i + 1 :])
 
     def _many(self) -> Batch:
         """Draw batches ahead, twice as many as the last time (a round may be short); return the first of them."""
         size = self.batch_size
         self._count = min(2 * self._count, self.problem.draws_ahead // size)
-        many = self.problem.draw(self.samples, self.sampler, self.generator, size * self._count)
+        many = self._batches.draw(size * self._count)
         assert many is not None, "what can be drawn ahead is something"
         self._ahead = zip(*(torch.split(part, size) for part in many), strict=True)
         return next(self._ahead)
@@ -158,14 +179,14 @@ class SiteOracle:
         if self.samples is None:
             return None
         everything = torch.arange(len(self.samples), device=self.problem.device)
-        return (self.samples.batch(rows) for rows in torch.split(everything, EVALUATION_BATCH))
+        return (self.samples.batch(rows) for rows in torch.split(everything, rows_at_once(self.samples.shape)))
 
     def _noted(self, batch: Batch | None) -> Batch | None:
         """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
         batch = batch if batch is not None else self.draw()
         if batch is not self._batch:
-            self._batch, self._batches = batch, self._batches + 1
-        self.problem.reseed((self.generator.initial_seed() + self._batches) % 2**63)
+            self._batch, self._used = batch, self._used + 1
+        self.problem.reseed((self._batches.generator.initial_seed() + self._used) % 2**63)
         self.gradients += 1
         self.differentiated += len(batch[1]) if batch is not None else 0
         return batch
@@ -214,7 +235,7 @@ class SiteOracle:
         problem = cast("ClosedFormDual", self.problem)
         parts: Iterable[Batch] | None = self._blocks()
         if batch is not None:
-            parts = zip(*(torch.split(values, EVALUATION_BATCH) for values in batch), strict=True)
+            parts = zip(*(torch.split(values, rows_at_once(batch[0].shape[1:])) for values in batch), strict=True)
         if parts is None:
             return problem.dual_terms(x, None)
         numerators, denominators = zip(*(problem.dual_terms(x, part) for part in parts), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,13 +195,13 @@ def personalise(
         fresh = problem.fresh(config.sites)
         x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
     train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
-    oracle = SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))
-    if problem.buffers().numel() and (untrained or config.bn == "local"):
-        warm_up(problem, x, oracle)
-    before = problem.metrics(x, y, held_out)
-    descent = Descent()
-    for _ in range(steps):
-        y = descent.step(x, y, oracle, lr, lr_dual, part=slice(split, None))
+    with closing(SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))) as oracle:
+        if problem.buffers().numel() and (untrained or config.bn == "local"):
+            warm_up(problem, x, oracle)
+        before = problem.metrics(x, y, held_out)
+        descent = Descent()
+        for _ in range(steps):
+            y = descent.step(x, y, oracle, lr, lr_dual, part=slice(split, None))
     if not x.isfinite().all() or not (y is None or y.isfinite().all()):
         raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
     after = problem.metrics(x, y, held_out)

@@ -33,6 +33,7 @@ from datasets import (
 )
 from datasets.config import SITE, TABLE
 from datasets.labels import UNKNOWN
+from datasets.stored import in_blocks
 from federation.rehearsal import Rehearsal
 from keys import Value, arguments, from_record, record_in
 from models import resolve_device
@@ -93,7 +94,9 @@ def prepared(
 def data_hash(config: DataConfig) -> str:
     """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
     data = load_site(config, 0, 1)
-    digest = hashlib.sha256(data.train.inputs.contiguous().numpy().data)
+    digest, inputs = hashlib.sha256(), data.train.inputs
+    for block in in_blocks(inputs, torch.arange(len(inputs))):
+        digest.update(block.numpy().data)
     for part in (data.train.labels, data.train.rows, data.held_out.rows):
         digest.update(part.numpy().data)
     return digest.hexdigest()

@@ -28,7 +28,8 @@ STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its wo
 
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
-    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _classes, _labels, _table, _split, _rest)
+    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _images, _classes, _labels, _table, _split,
+             _rest)  # fmt: skip
     return [text for look in looks for text in look(run)]
 
 
@@ -116,6 +117,16 @@ def _batches(run: RunConfig) -> Iterator[str]:
             f"sampler = {run.sampler!r}: problem = {run.problem!r} needs positives in every batch, so take "
             'sampler = "fixed-positives" or leave it at "auto"'
         )
+
+
+def _images(run: RunConfig) -> Iterator[str]:
+    """Changes of images, and there are none; of hospitals' own data that is known when they have told their shape."""
+    table = run.dataset == TABLE or (run.dataset in SOURCES and SOURCES[run.dataset].features)
+    what = f"dataset = {run.dataset!r} is a table" if table else ""
+    if not PROBLEMS[run.problem].needs_data:
+        what = f"problem = {run.problem!r} has no data"
+    for key, value in run.augmentation.keys().items() if what else ():
+        yield f"{key} = {shown(value)} is for images, and {what}: leave it out"
 
 
 def _classes(run: RunConfig) -> Iterator[str]:

@@ -19,8 +19,11 @@ from config.values import (
     Above0,
     AlgorithmName,
     Classes,
+    Crop,
     DatasetName,
+    Degrees,
     Folds,
+    Fraction,
     ModelName,
     Natural,
     PartitionName,
@@ -38,8 +41,8 @@ from config.values import (
     Workers,
 )
 from config.words import parse_words
-from datasets import Cohort, DataConfig, stamp
-from datasets.config import OWN, TABLE
+from datasets import Augmentation, Cohort, DataConfig, stamp
+from datasets.config import FOLDERS, OWN, TABLE
 from datasets.labels import Labels, split_names
 from federation import FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml
@@ -137,6 +140,13 @@ class RunConfig(BaseModel):
     positives_per_batch: Positive = Field(
         4, description="for fixed-positives; auprc and partial-auc: b, their outer samples"
     )
+    augment_flip: bool = Field(False, description="of training images every other, by chance, is mirrored left-right")
+    augment_crop: Crop = Field(0.0, description="up to this share of a side, up to 0.5, is cut off anywhere, and the "
+                               "rest enlarged to the image's size")  # fmt: skip
+    augment_rotate: Degrees = Field(0.0, description="degrees, up to 180, that an image is turned by at most; from "
+                                    "outside comes the training mean, or 0 without standardise")  # fmt: skip
+    augment_brightness: Fraction = Field(0.0, description="share, up to 1, by which an image is brighter or darker at "
+                                         "most; values stay within 0 to 255")  # fmt: skip
 
     # Who takes part, and what happens when somebody does not.
     sites: Sites = Field(8, description="K: how many sites the run is for")
@@ -308,6 +318,7 @@ class RunConfig(BaseModel):
             image_fit=self.image_fit,
             image_colour=self.image_colour,
             views=parse_words(self.views),
+            follow_links=self.dataset == FOLDERS,  # on a researcher's own machine
             bad_images=self.bad_images,
             partition=self.partition,
             concentration=self.concentration,
@@ -325,6 +336,16 @@ class RunConfig(BaseModel):
             label=label or self.label,
             labels=rules,
             seed=self.seed if self.data_seed < 0 else self.data_seed,
+        )
+
+    @cached_property
+    def augmentation(self) -> Augmentation:
+        """What may happen to training images."""
+        return Augmentation(
+            flip=self.augment_flip,
+            crop=self.augment_crop,
+            rotate=self.augment_rotate,
+            brightness=self.augment_brightness,
         )
 
     def setting(self, cohort: Cohort, device: str, site: int = -1) -> Setting:

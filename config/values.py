@@ -30,6 +30,9 @@ class OneOf:
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Crop = Annotated[float, Field(ge=0, le=0.5)]
+Degrees = Annotated[float, Field(ge=0, le=180)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=-1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]

@@ -1,5 +1,6 @@
 """Where samples come from, how they are split over sites, and how batches are drawn from them."""
 
+from datasets.augmentation import Augmentation
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, patient_hashes, wrong_cohort, wrong_facts
@@ -17,6 +18,7 @@ __all__ = [
     "PARTITIONS",
     "SAMPLERS",
     "SOURCES",
+    "Augmentation",
     "Cohort",
     "DataConfig",
     "DataError",

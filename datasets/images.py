@@ -18,11 +18,12 @@ from datasets.image_cache import ImageCache
 from datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, UNREADABLE, BadImageError, Faults
 from datasets.image_file import Header, ImageForm, header, pixels
 from datasets.source import Bytes
+from datasets.stored import let_go
 from keys.files import is_file
 from keys.memory import free_memory
 
 T = TypeVar("T")
-AT_ONCE = 4096  # files that are queued for the threads
+AT_ONCE = 1024  # files that are queued for the threads, and decoded before their pages are let go to the disk
 
 
 def read_images(
@@ -132,7 +133,9 @@ def _decode(files: Mapping[str, Path], form: ImageForm, images: Bytes, faults: F
         images[rows[name]] = pixels(path, form, grey)
 
     count = 0
-    for name, _, error in _each(decode, files):
+    for place, (name, _, error) in enumerate(_each(decode, files)):
+        if not place % AT_ONCE:
+            let_go(images)
         if isinstance(error, BadImageError):
             faults.add(error.kind, name, error.detail)
             continue

@@ -31,12 +31,12 @@ class Preset:
     uncertain: str
     blank: Blank
     healthy: str = ""
-    views: str = ""
+    views: tuple[str, ...] = ()
 
 
 PRESETS = {
     # LibAUC's CheXpert: frontal images; an uncertain Edema or Atelectasis counts as one.
-    "chexpert": Preset("Edema=ones,Atelectasis=ones,zeros", "zeros", views="AP,PA"),
+    "chexpert": Preset("Edema=ones,Atelectasis=ones,zeros", "zeros", views=("AP", "PA")),
     # TorchXRayVision's CheX_Dataset: what is uncertain is missing, and a healthy image has nothing else.
     "torchxrayvision": Preset("ignore", "ignore", healthy="No Finding"),
 }
@@ -57,12 +57,16 @@ class Labels:
         What an empty value stands for, likewise, but never ones.
     healthy
         Name of a column in which 1 makes all labels of a row zero, where there is such a column. Empty: none.
+    views
+        Values of the column ``view`` of a list of images, where there is such a column, that are read unless the run
+        chooses views itself. Empty: all.
     """
 
     names: tuple[str, ...]
     uncertain: tuple[Uncertain, ...]
     blank: Blank = ""
     healthy: str = ""
+    views: tuple[str, ...] = ()
 
     @property
     def several(self) -> bool:
@@ -77,11 +81,11 @@ class Labels:
     @classmethod
     def of(cls, label: str, uncertain: str, blank: Blank, preset: str) -> Labels:
         """Read what the run-config says; it was checked by `wrong_labels`."""
-        names, known = split_names(label), PRESETS.get(preset)
-        said = _uncertain(known.uncertain if known else uncertain)
+        known = PRESETS.get(preset, Preset(uncertain, blank))
+        names, said = split_names(label), _uncertain(known.uncertain)
         lower = {name.lower(): rule for name, rule in said.items()}
         rules = tuple(cast("Uncertain", lower.get(name.lower(), lower.get("", ""))) for name in names)
-        return cls(names, rules, known.blank if known else blank, known.healthy if known else "")
+        return cls(names, rules, known.blank, known.healthy, known.views)
 
 
 def split_names(label: str) -> tuple[str, ...]:

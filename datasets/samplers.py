@@ -11,6 +11,9 @@ from datasets.errors import DataError
 from datasets.labels import any_positive
 from keys import hint
 
+Mark = tuple[tuple[Tensor, int], ...]
+"""The order of the epoch and how many are dealt, of each kind of rows."""
+
 SAMPLERS = ("uniform", "fixed-positives")
 
 
@@ -29,6 +32,12 @@ class Sampler(Protocol):
     def restart(self) -> None:
         """Begin a new epoch, whatever is left of this one."""
 
+    def mark(self) -> Mark:
+        """Return where it is in its epochs."""
+
+    def back(self, mark: Mark) -> None:
+        """Go back to where it was; the random stream is the caller's to take back."""
+
 
 class _Deck:
     """Positions dealt without replacement; shuffled anew when they run out."""
@@ -40,7 +49,16 @@ class _Deck:
 
     def restart(self) -> None:
         """Forget the order: the next hand is of a new one."""
-        self._order, self._dealt = self._positions[:0], 0
+        self.place = self._positions[:0], 0
+
+    @property
+    def place(self) -> tuple[Tensor, int]:
+        """The order, and how many of it are dealt."""
+        return self._order, self._dealt
+
+    @place.setter
+    def place(self, place: tuple[Tensor, int]) -> None:
+        self._order, self._dealt = place
 
     def deal(self, size: int) -> Tensor:
         """Return `size` positions, none twice; all of them when there are no more than that."""
@@ -73,6 +91,12 @@ class _Uniform:
     def restart(self) -> None:
         self._deck.restart()
 
+    def mark(self) -> Mark:
+        return (self._deck.place,)
+
+    def back(self, mark: Mark) -> None:
+        (self._deck.place,) = mark
+
 
 class _FixedPositives:
     def __init__(self, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> None:
@@ -95,6 +119,12 @@ class _FixedPositives:
     def restart(self) -> None:
         self._positives.restart()
         self._negatives.restart()
+
+    def mark(self) -> Mark:
+        return self._positives.place, self._negatives.place
+
+    def back(self, mark: Mark) -> None:
+        self._positives.place, self._negatives.place = mark
 
 
 def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, generator: torch.Generator) -> Sampler:

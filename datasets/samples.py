@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf, prod
 
 import torch
 from torch import Tensor
 
-_BLOCK = 8192  # rows read at once for the moments: no second copy of the data set
+from datasets.augmentation import Changes
+from datasets.stored import gather, in_blocks
+
+_SHARE = 0.5  # of a GPU's free memory that samples may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,10 @@ class Samples:
         Shape (n,) int64: which of the N rows belong to this set.
     shift, scale
         Standardisation, broadcastable over one input: (F,) for a table, (C, 1, 1) for images.
+    augment
+        Draws what happens to each of so many images; None: they stay as they are.
+
+    Batches are made on the labels' device. Inputs that are too many for it stay on the CPU, with the rows.
     """
 
     inputs: Tensor
@@ -32,6 +40,7 @@ class Samples:
     rows: Tensor
     shift: Tensor | None = None
     scale: Tensor | None = None
+    augment: Callable[[int], Changes] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,7 +52,7 @@ class Samples:
 
     def targets(self) -> Tensor:
         """Return the labels of the rows, shape (n,) or (n, L) int64."""
-        return self.labels.index_select(0, self.rows)
+        return self.labels.index_select(0, self.rows.to(self.labels.device))
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Gather a batch.
@@ -57,40 +66,64 @@ class Samples:
         -------
         inputs
             Shape (b, *shape) float32, standardised as (v - shift) / scale. A missing value is 0 after that,
-            which is the training mean.
+            which is the training mean; so is what an augmentation brings in from outside of an image.
         labels
             Shape (b,) or (b, L) int64.
         """
-        rows = self.rows[index]
+        rows, device = self.rows[index.to(self.rows.device)], self.labels.device
         # index_select of whole rows is a copy of our own (so in-place is safe), far faster than inputs[rows].
-        inputs = self.inputs.index_select(0, rows).to(torch.float32)
+        inputs = gather(self.inputs, rows)
+        if inputs.device != device:  # as bytes, from pinned memory: the copy waits for nothing
+            inputs = inputs.pin_memory().to(device, non_blocking=True)
+        inputs = inputs.to(torch.float32)
+        changes = self.augment(len(rows)) if self.augment else None
+        if changes:
+            inputs = changes.lit(inputs)
         if self.shift is not None:
             inputs.sub_(self.shift)
         if self.scale is not None:
             inputs.div_(self.scale)
         if self.inputs.is_floating_point():
             inputs.nan_to_num_(0.0)
-        return inputs, self.labels.index_select(0, rows)
+        if changes:
+            inputs = changes.moved(inputs)
+        return inputs, self.labels.index_select(0, rows.to(device))
 
     def standardised(self, shift: Tensor, scale: Tensor) -> Samples:
         """Return the same rows with a shift and a scale, each a flat vector per feature or per channel."""
         shape = (-1,) + (1,) * (len(self.shape) - 1)
-        device = self.inputs.device
+        device = self.labels.device
         return replace(self, shift=shift.reshape(shape).to(device), scale=scale.reshape(shape).to(device))
 
     def to(self, device: torch.device | str) -> Samples:
-        """Return the samples on a device; another device than the CPU gets only the rows of this set."""
+        """Return the samples on a device; another device than the CPU gets only the rows of this set.
+
+        Inputs that would take more than half of a GPU's free memory stay where they are, and go there batch by batch.
+        """
+        device = torch.device(device)
         inputs, labels, rows = self.inputs, self.labels, self.rows
-        if torch.device(device).type not in ("cpu", inputs.device.type) and len(rows) < len(inputs):
-            inputs, labels = inputs.index_select(0, rows), labels.index_select(0, rows)
-            rows = torch.arange(len(rows))
-        return Samples(
-            inputs.to(device),
-            labels.to(device),
-            rows.to(device),
-            None if self.shift is None else self.shift.to(device),
-            None if self.scale is None else self.scale.to(device),
+        if device.type in ("cpu", inputs.device.type):
+            inputs, rows = inputs.to(device), rows.to(device)
+        elif len(rows) * prod(self.shape) * inputs.itemsize <= _SHARE * _free(device):
+            inputs = torch.empty(len(rows), *self.shape, dtype=inputs.dtype, device=device)
+            done = 0
+            for block in in_blocks(self.inputs, rows):
+                inputs[done : done + len(block)] = block
+                done += len(block)
+            labels, rows = self.targets(), torch.arange(len(rows), device=device)
+        return replace(
+            self,
+            inputs=inputs,
+            labels=labels.to(device),
+            rows=rows,
+            shift=None if self.shift is None else self.shift.to(device),
+            scale=None if self.scale is None else self.scale.to(device),
         )
+
+
+def _free(device: torch.device) -> float:
+    """Bytes that are free on a device; a GPU says how many."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else inf
 
 
 def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
@@ -111,8 +144,7 @@ def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
     sums = torch.zeros(3, width, dtype=torch.float64)
     levels = torch.arange(256, dtype=torch.float64)
     powers = torch.stack([torch.ones_like(levels), levels, levels.square()])
-    for block in torch.split(samples.rows, _BLOCK):
-        values = samples.inputs.index_select(0, block)
+    for values in in_blocks(samples.inputs, samples.rows):
         if values.dtype == torch.uint8:
             # A byte has 256 levels: counting them needs no float copy and is exact.
             for channel in range(width):

@@ -27,3 +27,4 @@ class Stream(IntEnum):
     STAGE_OUTPUT = 11
     HEADS = 12
     EVIDENCE = 13
+    AUGMENTATION = 14

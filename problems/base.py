@@ -162,6 +162,8 @@ class Problem(ABC):
     ) -> Batch | None:
         """Return a fresh mini-batch; a problem with inner samples, or without data, has its own way.
 
+        It may be called in a thread, and what it drew be undone: it changes nothing but its arguments.
+
         Parameters
         ----------
         samples : Samples or None
@@ -175,7 +177,7 @@ class Problem(ABC):
         """
         if samples is None or sampler is None:
             return None
-        inputs, labels = samples.batch(sampler.draw(size).to(self.device, non_blocking=True))
+        inputs, labels = samples.batch(sampler.draw(size).to(samples.rows.device, non_blocking=True))
         weights = sampler.weights(labels)
         return (inputs, labels) if weights is None else (inputs, labels, weights.to(self.dtype))
 

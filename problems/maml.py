@@ -111,8 +111,8 @@ class Maml(NetworkProblem, InnerFunction):
         """
         assert samples is not None, "tasks are made of samples"
         labels = samples.targets().cpu()
-        rows = draw_tasks(labels, size, self.ways, self.shots + self.queries, generator).to(self.device)
-        inputs, _ = samples.batch(rows.flatten())
+        rows = draw_tasks(labels, size, self.ways, self.shots + self.queries, generator)
+        inputs, _ = samples.batch(rows.flatten().to(samples.rows.device))
         numbers = torch.arange(self.ways, device=self.device).repeat(size, self.shots + self.queries)
         return inputs.view(*numbers.shape, *inputs.shape[1:]), numbers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from problems.errors import ProblemError
 from problems.metrics import correct_by_class, of_labels, ranked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from problems.base import Arrays, Batch, Metrics
 
 EVALUATION_BATCH = 1024
+EVALUATION_VALUES = 2**22  # of larger images fewer samples
+
+
+def rows_at_once(shape: Sequence[int]) -> int:
+    """Return how many inputs of a shape are evaluated at once."""
+    return max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // prod(shape)))
 
 
 def mean(terms: Tensor, weights: Tensor | None) -> Tensor:
@@ -263,9 +270,15 @@ class NetworkProblem(Problem, Layers):
         """
         self.network.bind(x)
         self.network.train(False)
-        blocks = torch.split(torch.arange(len(data), device=self.device), EVALUATION_BATCH)
-        outputs = [self.outputs(data.batch(rows)[0].to(self.dtype).add_(offset)) for rows in blocks]
-        return torch.cat(outputs) if outputs else x[:0]
+        blocks = torch.split(torch.arange(len(data), device=self.device), rows_at_once(data.shape))
+        outputs, done = x[:0], 0
+        for rows in blocks:
+            block = self.outputs(data.batch(rows)[0].to(self.dtype).add_(offset))
+            if not done:  # all in one: small tensors between large ones keep the memory of these from being used again
+                outputs = block.new_empty(len(data), *block.shape[1:])
+            outputs[done : done + len(block)] = block
+            done += len(block)
+        return outputs
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:

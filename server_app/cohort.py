@@ -14,7 +14,7 @@ from datasets.config import SITE
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
 from federation.fingerprint import fingerprint
-from keys import from_record, in_a_line, record_in
+from keys import from_record, in_a_line, record_in, shown
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     if not problem.needs_data:
         return Cohort()
     facts = {site.name: found for site, found in sites.items()}
-    if wrong := [*_inputs_differ(facts), *_one_class(config, facts), *_no_positives(config, facts)]:
+    wrong = [*_inputs_differ(facts), *_no_images(config, facts)]
+    wrong += [*_one_class(config, facts), *_no_positives(config, facts)]
+    if wrong:
         raise RunError("\n".join(wrong))
     _tell(config, facts, progress)
     every = list(facts.values())
@@ -165,6 +167,12 @@ def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
     elif len({one.columns for one in facts.values()}) > 1:
         listed = ", ".join(f"{name}: {one.columns}" for name, one in facts.items())
         yield f"the sites' feature columns have different names (fingerprints {listed}): rename them"
+
+
+def _no_images(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+    tables = [name for name, one in facts.items() if len(one.shape) == 1]
+    for key, value in config.augmentation.keys().items() if tables else ():
+        yield f"{key} = {shown(value)} is for images, and these sites have tables: {', '.join(tables)}; leave it out"
 
 
 def _prior(sites: Mapping[Site, Facts], label: int) -> float:

@@ -52,7 +52,7 @@ def next_steps(folder: Path, linked: Path | None) -> Iterator[str]:
     yield "and types:"
     yield "  python -m client_app doctor --policy site.toml"
     yield "  python -m client_app join --policy site.toml"
-    yield "A researcher runs, with five such hospitals, or with their folders on one machine (made with --copy):"
+    yield "A researcher runs, with five such hospitals, or with their folders on one machine:"
     yield f"  flwr run . --stream --run-config 'dataset=\"site\" {keys}'"
     place = f'dataset="site-folders" partition="sites" data-root={toml_value(str(folder.parent))}'
     yield f"  python -m server_app --run-config '{place} {keys}'"

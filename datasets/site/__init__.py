@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
@@ -25,6 +25,7 @@ from datasets.site.images import PLAIN, ImageRules, read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
+from datasets.stored import tensor_of
 from keys import shorter
 from keys.files import as_path, reason
 
@@ -115,6 +116,9 @@ def read_rows(
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
     kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
+        if labels and labels.views and "view" in frame and not images.views:
+            there = {text.casefold() for text in as_text(frame["view"])}
+            images = replace(images, views=tuple(view for view in labels.views if view.casefold() in there))
         found = read_listed(frame, file, images, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
@@ -138,7 +142,7 @@ def read_rows(
     whose = [text.encode() for text in patients] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(
-        torch.from_numpy(inputs),
+        tensor_of(inputs),
         classes,
         class_count,
         features=features,

@@ -288,6 +288,9 @@ def test_an_algorithm_takes_exactly_the_problems_that_it_can_solve(algorithm: st
             for name in ("fedrep", "deprl")
         ),
         ({"partition": "sites"}, ["partition", "breast-cancer"]),
+        ({"augment-rotate": 5.0}, ["augment-rotate = 5.0", "for images", "'breast-cancer' is a table"]),
+        ({"augment-flip": True, "problem": "saddle"}, ["augment-flip = True", "'saddle' has no data"]),
+        ({"augment-crop": 0.6, "dataset": "digits"}, ["augment-crop", "0.6", "0.5"]),
     ],
 )
 def test_contradictions_name_both_keys(values: dict[str, Value], named: list[str]) -> None:

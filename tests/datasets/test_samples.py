@@ -109,12 +109,28 @@ def test_another_device_gets_only_the_rows_of_the_set() -> None:
     assert samples.to("cpu").inputs.data_ptr() == images.data_ptr()
 
 
-def test_moving_keeps_batches() -> None:
+def test_images_that_a_device_has_no_room_for_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.zeros(9, 3, 2, 2, dtype=torch.uint8)
+    samples = Samples(images, torch.arange(9), torch.tensor([4, 2])).standardised(torch.ones(3), torch.ones(3))
+    for free, room in ((2 * 2 * 12, True), (2 * 2 * 12 - 1, False)):  # of the memory that is free, a half
+        monkeypatch.setattr("datasets.samples._free", lambda _, free=free: free)
+        moved = samples.to("meta")
+        assert moved.inputs.is_meta == moved.rows.is_meta == room
+        assert moved.targets().is_meta
+        assert moved.shift is not None
+        assert moved.shift.is_meta
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_moving_keeps_batches(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
+    if not room:
+        monkeypatch.setattr("datasets.samples._free", lambda _: 0)
     images = torch.randint(0, 256, (9, 3, 4, 4), dtype=torch.uint8)
     samples = Samples(images, torch.arange(9), torch.tensor([4, 2, 8])).standardised(torch.rand(3), torch.rand(3) + 1)
     moved = samples.to("cuda")
+    assert moved.inputs.is_cuda == room
     index = torch.tensor([2, 0])
     for ours, theirs in zip(moved.batch(index), samples.batch(index), strict=True):
         assert torch.allclose(ours.cpu(), theirs)

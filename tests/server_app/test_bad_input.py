@@ -209,6 +209,11 @@ def test_one_bad_table_stops_the_run_before_training(
     assert sorted(path.name for path in run.iterdir()) == ["config.toml", "status.json"]
 
 
+def test_changes_of_images_are_refused_where_sites_have_tables(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"augment-flip = True .*north, south, west.*\naugment-rotate = 5\.0 .*images"):
+        run_at(site_job(tmp_path, augment_flip=True, augment_rotate=5.0), hospitals(tmp_path))
+
+
 def test_every_bad_site_is_named_at_once(tmp_path: Path) -> None:
     nodes = hospitals(tmp_path)
     for name in ("north", "west"):

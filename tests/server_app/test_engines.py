@@ -92,6 +92,17 @@ def test_the_flower_simulation(reference: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
+def test_training_images_are_changed_alike_in_the_flower_simulation(tmp_path: Path) -> None:
+    changed: dict[str, Value] = {"augment-flip": True, "augment-rotate": 20.0, "augment-brightness": 0.3}
+    changed |= {"dataset": "digits", "init-from": "", "init-head": "keep"}
+    reference = simulate(auc_job(tmp_path, "local", workers=1) | changed).folder
+    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | changed, SITES)
+    assert outcome.ok, outcome.log
+    assert_same_bits(reference, tmp_path / "simulation")
+
+
+@pytest.mark.deployments
+@pytest.mark.usefixtures("nothing_runs_on")
 def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> None:
     outcome = processes.simulate(tmp_path, auc_job(reference.parent, "inside", engine="local", workers=2), SITES)
     assert outcome.ok, outcome.log

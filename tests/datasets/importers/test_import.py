@@ -95,6 +95,23 @@ def test_a_run_reads_what_was_imported(tmp_path: Path) -> None:
     assert len(data.train) >= 2
 
 
+def test_a_simulation_follows_the_links_of_several_sources(tmp_path: Path) -> None:
+    """Frontal images of CheXpert only, by its preset; NIH's all; a patient's images at one of the two."""
+    for name in ("chexpert", "nih"):
+        source = getattr(published, name)(tmp_path / f"from-{name}")
+        assert main(["import", name, str(source), str(tmp_path / "all" / name), "--split", "all"]) == 0
+    keys = {"dataset": "site-folders", "data-root": str(tmp_path / "all"), "partition": "sites", "sites": 2,
+            "label": ",".join(LABELS), "label-preset": "chexpert", "test-share": 0.0, "holdout-share": 0.0}  # fmt: skip
+    run = RunConfig.parse(keys)
+    sites = [load_site(run.data(), site, 2) for site in range(2)]
+    assert [data.name for data in sites] == ["chexpert", "nih"]
+    for data, name in zip(sites, ("chexpert", "nih"), strict=True):
+        frame = pd.read_csv(tmp_path / "all" / name / "labels.csv", dtype=str, keep_default_na=False)
+        assert 0 < len(data.train) == frame["view"].isin(["AP", "PA"]).sum()
+    everything = pd.read_csv(tmp_path / "all" / "chexpert" / "labels.csv", dtype=str, keep_default_na=False)
+    assert (everything["view"] == "lateral").any()
+
+
 def test_copies_are_those_of_what_is_kept(tmp_path: Path, capsys: Said) -> None:
     folder = published.nih(tmp_path / "nih")
     frame = imported("nih", folder, "--copy")

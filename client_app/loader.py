@@ -1,0 +1,138 @@
+"""A thread that makes a site's next batches ready while gradients are computed; the bits are those without it."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from datasets.stored import file_of
+from keys import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from torch import Tensor
+
+    from datasets import Augmentation, Sampler, Samples
+    from datasets.samplers import Mark as Place
+    from problems import Batch, Problem
+
+    Mark = tuple[int, Tensor, Place]
+
+AHEAD = 2  # batches that are made ready
+SLOW = 2**18  # values of a batch that may be worth a thread
+
+
+@dataclass
+class Batches:
+    """A site's batches in one round, drawn one after the other.
+
+    Parameters
+    ----------
+    problem, samples, sampler, generator
+        As `SiteOracle` has them.
+    augmentation
+        What happens to training images. Its numbers are of a stream of their own, which follows from the seed of the
+        site's stream and from the number of the batch: the same samples are drawn with it and without.
+    """
+
+    problem: Problem
+    samples: Samples | None
+    sampler: Sampler | None
+    generator: torch.Generator
+    augmentation: Augmentation
+    drawn: int = 0
+
+    def draw(self, size: int) -> Batch | None:
+        """Draw the next one."""
+        self.drawn, samples = self.drawn + 1, self.samples
+        if self.augmentation and samples is not None:
+            seed = np.random.SeedSequence([self.generator.initial_seed(), Stream.AUGMENTATION, self.drawn])
+            numbers = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+            samples = replace(samples, augment=partial(self.augmentation.draw, generator=numbers))
+        return self.problem.draw(samples, self.sampler, self.generator, size)
+
+    def mark(self) -> Mark:
+        """Return where this is."""
+        return self.drawn, self.generator.get_state(), () if self.sampler is None else self.sampler.mark()
+
+    def back(self, mark: Mark) -> None:
+        """Go back to where this was."""
+        self.drawn, state, place = mark
+        self.generator.set_state(state)
+        if self.sampler is not None:
+            self.sampler.back(place)
+
+    def slow(self, size: int) -> bool:
+        """Whether so many samples are images that take their time: from a file, to a GPU, or changed."""
+        samples = self.samples
+        if samples is None or size * prod(samples.shape) < SLOW:
+            return False
+        return bool(self.augmentation or file_of(samples.inputs) or samples.inputs.device != samples.labels.device)
+
+
+class Loader:
+    """Draws batches in a thread, those that are expected next before they are asked for.
+
+    The thread does all the drawing, one batch after the other. When another batch is asked for than was expected, what
+    was drawn in vain is undone first: sampler and random stream go back to where they were.
+
+    Parameters
+    ----------
+    batches
+        Nobody else may touch them, but after `settle`.
+    size
+        Of the batches that are expected until others are asked for.
+    """
+
+    def __init__(self, batches: Batches, size: int) -> None:
+        self._batches = batches
+        self._size: int | None = size  # of a batch that is expected
+        self._last = 0  # size that was asked for
+        self._ready: deque[tuple[int, Future[tuple[Mark, Batch | None]]]] = deque()
+        self._thread = ThreadPoolExecutor(1, "batches")
+
+    def take(self, size: int, then: Sequence[int] | None = None) -> Batch | None:
+        """Return the next batch.
+
+        Parameters
+        ----------
+        size
+            Of the batch.
+        then
+            Sizes of the next ones, where they are known. Else more are expected of the usual size; after another was
+            asked for none, until one is asked for twice in a row.
+        """
+        if self._ready and self._ready[0][0] != size:
+            self.settle()
+            self._size = None
+        if size == self._last:
+            self._size = size
+        self._last = size
+        usual = [] if self._size is None else [self._size] * AHEAD
+        for expected in [size, *(usual if then is None else then[:AHEAD])][len(self._ready) :]:
+            self._ready.append((expected, self._thread.submit(self._draw, expected)))
+        return self._ready.popleft()[1].result()[1]
+
+    def settle(self) -> None:
+        """Undo what was drawn in vain; until the next batch is asked for, sampler and stream are the caller's."""
+        drawn = [future for _, future in reversed(self._ready) if not future.cancel()]  # the last first
+        self._ready.clear()
+        marks = [future.result()[0] for future in drawn]
+        if marks:
+            self._batches.back(marks[-1])
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _draw(self, size: int) -> tuple[Mark, Batch | None]:
+        return self._batches.mark(), self._batches.draw(size)
