@@ -213,7 +213,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None and (mine or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
-        path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data))
+        path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data, own=not shared))
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
     if not more:

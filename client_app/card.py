@@ -47,7 +47,10 @@ def _lines(file: Path, run: RunConfig, own: bool) -> Iterator[str]:
     filled = "the mean over the training samples of all sites" if meaning.missing == "mean" else "0"
     yield f"- **Missing values** become {filled}"
     sides = [", ".join(texts) for texts in meaning.classes]
-    if len(sides) == 2:
+    if model.labels:
+        yield f"- **Labels**: {', '.join(model.labels)}; each has a score of its own"
+        yield from (f"- {text}" for text in meaning.unusual())
+    elif len(sides) == 2:
         yield f"- **Label**: column `{meaning.label}`; positive: {sides[1]}; negative: {sides[0]}"
     yield f"- **Score**: {model.about_scores()}"
     yield f"- **Use**: `python -m client_app predict patients.csv --model {file.name}`, or with `--state-dir`\n"

@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,7 +211,8 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
 
     from client_app.policy import Policy
     from client_app.site import image_cache, study_of
-    from datasets import DataConfig, DataError, load_site
+    from datasets import DataConfig, DataError, label_values, load_site
+    from datasets.labels import Labels
     from datasets.site.survey import Survey
 
     try:
@@ -225,6 +226,10 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
         yield Finding("error" if policy.strict else "warning", "rules", text)
     own = DataConfig(dataset="site", data_dir=config.data_dir, patient=policy.patient)
     own = replace(own, label=config.label) if config.label else own
+    labels = Labels.of(config.label, "zeros", "zeros", "")  # a run says what uncertain and blank stand for
+    several = labels.names if labels.several and not config.study else ()
+    if several:
+        own = replace(own, labels=labels)
     survey = None
     try:
         if not config.study and (survey := Survey.of(config.data_dir, config.follow_links)):
@@ -239,8 +244,11 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
         except DataError:
             yield Finding("error", "data", str(error))
             return
-    labels = torch.cat([data.train.targets(), data.held_out.targets()])
-    samples, which = len(labels), f"{int(labels.sum()):,} positive"
+    truth = torch.cat([data.train.targets(), data.held_out.targets()])
+    samples, which = len(truth), f"{int(truth.sum()):,} positive"
+    if several:
+        which = f"{len(several)} labels"
+        yield from _labels(label_values(config.data_dir, several))
     fewest = policy.fewest_training + policy.fewest_held_out
     if samples < fewest:
         text = f"{samples} samples: below about {fewest} your rules keep this site from training, or from evaluating"
@@ -257,6 +265,17 @@ def _data(config: JoinConfig) -> Iterator[Finding]:
     kind = f"{len(data.features)} features" if data.features else f"{'x'.join(map(str, data.train.shape))} numbers each"
     yield Finding("ok", "data", f"{samples:,} samples, {which}, {kind}; {data.missing:,} values missing")
     yield _needed(data)
+
+
+def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding]:
+    """Say what there is of each of several labels; one that is blank in all rows is a label that this site lacks."""
+    for name, (positive, negative, uncertain, blank) in values.items():
+        if not positive + negative + uncertain:
+            yield Finding("ok", "label", f"{name}: blank in all rows, so this site helps with the other labels only")
+            continue
+        text = f"{name}: {positive:,} positive, {negative:,} negative, {uncertain:,} uncertain, {blank:,} blank"
+        one_class = not (positive and negative)
+        yield Finding("warning" if one_class else "ok", "label", f"{text}; is the column right?" if one_class else text)
 
 
 def _needed(data: SiteData) -> Finding:

@@ -18,11 +18,12 @@ from keys.files import is_file, reason
 from models import ModelError, resolve_device
 from models.storage import Stored
 from problems import PROBLEMS, ProblemError
+from problems.metrics import RANKINGS, split
 from problems.network import NetworkProblem
 from strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -106,6 +107,12 @@ class FinishedRun:
                     f"{file} is of {key} = {shown(facts[key])}, and config.toml and --run-config say {value!r}: "
                     "config.toml and model.safetensors do not belong together"
                 )
+        if cohort.labels != (config.several if PROBLEMS[config.problem].several else ()):
+            raise PersonaliseError(
+                f"{file} tells {', '.join(cohort.labels) or 'one label'} apart, and config.toml and --run-config say "
+                f"label = {config.label!r}: config.toml and model.safetensors do not belong together; what your own "
+                "columns are called --label says"
+            )
         return cls(config, cohort, facts, stored.tensors)
 
 
@@ -214,6 +221,8 @@ def require_fit(given: FinishedRun, data: SiteData) -> None:
             f"{', '.join(data.features[:3])}, ..."
         )
     problem = PROBLEMS[given.config.problem]
+    if (columns := data.train.labels[:1].numel()) != (outputs := max(1, len(cohort.labels))):
+        wrong.append(f"--label names {columns} columns, and the model has {outputs}: {', '.join(cohort.labels)}")
     if problem.multiclass and data.classes > cohort.classes:
         wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {cohort.classes - 1}")
     if not len(data.held_out):
@@ -252,9 +261,26 @@ def own_rate(config: RunConfig, *names: str) -> float:
 
 def lines(outcome: Personalised) -> Sequence[str]:
     """Return a table of the metrics before and after."""
-    counts = ("n", "positives")
-    named = [name for name, value in outcome.after.items() if not isinstance(value, list) and name not in counts]
-    width = max(map(len, named))
+    counts, every = ("n", "positives"), outcome.after
+    named = [name for name in every if not isinstance(every[name], list) and split(name)[0] not in counts]
+    several = any(split(name)[1] for name in named)
+    shown = {name: f"mean {name}" if several and name in RANKINGS else name for name in named}
+    width = max(map(len, shown.values()))
     return [f"{'':{width}}    before     after"] + [
-        f"{name:{width}}  {outcome.before.get(name, float('nan')):8.4f}  {outcome.after[name]:8.4f}" for name in named
+        f"{shown[name]:{width}}  {outcome.before.get(name, float('nan')):8.4f}  {outcome.after[name]:8.4f}"
+        for name in named
     ]
+
+
+def of_labels(labels: Sequence[str], data: SiteData) -> Iterator[str]:
+    """Yield a line for each of several labels: of how many samples it is known here, and of how many positive."""
+    if not labels:
+        return
+    train, held_out = data.train.targets(), data.held_out.targets()
+    for place, name in enumerate(labels):
+        known, positive = int((train[:, place] >= 0).sum()), int((train[:, place] == 1).sum())
+        if not known and not (held_out[:, place] >= 0).any():
+            yield f"{name}: not known of any sample here, so what the head says of it is not trained"
+        else:
+            left = len(train) - known
+            yield f"{name}: {positive:,} positive of {known:,} to train on" + f", {left:,} unknown" * bool(left)

@@ -143,11 +143,20 @@ def provenance(run: RunConfig, d: int) -> Provenance:
     return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
 
 
-def model_facts(run: RunConfig, cohort: Cohort, config: DataConfig, data: SiteData | None) -> dict[str, object]:
-    """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form."""
+def model_facts(
+    run: RunConfig, cohort: Cohort, config: DataConfig, data: SiteData | None, *, own: bool
+) -> dict[str, object]:
+    """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form.
+
+    Of an ``own`` model it has the labels that this site lacks: nothing here has trained what the model says of them.
+    """
     if data is None:
         return {}
-    amp = {"amp": run.amp} if run.amp else {}
+    amp: dict[str, object] = {"amp": run.amp} if run.amp else {}
+    known = (data.train.targets() >= 0).view(len(data.train), -1).any(0).tolist()
+    lacking = [label for label, some in zip(cohort.labels, known, strict=False) if not some]
+    if own and lacking:
+        amp["lacking"] = lacking
     return {"hidden": run.hidden, **amp, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
 
 

@@ -10,7 +10,7 @@ from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
-from datasets.site import stamp
+from datasets.site import label_values, stamp
 from datasets.sources import SOURCES
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "columns_hash",
     "features_of",
     "forget_data",
+    "label_values",
     "load_site",
     "load_test",
     "make_sampler",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from datasets.facts import FILE_FORMAT, columns_hash
 from datasets.image_file import Colour, Fit
+from datasets.labels import UNKNOWN, VALUES, Labels
 from datasets.site.study import Study
 from datasets.site.table import LABEL_PAIRS
 
 if TYPE_CHECKING:
     from datasets.config import DataConfig
     from datasets.facts import Cohort
+
+_STANDS = {1: "counted as positive", 0: "counted as negative", UNKNOWN: "was left out"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,10 @@ class Meaning:
     study : Study, optional
         Units, ranges, categories and spellings of the features, where a study file says them.
     label : str
-        Name of the label column; empty for public data.
+        Name of the label column, of several their names, separated by commas; empty for public data.
+    labels : Labels, optional
+        What the values of label columns stand for, where there are several or they may be uncertain or blank. The names
+        are those of the columns where the model was trained; those of the run are the cohort's.
     classes : tuple of tuple of str
         For each label from 0 the texts, or the original classes, that mean it; empty where nobody has said it.
     image_size, image_fit, image_colour : int, str, str
@@ -43,6 +49,7 @@ class Meaning:
     missing: Literal["mean", "zero"] = "mean"
     study: Study | None = None
     label: str = ""
+    labels: Labels | None = None
     classes: tuple[tuple[str, ...], ...] = ()
     image_size: int = 0
     image_fit: Fit = "crop"
@@ -56,7 +63,8 @@ class Meaning:
             label, classes = study.label, study.classes
         elif config.own_table:
             label = config.label
-            classes = tuple(tuple(dict.fromkeys(side)) for side in zip(*LABEL_PAIRS, strict=True))
+            pairs = (("0", "1"),) if config.labels else LABEL_PAIRS
+            classes = tuple(tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
         else:
             label, sides = "", (config.negative_classes, config.positive_classes)
             classes = tuple(tuple(map(str, side)) for side in sides) if all(sides) else ()
@@ -68,18 +76,36 @@ class Meaning:
             missing="mean" if cohort.shift else "zero",
             study=study,
             label=label,
+            labels=config.labels,
             classes=classes,
             image_size=config.images.form.size,
             image_fit=config.images.form.fit,
             image_colour=config.images.form.colour,
         )
 
+    def unusual(self) -> Iterator[str]:
+        """Yield what uncertain and blank values of labels stood for, a sentence each; nothing where none may occur."""
+        labels = self.labels
+        if not labels:
+            return
+        rules = dict.fromkeys(labels.uncertain)
+        said = {rule: [name for name, own in zip(labels.names, labels.uncertain, strict=True) if own == rule]
+                for rule in rules if rule}  # fmt: skip
+        for rule, names in said.items():
+            of = f" of {', '.join(names)}" * (len(rules) > 1)
+            yield f"An uncertain value (-1){of} {_STANDS[VALUES[rule]]}."
+        if labels.blank:
+            yield f"A blank one {_STANDS[VALUES[labels.blank]]}, unless the site lacks the label."
+        if labels.healthy:
+            yield f"Where {labels.healthy!r} is 1, all labels are 0."
+
     def facts(self) -> dict[str, object]:
         """Return the entries of a model's file, with the least format that is read as it is meant."""
         from pydantic import TypeAdapter
 
         told = TypeAdapter(Meaning).dump_python(self, mode="json", exclude_defaults=True)
-        least = FILE_FORMAT if {"image_fit", "image_colour"} & told.keys() else 2
+        several = self.labels is not None and self.labels.several
+        least = FILE_FORMAT if several or {"image_fit", "image_colour"} & told.keys() else 2
         return {"format": least, "data": {**told, "missing": self.missing}}
 
     @classmethod
@@ -106,4 +132,10 @@ class Meaning:
             raise ValueError("data.features are not those of columns, the hash of their names")
         if meaning.features and study and sorted(named) != sorted(meaning.features):
             raise ValueError("data.features are not the columns of data.study")
+        if labels := meaning.labels:
+            if len(labels.uncertain) != len(labels.names):
+                raise ValueError("data.labels.uncertain has not an entry for each of data.labels.names")
+            if len(labels.names) != max(1, len(cohort.labels)):
+                told = f"{len(labels.names)} columns, and labels {len(cohort.labels) or 'none'}"
+                raise ValueError(f"data.labels.names has {told}")
         return meaning

@@ -37,7 +37,7 @@ class Exported(nn.Module):
         super().__init__()
         problem, cohort = model.problem, model.cohort
         architecture = problem.setting.architecture
-        network = build(architecture.model, cohort.shape, 1, hidden=architecture.hidden, seed=0)
+        network = build(architecture.model, cohort.shape, problem.width, hidden=architecture.hidden, seed=0)
         network.load_state_dict({name: tensor.cpu() for name, tensor in problem.network.state_dict(model.x).items()})
         self.network = network.eval()
         self.about, self.table = model, len(cohort.shape) == 1
@@ -46,11 +46,12 @@ class Exported(nn.Module):
         self.register_buffer("scale", torch.tensor(cohort.scale or [1.0]).reshape(shape))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the scores, shape (n,), and the probabilities where there are honest ones."""
+        """Return the scores, shape (n,) or (n, L), and the probabilities where there are honest ones."""
         values = (inputs - self.shift) / self.scale
         if self.table:  # a missing value is the training mean, which is 0 by now
             values = torch.where(torch.isnan(values), torch.zeros_like(values), values)
-        score: Tensor = self.network(values).squeeze(1)
+        score: Tensor = self.network(values)
+        score = score if self.about.labels else score.squeeze(1)
         return (score, self.about.probabilities(score)) if self.about.probable else (score,)
 
 
@@ -58,7 +59,9 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
     """Write a model as ONNX, once what ONNX Runtime makes of it is what PyTorch does.
 
     The input ``inputs`` is float32: (n, F) raw values, NaN where missing, in the order of the metadata's ``features``;
-    or (n, C, H, W) pixels from 0 to 255. The outputs are ``score`` and, where there is an honest one, ``probability``.
+    or (n, C, H, W) pixels from 0 to 255. The outputs are ``score`` and, where there is an honest one, ``probability``,
+    of shape (n,). Of several labels it is (n, L), in the order of the metadata's ``labels``, and NaN for a label that
+    has no probabilities.
 
     Parameters
     ----------
@@ -98,10 +101,11 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
     except OSError as error:
         raise ModelError(f"{path} cannot be written: {reason(error)}") from None
     shape = " x ".join(["n", *map(str, model.cohort.shape)])
+    of = f", each n x {len(model.labels)}: {', '.join(model.labels)}" * bool(model.labels)
     return [
         *model.notes,
         f"input: inputs, float32, {shape}, raw values" + ", NaN where missing" * module.table,
-        f"outputs: {', '.join(outputs)}; {model.about_scores()}",
+        f"outputs: {', '.join(outputs)}{of}; {model.about_scores()}",
         f"{path}: ONNX Runtime agrees with PyTorch to {worst:.1g}",
     ]
 
@@ -135,6 +139,7 @@ def _metadata(model: TrainedModel) -> dict[str, str]:
     units = {column.name: column.unit for column in meaning.study.columns if column.unit} if meaning.study else {}
     codes = {c.name: dict(c.codes) for c in meaning.study.columns if c.codes} if meaning.study else {}
     said = {"features": list(meaning.features), "units": units, "codes": codes, "classes": meaning.classes}
+    said["labels"] = list(model.labels)
     return {name: json.dumps(value) for name, value in said.items() if value} | {
         "columns": model.cohort.columns,
         "missing": meaning.missing,
@@ -156,5 +161,8 @@ def _difference(content: bytes, module: Exported, model: TrainedModel) -> float:
     with torch.no_grad():
         scores = model.scores(inputs) if exact else module(inputs)[0].double()
     expected = [scores, *[model.probabilities(scores)] * model.probable]
+    if model.labels:  # the others' are NaN in both
+        those = [place for place, _ in enumerate(model.labels) if model.has_probability(place)]
+        found[1:], expected[1:] = ([each[:, those] for each in all_[1:]] for all_ in (found, expected))
     gaps = [((a - b).abs() / b.abs().clamp(min=1)).max() for a, b in zip(found, expected, strict=True)]
-    return float(max(gaps))
+    return float(torch.stack(gaps).max())  # NaN where any is

@@ -334,18 +334,20 @@ def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     Returns
     -------
     dict[str, dict[str, float]]
-        For each headline metric that some site reports its ``mean``, its ``std`` (the standard deviation over these
-        sites, divided by their number) and its ``worst-decile``: the mean over the worst tenth of the sites, at least
-        one, as reported for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is not defined have no part; all
+        For each headline metric, a label's too, that some site reports its ``mean``, its ``std`` (the standard
+        deviation over these sites, divided by their number) and its ``worst-decile``: the mean over the worst tenth of
+        the sites, at least one, as reported for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is not defined
+        have no part; all
         three are NaN where it is at none.
     """
     summary: dict[str, dict[str, float]] = {}
-    for name in HEADLINE:
+    of_labels = dict.fromkeys(name for site in sites for name in site if split(name)[1] and metric(name).headline)
+    for name in (*HEADLINE, *of_labels):
         if not any(name in site for site in sites):
             continue
         values = np.sort([float(site[name]) for site in sites if not math.isnan(site.get(name, math.nan))])
         tenth = -(-len(values) // 10)
-        worst = values[len(values) - tenth :] if METRICS[name].better == "down" else values[:tenth]
+        worst = values[len(values) - tenth :] if metric(name).better == "down" else values[:tenth]
         mean, std, decile = (values.mean(), values.std(), worst.mean()) if len(values) else (math.nan,) * 3
         summary[name] = {"mean": float(mean), "std": float(std), "worst-decile": float(decile)}
     return summary

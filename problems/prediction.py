@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def predict(model: TrainedModel, source: str | Path, target: str | Path, others: Sequence[str] = ()) -> list[str]:
     """Write a CSV file with a line for each patient: what is known besides the features, the score, the probability.
 
+    Of several labels there is a score, and a probability, for each.
+
     Parameters
     ----------
     model
@@ -43,7 +45,7 @@ def predict(model: TrainedModel, source: str | Path, target: str | Path, others:
         Naming everything that is wrong with the source; or when the target cannot be written.
     """
     rows = newcomers(source, model.meaning, model.cohort, others)
-    added = ["score", *["probability"] * model.probable]
+    added = model.columns
     if twice := [name for name in added if name in rows.kept]:
         raise DataError(f"{rows.file}: the column {twice[0]!r} would be there twice: rename it")
     count = 0
@@ -58,7 +60,7 @@ def predict(model: TrainedModel, source: str | Path, target: str | Path, others:
             for chunk in rows.chunks():
                 scores = model.scores(chunk.inputs)
                 count += len(scores)
-                values = [scores.tolist(), *[model.probabilities(scores).tolist()] * model.probable]
+                values = model.told(scores)
                 lines.writerows([*kept, *map(repr, own)] for kept, *own in zip(chunk.kept, *values, strict=True))
             file.detach()
     except OSError as error:

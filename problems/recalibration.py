@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keys import shown
 from keys.fields import is_number
@@ -11,6 +11,7 @@ from keys.files import is_file, read_json, reason
 from models import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 EVIDENCE, VERSION = "evidence.json", 1
@@ -24,8 +25,8 @@ class Recalibration:
     slope: float
 
     @classmethod
-    def read(cls, folder: Path) -> Recalibration | None:
-        """Read what a run has stored in its folder; None where it has found none.
+    def read(cls, folder: Path, labels: Sequence[str] = ()) -> tuple[Recalibration | None, ...]:
+        """Read what a run has stored in its folder, of each of several ``labels``, or of one; None where there is none.
 
         Raises
         ------
@@ -34,7 +35,7 @@ class Recalibration:
         """
         file = folder / EVIDENCE
         if not is_file(file):
-            return None
+            return (None,) * max(1, len(labels))
         try:
             found = read_json(file)
         except (OSError, ValueError) as error:
@@ -43,7 +44,18 @@ class Recalibration:
             version = found.get("version") if isinstance(found, dict) else None
             text = f"{file} has version {shown(version)}, and this release reads {VERSION}"
             raise ModelError(f"{text}: remove it, or take the release that wrote it")
-        fit = found.get("probabilities")
+        if not labels:
+            return (cls._of(found, file),)
+        each = found.get("labels")
+        if not isinstance(each, dict) or not {*each} <= {*labels}:
+            told = ", ".join(each) if isinstance(each, dict) else "one label"
+            raise ModelError(f"{file} is of {told}, the model of {', '.join(labels)}: it is of another run; remove it")
+        return tuple(cls._of(each[name], file) if name in each else None for name in labels)
+
+    @classmethod
+    def _of(cls, found: Any, file: Path) -> Recalibration | None:
+        """Read what the file says of one label."""
+        fit = found.get("probabilities") if isinstance(found, dict) else None
         numbers = [fit.get(name) for name in ("intercept", "slope")] if isinstance(fit, dict) else [""]
         if isinstance(fit, dict) and (fit.get("by") != "platt" or numbers == [None, None]):
             return None  # log-odds as they are, or none could be fitted

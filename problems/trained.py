@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ FILE = "model.safetensors"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model of two classes.
+    """A model of two classes, or of several labels of two classes each.
 
     Attributes
     ----------
@@ -41,8 +42,10 @@ class TrainedModel:
         Its parameters.
     cohort, meaning : Cohort, Meaning
         What its inputs are.
-    recalibration : Recalibration, optional
-        What makes probabilities of its scores, where the run has found that.
+    recalibrations : tuple of Recalibration
+        What makes probabilities of its scores, of each label; None where the run has not found that.
+    lacking : tuple of str
+        Of several labels those that the site which the model belongs to does not know.
     notes : tuple of str
         What whoever uses it should know, a line each.
     """
@@ -52,7 +55,8 @@ class TrainedModel:
     x: Tensor
     cohort: Cohort
     meaning: Meaning
-    recalibration: Recalibration | None
+    recalibrations: tuple[Recalibration | None, ...]
+    lacking: tuple[str, ...]
     notes: tuple[str, ...]
 
     @classmethod
@@ -95,8 +99,17 @@ class TrainedModel:
         problem = PROBLEMS[facts["problem"]](Setting(cohort=cohort, architecture=architecture, device=device))
         assert isinstance(problem, NetworkProblem), "others are refused above"
         x = _load(problem, stored)
-        recalibration = Recalibration.read(file.parent) if "d" not in facts else None
-        return cls(file, problem, x, cohort, meaning, recalibration, tuple(_notes(file.parent, facts, cohort, meaning)))
+        each: tuple[Recalibration | None, ...] = (None,) * max(1, len(problem.labels))
+        if "d" not in facts:
+            each = Recalibration.read(file.parent, problem.labels)
+        lacking = tuple(label for label in problem.labels if label in facts.get("lacking", []))
+        notes = tuple(_notes(file.parent, facts, cohort, meaning))
+        return cls(file, problem, x, cohort, meaning, each, lacking, notes)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of several labels; empty for one."""
+        return self.problem.labels
 
     def scores(self, inputs: Tensor) -> Tensor:
         """Return what an evaluation ranks patients by: the network's outputs.
@@ -109,7 +122,7 @@ class TrainedModel:
         Returns
         -------
         Tensor
-            Shape (n,) float64, on the CPU.
+            Shape (n,) float64, on the CPU; of several labels (n, L).
         """
         rows = torch.arange(len(inputs))
         samples = self.cohort.standardised(Samples(inputs, rows, rows)).to(self.problem.device)
@@ -117,22 +130,53 @@ class TrainedModel:
 
     @property
     def probable(self) -> bool:
-        """Whether there are probabilities."""
-        return self.problem.log_odds or self.recalibration is not None
+        """Whether there are probabilities, of any label."""
+        return any(map(self.has_probability, range(len(self.recalibrations))))
+
+    def has_probability(self, label: int) -> bool:
+        """Whether there are probabilities of a label, by its number."""
+        return self.problem.log_odds or self.recalibrations[label] is not None
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return probabilities of being positive, where there are such: shape (n,) float64."""
-        if self.recalibration:
-            scores = self.recalibration.intercept + self.recalibration.slope * scores
+        """Return probabilities of being positive, shaped as the scores, float64; NaN for a label that has none."""
+        if any(self.recalibrations):
+            maps = [(fit.intercept, fit.slope) if fit else (math.nan, math.nan) for fit in self.recalibrations]
+            intercept, slope = torch.tensor(maps, dtype=torch.float64).T if self.labels else maps[0]
+            scores = intercept + slope * scores
         return torch.sigmoid(scores)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of what `told` returns: score, probability where there is one; of several labels ``score.Edema``."""
+        return tuple(
+            f"{kind}.{label}" if label else kind
+            for place, label in enumerate(self.labels or ("",))
+            for kind in self._kinds(place)
+        )
+
+    def told(self, scores: Tensor) -> list[list[float]]:
+        """Return a list for each of `columns`, from scores."""
+        count = max(1, len(self.labels))
+        kinds = {"score": scores.view(-1, count), "probability": self.probabilities(scores).view(-1, count)}
+        return [kinds[kind][:, place].tolist() for place in range(count) for kind in self._kinds(place)]
+
+    def _kinds(self, place: int) -> tuple[str, ...]:
+        return ("score", "probability") if self.has_probability(place) else ("score",)
+
     def about_scores(self) -> str:
-        """Say what its scores are."""
-        if self.recalibration:
-            return "probabilities: the scores, recalibrated on the samples that the sites held out (Platt)"
+        """Say what its scores are, and of which labels they say nothing."""
+        lacks = f"; the site knew no sample of {', '.join(self.lacking)}: do not rely on what it says of that"
+        return self._about_scores() + lacks * bool(self.lacking)
+
+    def _about_scores(self) -> str:
+        if any(self.recalibrations):
+            none = [name for name, fit in zip(self.labels, self.recalibrations, strict=False) if not fit]
+            each = ", label by label" * bool(self.labels) + f"; {', '.join(none)}: none could be fitted" * bool(none)
+            return f"probabilities: the scores, recalibrated on the samples that the sites held out (Platt){each}"
         if self.probable:
-            share = self.cohort.prior
-            return f"probabilities hold where {share:.1%} are positive, as among those that it was trained on"
+            shares = zip(self.labels, self.cohort.priors, strict=True)
+            share = " and ".join(f"{p:.1%} of {name}" for name, p in shares) or f"{self.cohort.prior:.1%}"
+            return f"probabilities hold where {share} are positive, as among those that it was trained on"
         return (
             f"the scores are no probabilities: problem = {self.problem.name!r} trains a ranking, and the run has "
             "stored no recalibration; a higher score means a higher risk, and no more"
@@ -156,6 +200,8 @@ def _unusable(facts: dict[str, Any]) -> Iterator[str]:
         yield f"problem = {name!r} tells more than two classes apart, and this is for two"
     if not isinstance(facts.get("model"), str) or type(facts.get("hidden")) is not int:
         yield f"model = {shown(facts.get('model'))}, hidden = {shown(facts.get('hidden'))}: must be a name and a number"
+    if not isinstance(facts.get("lacking", []), list):
+        yield f"lacking = {shown(facts['lacking'])}: must be a list of labels"
     if facts.get("head") == "fresh":
         yield (
             "it has no trained head, because each site keeps its own: use the model of a site (python -m client_app "

@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from problems.metrics import HEADLINE, METRICS, shown
+from problems.metrics import HEADLINE, METRICS, shown, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,8 @@ class Progress:
 
     def round(self, record: Record, rounds: int) -> None:
         """Print a round: its metrics, how long it took and how much it moved."""
-        metrics = "  ".join(f"{METRICS[name].label} {shown(record[name])}" for name in HEADLINE if name in record)
+        mean = _mean(record)
+        metrics = "  ".join(f"{mean}{METRICS[name].label} {shown(record[name])}" for name in HEADLINE if name in record)
         moved = volume(record["bytes-down"] + record["bytes-up"])
         width = len(str(rounds))
         work = f"{record['gradients']:.0f} gradients"
@@ -103,7 +104,7 @@ class Progress:
             title += f", on samples that {'it did not train' if personalised else 'no site trained'} on"
         table = Table(title=title, title_justify="left")
         table.add_column("site")
-        for heading in (*counted.values(), "gradients", *(METRICS[name].label for name in names)):
+        for heading in (*counted.values(), "gradients", *(f"{_mean(record)}{METRICS[name].label}" for name in names)):
             table.add_column(heading, justify="right")
         for site, metrics in per_site.items():
             counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
@@ -113,6 +114,12 @@ class Progress:
             table.add_section()
             table.add_row(label, *(n if key == "held-out" else "" for key in counted), "", *values)
         self.console.print(table)
+
+
+def _mean(record: Record) -> str:
+    """Return what stands before a metric that is a mean over several labels."""
+    told = record.get("central") or record.get("pooled") or {}
+    return "mean " if any(split(name)[1] for name in told) else ""
 
 
 def _summaries(

@@ -16,7 +16,7 @@ from models import ModelError
 from models.storage import replacing
 from problems import ranks
 from problems.network import NetworkProblem
-from server_app.given import Given
+from server_app.given import Given, other_labels
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def compared_with(config: RunConfig, problem: Problem) -> Arrays | None:
         theirs, cohort = given.cohort, problem.setting.cohort
         if theirs.columns != cohort.columns or theirs.shape != cohort.shape:
             raise ModelError(f"{key}: it was trained on other features, so the same patients have none of its scores")
+        if theirs.labels != cohort.labels:
+            raise ModelError(f"{key}: {other_labels(theirs.labels, cohort.labels)}: take one of the same labels")
         moments = [(theirs.shift, cohort.shift), (theirs.scale, cohort.scale)]
         if any(len(a) != len(b) or not np.allclose(a, b, rtol=1e-4) for a, b in moments):
             raise ModelError(

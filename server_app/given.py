@@ -7,7 +7,7 @@ sites are sent, so that all of them, on every engine, have the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,11 +155,13 @@ class Given:
         if bool(theirs.shift) != config.standardise:
             was = "standardised" if theirs.shift else "not standardised"
             yield f"its inputs were {was}: take standardise = {str(bool(theirs.shift)).lower()}"
+        if config.init_head == "keep" and theirs.labels != cohort.labels:
+            yield f"{other_labels(theirs.labels, cohort.labels)}: take {FRESH}, or its labels in its order"
         if config.init_head == "keep" and facts.get("head") == "fresh":
             yield f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
         if config.init_head == "fresh" and not problem.head:
             yield f'model = {config.model!r} is all head, of which {FRESH} leaves nothing: take init-head = "keep"'
-        if isinstance(y := named.get("y"), list) and len(y) != problem.dual:
+        if theirs.labels == cohort.labels and isinstance(y := named.get("y"), list) and len(y) != problem.dual:
             yield f"its y has {len(y)} entries, and here it has {problem.dual}: take {FRESH}"
 
     def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[str]:
@@ -172,11 +174,19 @@ class Given:
             if facts.get("hidden", config.hidden) != config.hidden:
                 fix = f"it was trained with hidden = {facts['hidden']}, and this run has hidden = {config.hidden}"
             elif wrong.keys() <= problem.network.names_in_head():
+                if config.init_from and self.cohort.labels != problem.setting.cohort.labels:
+                    return  # which is said
                 fix = f"only its body fits, so take {FRESH}"
             more = f", and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
             yield f"{', '.join([*wrong.values()][:NAMED])}{more}: {fix}"
         elif broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
             yield f"NaN or infinity in {', '.join(broken[:NAMED])}: take the model of a run that did not diverge"
+
+
+def other_labels(theirs: Sequence[str], here: Sequence[str]) -> str:
+    """Say that a model tells other labels apart than a run; of one label the name is empty."""
+    they, we = (f"the labels {', '.join(names)}" if names else "one label" for names in (theirs, here))
+    return f"it was trained on {they}, and this run is on {we}"
 
 
 def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -144,7 +144,7 @@ class Report:
         record["sites"] = {site.name: plain(metrics) for site, metrics in sites}
         record["over-sites"] = over_sites = across(list(record["sites"].values()))
         if self.personalised:
-            record |= {name: summary["mean"] for name, summary in over_sites.items()}
+            record |= {name: over_sites[name]["mean"] for name in HEADLINE if name in over_sites}
         else:
             for name in HEADLINE:
                 if name in pooled:

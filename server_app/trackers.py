@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keys import ConfigError
-from problems.metrics import METRICS
+from problems.metrics import METRICS, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -144,15 +145,23 @@ def require_installed(config: RunConfig) -> None:
 
 
 def numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield what a tracker is told of a round, by name: metrics by their source, costs."""
+    """Yield what a tracker is told of a round, by name: metrics by their source, costs.
+
+    A label's own are called as in ``pooled/auroc.Edema``; trackers take few signs in names, so others become ``_``.
+    """
     for source in ("central", "pooled"):
         for name, value in record.get(source, {}).items():
-            if name in METRICS and isinstance(value, (int, float)) and math.isfinite(value):
-                yield f"{source}/{name}", float(value)
+            if split(name)[0] in METRICS and isinstance(value, (int, float)) and math.isfinite(value):
+                yield f"{source}/{_plain(name)}", float(value)
     for name, summary in record.get("over-sites", {}).items():
         for kind, value in summary.items():
             if value is not None and math.isfinite(value):
-                yield f"over-sites/{name}-{kind}", float(value)
+                yield f"over-sites/{_plain(name)}-{kind}", float(value)
     for name, value in record.items():
         if name != "round" and name not in METRICS and isinstance(value, (int, float)) and math.isfinite(value):
             yield f"cost/{name}", float(value)
+
+
+def _plain(name: str) -> str:
+    """Return a name that every tracker takes."""
+    return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)

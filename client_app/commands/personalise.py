@@ -40,7 +40,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--site", default="", help="your name, for your model's file (default: the data folder's)")
     add("--state-dir", default="", help="where your model goes, into the folder models there (default: a "
         "private folder for temporary files)")  # fmt: skip
-    add("--label", default="", help="your label column; default: the run's")
+    add("--label", default="", help="your label column; of several labels yours for each of the run's, separated by "
+        "commas; default: the run's")  # fmt: skip
     add("--patient", default="", help="your column that says whose a row is, which is no feature; default: none")
     add("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     add("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
 
     from client_app.card import write_card
     from client_app.memory import Memory
-    from client_app.personalise import FinishedRun, PersonaliseError, lines, personalise
+    from client_app.personalise import FinishedRun, PersonaliseError, lines, of_labels, personalise
     from client_app.site import model_facts, provenance, study_of
     from config import read_overrides
     from datasets import load_site
@@ -88,10 +89,10 @@ def run(options: argparse.Namespace) -> None:
     print(f"{name}: {len(data.train)} samples to train on, {len(data.held_out)} held out; {config.model} of "
           f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "
           f"{options.steps:,} steps")  # fmt: skip
-    print("\n".join(lines(outcome)))
+    print("\n".join([*of_labels(given.cohort.labels, data), *lines(outcome)]))
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
-        path = store.keep(outcome.model, model_facts(config, given.cohort, own_data, data))
+        path = store.keep(outcome.model, model_facts(config, given.cohort, own_data, data, own=True))
         write_card(path, config, own=True)
     except OSError as error:
         raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None

@@ -273,9 +273,13 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
     told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
     told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
+    if facts.label_counts:
+        told += "; for each label of how many samples it is known, and positive"
+        each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
+        shown["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
     shown["label"] = site.node.label or run.label
     shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
-    reports = ", ".join(METRICS[name].label for name in problem.reports)
+    reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
     if site.gives_evidence:

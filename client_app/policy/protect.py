@@ -71,7 +71,9 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
         if few_of_a_class(counts, policy):
             notes.append(f"of labels that have fewer than {fewest} training samples of a class here, {fewest} are told")
         if unjudged := hidden_labels(data, policy):
-            notes.append(f"no evaluation of {len(unjudged)} labels: fewer than {fewest} of a class are held out here")
+            every = len(facts.label_counts)
+            which = f"{len(unjudged)} of {every} labels"
+            notes.append(f"no evaluation of {which}: fewer than {fewest} of a class are held out here")
         changes["label_counts"], changes["label_positives"] = zip(*told_labels, strict=True)
     elif few_of_a_class(counts, policy):
         if facts.positives is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
 from datasets.labels import Labels
-from datasets.site.clinical import read_clinical
+from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
 from datasets.site.images import PLAIN, ImageRules, read_listed
 from datasets.site.study import Study
@@ -151,6 +152,11 @@ def read_rows(
         doubts=(*doubts.errors(), *left_out),
         notes=tuple(notes),
     )
+
+
+def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
+    """Return how many values of label columns are 1, 0, uncertain and blank, in a folder that `read_site` can read."""
+    return tally(read_table(_the_file(folder)), names)
 
 
 def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,3 +92,13 @@ def read_clinical(frame: pd.DataFrame, file: Path, labels: Labels, problems: lis
         text = "no row has a label that is known"
         problems.append(DataError(f"{file}: {text}; fill the columns in", f"{file.name}: {text}"))
     return classes if labels.several else classes[:, 0]
+
+
+def tally(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
+    """Return by label column how many values are 1, 0, uncertain and blank."""
+    values = {name: as_text(frame[name]).map(canonical) for name in names}
+    return {
+        name: (int((own == "1").sum()), int((own == "0").sum()), int((own == _UNCERTAIN).sum()),
+               int(own.isin(MISSING).sum()))
+        for name, own in values.items()
+    }  # fmt: skip

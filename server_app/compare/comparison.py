@@ -11,7 +11,7 @@ from problems.metrics import HEADLINE, METRICS
 from server_app.compare.folders import Found, edges, grouped, require_comparable
 from server_app.compare.groups import CONFIDENCE, Difference, Group
 from server_app.compare.pictures import draw
-from server_app.compare.runs import final, metric, name_of, paths
+from server_app.compare.runs import final, label_of, metric, name_of, paths
 from server_app.compare.text import NOTHING, amount, latex, markdown, remark, spread, write_csv
 from strategies import ALGORITHMS
 
@@ -148,7 +148,8 @@ def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
     """Return the paths of what is compared.
 
     A name such as ``auroc`` is taken on the common test set where all runs have one; else over the sites where some
-    runs train a model for each, or on all held-out samples. Without any names it is all that a round's line shows, the
+    runs train a model for each, or on all held-out samples; ``auroc.Edema`` is that of one of several labels, of which
+    ``auroc`` is the mean. Without any names it is all that a round's line shows, the
     loss, which depends on the problem, only where there is nothing else.
 
     Raises
@@ -164,7 +165,7 @@ def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
     own = any(ALGORITHMS[str(each.written["algorithm"])].personalised for each in found)
     forms = ["central.{}", *(["over-sites.{}.mean"] if own else ["pooled.{}", "over-sites.{}.mean"])]
     named = {}
-    for name in HEADLINE:
+    for name in (*HEADLINE, *dict.fromkeys(each for path in there if (each := _of_a_label(path)))):
         if path := next((form.format(name) for form in forms if form.format(name) in there), ""):
             named[name] = path
     if not there:
@@ -173,9 +174,16 @@ def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
     allowed = [*named, *there]
     if wrong := [f"--metric: {unknown('metric', name, allowed)}" for name in wanted if name not in allowed]:
         raise ConfigError("command", wrong)
-    default = [path for name, path in named.items() if name != "loss"] or list(named.values()) or there[:1]
+    default = [path for name, path in named.items() if name in HEADLINE and name != "loss"]
+    default = default or list(named.values()) or there[:1]
     first = default[0].partition(".")[0]  # the others are taken on the same samples
     return [named.get(name, name) for name in wanted] or [p for p in default if p.partition(".")[0] == first]
+
+
+def _of_a_label(path: str) -> str:
+    """Return the name of a label's own metric, as in ``"auroc.Edema"``; empty if a path leads to none."""
+    label, name = label_of(path), name_of(path)
+    return f"{name}.{label}" if label and name in HEADLINE else ""
 
 
 def heading_of(path: str, found: Sequence[Found]) -> str:
@@ -183,6 +191,10 @@ def heading_of(path: str, found: Sequence[Found]) -> str:
     part, _, rest = path.partition(".")
     name = name_of(path)
     label = METRICS[name].label if name else rest
+    if of := label_of(path):
+        label = f"{label} of {of}"
+    elif name and any(_of_a_label(other) for other in paths(found[0].run.outcome.last)):
+        label = f"mean {label}"
     kind = rest.rpartition(".")[2] if part == "over-sites" else ""
     where = f"{kind} {WHERE[part]}".strip()
     coordinator = part == "central" and all(metric(each.run.outcome.last, "central.n") is None for each in found)

@@ -14,6 +14,7 @@ from config.tables import renamed
 from keys import shown as quoted
 from keys.files import as_path, is_file, read_json, read_toml, reason
 from problems import PROBLEMS
+from problems.metrics import split
 from server_app.compare.grids import beyond, steps
 from server_app.compare.groups import Group
 from server_app.compare.runs import (
@@ -21,6 +22,7 @@ from server_app.compare.runs import (
     OUTCOME,
     Outcome,
     Run,
+    label_of,
     lower_is_better,
     metric,
     name_of,
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 REPEATED = ("seed", "fold")  # runs that differ in these alone are a group, and are paired by them
 MEASURED = {"evaluate-every", "central-test", "evidence", "compare-with"}  # of what is trained they change nothing
 ASIDE = FREE | MEASURED | {"state-dir", *REPEATED}  # makes no other setting
-TEST_SET = ("dataset", "data-file", "study", "group-column", "label", "image-size", "image-fit", "image-colour",
+LABELS = ("label", "label-preset", "uncertain", "blank")
+TEST_SET = ("dataset", "data-file", "study", "group-column", *LABELS, "image-size", "image-fit", "image-colour",
             "positive-classes", "negative-classes", "test-share", "data-seed")  # fmt: skip
 HELD_OUT = (*TEST_SET, "partition", "concentration", "sites", "holdout-share", "personal-test", "folds")
 
@@ -107,6 +110,8 @@ class Found:
         part, _, name = path.partition(".")
         try:
             evidence: Any = read_json(self.path / EVIDENCE)
+            name, label = split(name)
+            evidence = evidence["labels"][label] if label else evidence.get("mean", evidence)
             found = evidence[{"central": "common-test-set", "pooled": "pooled"}[part]][name]
             return {f"{path}, {end} over patients": float(found[end]) for end in ("low", "high")}
         except (OSError, ValueError, LookupError, TypeError):
@@ -192,7 +197,8 @@ def require_comparable(found: Sequence[Found], path: str) -> None:
     counts: dict[tuple[Any, ...], dict[Any, list[Found]]] = {}
     for each in found if not wrong else ():
         part, last = path.partition(".")[0], each.run.outcome.last
-        count = tuple(metric(last, f"{part}.{key}") for key in ("n", "positives"))
+        of = f".{label}" if (label := label_of(path)) else ""
+        count = tuple(metric(last, f"{part}.{key}{of}") for key in ("n", "positives"))
         if None not in count:
             counts.setdefault(tuple(each.run.repeat.items()), {}).setdefault(count, []).append(each)
     for seed, sizes in counts.items():
@@ -245,7 +251,7 @@ def names(settings: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
 
 def edges(found: Sequence[Found], path: str) -> Iterator[str]:
     """Say where the best step size of a grid lies on its edge, by the held-out samples where there are such."""
-    held_out = f"pooled.{name_of(path)}"
+    held_out = f"pooled.{name_of(path)}" + (f".{label}" if (label := label_of(path)) else "")
     families: dict[str, list[Found]] = {}
     for each in found:
         rest = {key: value for key, value in each.written.items() if key not in _own_steps(each)}

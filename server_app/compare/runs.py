@@ -13,7 +13,7 @@ from config.resume import COMPUTED, LEFT
 from keys import Value
 from keys.fields import MOST
 from keys.files import json_in, read_file, read_json
-from problems.metrics import METRICS
+from problems.metrics import METRICS, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +149,12 @@ def paths(record: Record) -> list[str]:
 def name_of(path: str) -> str:
     """Return which of `problems.metrics.METRICS` a path leads to; empty if none."""
     return next((part for part in path.split(".") if part in METRICS), "")
+
+
+def label_of(path: str) -> str:
+    """Return which of several labels a path is about; empty if none."""
+    part, _, name = path.partition(".")
+    return split(name.rpartition(".")[0] if part == "over-sites" else name)[1]
 
 
 def lower_is_better(path: str) -> bool:

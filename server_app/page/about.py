@@ -22,19 +22,23 @@ if TYPE_CHECKING:
 FILE = "about.json"
 VERSION = 1
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "scikit-learn")
-TOLD = ("examples", "positives", "held-out", "missing", "class-counts", "notes")  # what a page shows of `Facts`
+TOLD = ("examples", "positives", "held-out", "missing", "class-counts", "label-counts", "label-positives",
+        "notes")  # what a page shows of `Facts`  # fmt: skip
 
 
 def gathered(sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str) -> dict[str, Any]:
     """Return the file's content.
 
     ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's
-    vectors, by name; ``inputs`` shape, classes and the share of positives; ``versions`` those of Python and packages;
-    ``app`` the fingerprint of the sources; ``device`` where the coordinator computes.
+    vectors, by name; ``inputs`` shape, classes and the share of positives, of several labels by name in ``priors``;
+    ``versions`` those of Python and packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator
+    computes.
     """
     told = {site.name: {key: value for key, value in to_record(facts).items() if key in TOLD and value not in ([], "")}
             for site, facts in sites.items()}  # fmt: skip
     inputs = {"shape": list(cohort.shape), "classes": cohort.classes, "prior": cohort.prior} if cohort.shape else {}
+    if cohort.labels:
+        inputs["priors"] = dict(zip(cohort.labels, cohort.priors, strict=True))
     return {
         "version": VERSION,
         "sites": told,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from models.storage import replacing
 from problems import PROBLEMS
-from server_app.page.content import UNKNOWN
+from server_app.page.content import UNKNOWN, shares
 from server_app.page.figures import estimate
+from server_app.page.page import CONSERVATIVE, PLACES
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -88,10 +89,15 @@ def _data(run: Content) -> Iterator[str]:
         yield "None: the problem is in closed form."
         return
     yield f"Source: `{run.config.dataset}`, at {len(run.sites)} sites; who was included, where and when: {UNKNOWN}."
+    if run.labels:
+        yield f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}."
     for site in run.sites:
         counts = [f"{site[key]:,} {label}" for key, label in
                   (("examples", "to train on"), ("positives", "of them positive"), ("held-out", "held out"),
                    ("missing", "values missing")) if site.get(key) is not None]  # fmt: skip
+        known = zip(run.labels, site.get("label-positives", ()), site.get("label-counts", ()), strict=False)
+        counts += [f"{label} positive in {positive:,} of {count:,}" if count else f"no {label}"
+                   for label, positive, count in known]  # fmt: skip
         yield f"{site['name']}: {', '.join(counts) or UNKNOWN}."
 
 
@@ -99,6 +105,15 @@ def _results(run: Content) -> Iterator[str]:
     evidence = run.evidence
     if not evidence:
         yield "See `report.html`: its evaluations have no intervals."
+        return
+    if run.labels:
+        for key, where in PLACES.items():
+            if mean := evidence["mean"][key]:
+                yield f"Mean AUROC over {mean['labels']} labels, {where}: {estimate(mean['auroc'])}."
+        yield CONSERVATIVE
+        for part in run.parts:
+            lines = list(_results(part)) if part.evidence else ["no sample that it is known of was evaluated."]
+            yield from (f"{part.label}: {line}" for line in lines)
         return
     for key, label in (("pooled", "all sites' held-out patients together"), ("common-test-set", "common test set")):
         if one := evidence[key]:
@@ -116,11 +131,17 @@ def _results(run: Content) -> Iterator[str]:
             yield f"{column} = {name}: AUROC {estimate(one['auroc'])}."
 
 
+def _platt(run: Content) -> bool:
+    """Whether a Platt map makes probabilities of its scores."""
+    every = [part.evidence for part in run.parts] if run.labels else [run.evidence]
+    return any(one is not None and one["probabilities"]["by"] == "platt" for one in every)
+
+
 def _limits(run: Content) -> Iterator[str]:
-    if evidence := run.evidence:
-        yield from evidence["notes"]
-        if evidence["probabilities"]["by"] == "platt":
-            yield "Scores are no probabilities: `evidence.json` has the map that makes them so."
+    yield from run.notes
+    if _platt(run):
+        each = " of each label" * bool(run.labels)
+        yield f"Scores are no probabilities: `evidence.json` has the map{each} that makes them so."
     yield "Held-out patients are of the hospitals that trained it: how it does at others is not known here."
     if run.status.get("status") != "complete":
         yield "The run did not end as planned."
@@ -211,18 +232,20 @@ def _known(run: Content) -> dict[int, str]:
 
 def _results_known(run: Content) -> dict[int, str]:
     """Return what the run knows of results, by item."""
-    data, evidence = " ".join(_data(run)), run.evidence
-    platt = evidence is not None and evidence["probabilities"]["by"] == "platt"
+    data = " ".join(_data(run))
+    score = f"A score{' for each label' * bool(run.labels)}"
     found = {
         10: data,
-        15: f"A score{', made a probability by a Platt map' * platt}.",
+        15: f"{score}{', made a probability by a Platt map' * _platt(run)}.",
         20: data,
         21: data,
         22: "Each site has its own." if run.personalised else f"`model.safetensors`, {_size(run)}.",
         23: " ".join(_results(run)),
         26: " ".join(_limits(run)),
     }
-    return found | ({14: "See the subgroups in `report.html`."} if evidence and evidence["subgroups"] else {})
+    judged = [part.evidence for part in run.parts] if run.labels else [run.evidence]
+    subgroups = any(one and one["subgroups"] for one in judged)
+    return found | ({14: "See the subgroups in `report.html`."} if subgroups else {})
 
 
 def _filled(run: Content) -> str:

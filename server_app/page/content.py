@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from keys import shown
 from keys.files import as_path, is_file, json_in, read_file, read_json, reason
 from models.storage import Stored
 from problems import PROBLEMS
+from problems.metrics import HEADLINE, by_label
 from server_app.evidence import FILE as EVIDENCE
 from server_app.page import about
 from strategies import ALGORITHMS
@@ -43,6 +44,8 @@ class Content:
         The lines of ``metrics.jsonl``.
     evidence : dict, optional
         See `evidence.summary`; None where there is none.
+    label : str
+        The one of several labels that this is about, see `parts`; empty: the whole run.
     """
 
     folder: Path
@@ -51,6 +54,7 @@ class Content:
     about: dict[str, Any] = field(default_factory=dict)
     records: list[Row] = field(default_factory=list)
     evidence: dict[str, Any] | None = None
+    label: str = ""
 
     @classmethod
     def read(cls, name: str | Path) -> Content:
@@ -91,6 +95,41 @@ class Content:
         """Whether each site has a model of its own."""
         return ALGORITHMS[self.config.algorithm].personalised
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of several labels; empty for one."""
+        return self.config.several if PROBLEMS[self.config.problem].several and not self.label else ()
+
+    @cached_property
+    def parts(self) -> list[Content]:
+        """The run as it would be if each of several labels were the only one; empty where there is one."""
+        judged = (self.evidence or {}).get("labels", {})
+        return [
+            replace(self, label=label, evidence=judged.get(label), about={**self.about, "sites": self._sites_of(place)},
+                    records=[_of_label(record, label, self.personalised) for record in self.records])
+            for place, label in enumerate(self.labels)
+        ]  # fmt: skip
+
+    def _sites_of(self, place: int) -> dict[str, Row]:
+        """Return what each site told of a label before the run."""
+        counted = {"examples": "label-counts", "positives": "label-positives"}
+        return {
+            name: {key: site[counts][place] for key, counts in counted.items() if counts in site}
+            for name, site in self.about.get("sites", {}).items()
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the evidence must know; of which labels, where not of all."""
+        if not self.labels:
+            return list((self.evidence or {}).get("notes", []))
+        judged = {part.label: part.evidence["notes"] for part in self.parts if part.evidence}
+        found: dict[str, list[str]] = {}
+        for label, notes in judged.items():
+            for note in notes:
+                found.setdefault(note, []).append(label)
+        return [note if len(of) == len(judged) else f"{', '.join(of)}: {note}" for note, of in found.items()]
+
     @cached_property
     def meaning(self) -> Meaning | None:
         """What the inputs and labels are, as far as the model's file says; None without one."""
@@ -120,7 +159,9 @@ class Content:
         if meaning is None or not (meaning.label or meaning.classes):
             return UNKNOWN
         positive = f", positive: {' or '.join(meaning.classes[1])}" if len(meaning.classes) == 2 else ""
-        return f"{f'column {meaning.label}' if meaning.label else 'classes of the data set'}{positive}"
+        unusual = "".join(f". {text.removesuffix('.')}" for text in meaning.unusual())
+        column = f"columns {', '.join(self.labels)}" if self.labels else f"column {meaning.label}"
+        return f"{column if meaning.label else 'classes of the data set'}{positive}{unusual}"
 
     @cached_property
     def last(self) -> Row:
@@ -151,6 +192,25 @@ class Content:
         kinds = ("bytes-down", "bytes-up", "gradients", "samples", "seconds", "seconds-waiting")
         totals = {kind: math.fsum(record.get(kind) or 0.0 for record in self.records) for kind in kinds}
         return {"rounds": float(len(self.records))} | totals
+
+
+def shares(run: Content) -> str:
+    """Return the share of positives of each of several labels, in words; it is not known of an older run."""
+    priors = run.about.get("inputs", {}).get("priors", {})
+    return ", ".join(f"{label} {priors[label]:.1%}" if label in priors else label for label in run.labels)
+
+
+def _of_label(record: Row, label: str, personalised: bool) -> Row:
+    """Return a line of metrics.jsonl as it would be if this label were the only one; costs are left out."""
+    own: Row = {"round": record["round"]}
+    own |= {part: by_label(record[part]).get(label, {})
+            for part in ("pooled", "central", "over-sites") if part in record}  # fmt: skip
+    if "sites" in record:
+        own["sites"] = {name: by_label(metrics).get(label, {}) for name, metrics in record["sites"].items()}
+    line: Row = own.get("central") or own.get("pooled") or {}
+    if personalised:
+        line = {name: summary["mean"] for name, summary in own.get("over-sites", {}).items()}
+    return own | {name: line[name] for name in HEADLINE if name in line}
 
 
 def _part(path: Path) -> dict[str, Any]:

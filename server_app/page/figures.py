@@ -77,12 +77,12 @@ def save(draw: Callable[[], Figure], path: Path) -> None:
 # ---------------------------------------------------------------------- over rounds
 
 
-def curves(records: Sequence[Record], *, personalised: bool) -> Figure:
+def curves(records: Sequence[Record], *, personalised: bool, several: bool = False) -> Figure:
     """Draw a panel per metric: a thin line per site, a thick one for what a round's line says.
 
     That is the common test set where there is one, or the coordinator's own evaluation of a problem without data; else
     all sites' samples pooled. Where each site has a model of its own it is the mean over the sites, with the standard
-    deviation over them and the worst decile.
+    deviation over them and the worst decile. Of ``several`` labels all of it is about their means.
     """
     names = [name for name in HEADLINE if any(record.get(name) is not None for record in records)]
     figure, panels = _panels(max(1, len(names)))
@@ -91,6 +91,8 @@ def curves(records: Sequence[Record], *, personalised: bool) -> Figure:
         said = "common test set" if "n" in central[-1] else "at the coordinator"
     for axes, name in zip(panels, names, strict=False):
         _over_rounds(axes, name, records, said, personalised)
+        if several:
+            axes.set_ylabel(f"{METRICS[name].label}, mean over labels")
     return figure
 
 
@@ -193,12 +195,26 @@ def net_benefit(evidence: Mapping[str, Any]) -> Figure:
 
 def forest(evidence: Mapping[str, Any]) -> Figure:
     """Draw each site's AUROC with its interval, and those of all sites below."""
-    from matplotlib.figure import Figure
-
     rows = [(name, site["auroc"], BLUE) for name, site in evidence["sites"].items()]
     if evidence["within-sites"]["sites"] > 1:
         rows.append(("mean within sites", evidence["within-sites"]["auroc"], GREEN))
     rows += [(label, evaluation["auroc"], colour) for label, evaluation, colour in together(evidence)]
+    return _rows(rows)
+
+
+def labels(evidence: Mapping[str, Any]) -> Figure:
+    """Draw each label's AUROC with its interval, and the mean of each below."""
+    every = [(name.replace("$", r"\$"), own) for name, own in evidence["labels"].items()]
+    kinds = {"pooled": VERMILLION, "within-sites": BLUE, "common-test-set": GREEN}
+    return _rows([(f"{name}, {kind.replace('-', ' ')}", own[kind]["auroc"], colour)
+                  for kind, colour in kinds.items() for name, own in [*every, ("mean", evidence["mean"])]
+                  if own[kind] and "auroc" in own[kind]])  # fmt: skip
+
+
+def _rows(rows: Sequence[tuple[str, Mapping[str, Any], str]]) -> Figure:
+    """Draw an AUROC with its interval in each row: a name, the estimate, the colour."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(1.4 * WIDTH, max(1.4, 0.6 + 0.2 * len(rows))), layout="constrained")
     axes = figure.subplots()
     for place, (_, found, colour) in enumerate(rows):
@@ -211,12 +227,13 @@ def forest(evidence: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def estimate(found: Mapping[str, Any]) -> str:
-    """Write an estimate with its interval; a dash where it is not defined."""
+def estimate(found: Mapping[str, Any], *, signed: bool = False) -> str:
+    """Write an estimate with its interval, a difference with its sign; a dash where it is not defined."""
+    sign = "+" * signed
     if found["value"] is None:
         return "-"
-    ends = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"
-    return f"{found['value']:.2f}{ends}"
+    ends = "" if found["low"] is None else f" ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
+    return f"{found['value']:{sign}.2f}{ends}"
 
 
 def together(evidence: Mapping[str, Any]) -> list[tuple[str, Evaluation, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from config import RunConfig
@@ -10,7 +11,7 @@ from problems import PROBLEMS
 from problems.metrics import HEADLINE, METRICS, shown
 from server_app.console import volume
 from server_app.page import figures
-from server_app.page.content import Content
+from server_app.page.content import Content, shares
 from server_app.page.figures import estimate
 from server_app.page.template import PAGE, STYLE
 from strategies import ALGORITHMS
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "report.html"
+PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-test-set": "common test set"}
+MOST_DRAWN = 20  # of several labels: the numbers of all are there
+CONSERVATIVE = (
+    "The ends of a mean's interval are the means of the labels' ends. All labels are of the same patients, so they may "
+    "be wrong together; the interval is as wide as if they were, and so no narrower than it should be."
+)
 Rows = list[list[str]]
+Table = tuple[list[str], Rows]
 
 
 def write(run: Content) -> Path:
@@ -42,31 +50,40 @@ def html(run: Content) -> str:
 
     pictures = {name: Markup(figures.as_svg(draw)) for name, draw in drawings(run).items()}
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(PAGE)
-    heads, rows = _site_table(run)
     return page.render(
         run=run,
         style=Markup(STYLE),
         pictures=pictures,
         numbers=list(_numbers(run)),
-        notes=(run.evidence or {}).get("notes", []),
+        notes=run.notes,
         data=_data(run),
-        site_heads=heads,
-        site_rows=rows,
+        sites=_site_table(run),
         site_note=_site_note(run),
+        known=_known_table(run),
+        labels=_label_table(run),
+        conservative=CONSERVATIVE,
+        parts=[{"anchor": anchor, "label": part.label, "sites": _site_table(part), "short": _in_short(part),
+                **_judged(part)} for anchor, part in _anchored(run)],
         costs=_costs(run),
         left=list(_left(run)),
         **_settings(run.config),
         versions=[[name, number] for name, number in _versions(run).items()],
-        **_judged(run),
-    )
+        whole={"anchor": "", **_judged(run)},
+    )  # fmt: skip
 
 
 def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
     """Return what can be drawn of a run, by name."""
     found: dict[str, Callable[[], Figure]] = {}
     if run.records:
-        found["curves"] = lambda: figures.curves(run.records, personalised=run.personalised)
-    if evidence := run.evidence:
+        several = bool(run.labels)
+        found["curves"] = lambda: figures.curves(run.records, personalised=run.personalised, several=several)
+    if run.labels:
+        if judged := run.evidence:
+            found["labels"] = lambda: figures.labels(judged)
+        for anchor, part in list(_anchored(run))[:MOST_DRAWN]:
+            found |= {f"{anchor}-{name}": draw for name, draw in drawings(part).items()}
+    elif evidence := run.evidence:
         found["calibration"] = lambda: figures.calibration(evidence)
         if evidence["sites"]:
             found["forest"] = lambda: figures.forest(evidence)
@@ -82,7 +99,11 @@ def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
 
 def _numbers(run: Content) -> Iterator[tuple[str, str, str]]:
     """Yield the numbers at the top: a label, the value, what it is of."""
-    evidence = run.evidence
+    means = run.evidence["mean"] if run.labels and run.evidence else {}
+    for key, label in PLACES.items():
+        if mean := means.get(key):
+            yield f"Mean AUROC over labels, {label}", *_halves(mean["auroc"], f"{mean['labels']} labels")
+    evidence = None if run.labels else run.evidence
     for key, label in (("pooled", "AUROC, all sites pooled"), ("common-test-set", "AUROC, common test set")):
         if evidence and (one := evidence[key]):
             yield label, *_halves(one["auroc"], f"{one['positives']:,} positive of {one['n']:,}")
@@ -91,8 +112,9 @@ def _numbers(run: Content) -> Iterator[tuple[str, str, str]]:
         yield "AUROC within sites", *_halves(within["auroc"], f"mean of {within['sites']} sites with both classes")
     if evidence and (one := evidence["pooled"]):
         yield "Average precision", *_halves(one["auprc"], f"chance: {one['positives'] / one['n']:.2f}")
-    if not evidence and run.last:
+    if not run.evidence and run.last:
         over = "mean over sites" if run.personalised else "the line of the last round"
+        over = f"mean over labels; {over}" if run.labels else over
         for name in HEADLINE:
             if run.last.get(name) is not None:
                 yield METRICS[name].label, shown(run.last[name]), over
@@ -105,9 +127,47 @@ def _halves(found: Mapping[str, Any], of: str) -> tuple[str, str]:
     return value, f"{ends.removesuffix(')')}; {of}" if ends else of
 
 
+def _anchored(run: Content) -> Iterator[tuple[str, Content]]:
+    """Yield each of several labels with a name for its place in the page, and for its pictures."""
+    for place, part in enumerate(run.parts, 1):
+        yield f"label-{place}-{re.sub(r'[^A-Za-z0-9]+', '-', part.label).strip('-')}".strip("-"), part
+
+
+def _label_table(run: Content) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the heads of the table of labels, and its rows: where a label's part begins, and the cells."""
+    if not (run.labels and run.evidence):
+        return [], []
+    judged, mean = run.evidence["labels"], run.evidence["mean"]
+    cells = [(key, kind) for kind in ("auroc", "auprc") for key in PLACES if kind in (mean[key] or {})]
+    kinds = {"auroc": "AUROC", "auprc": "average precision"}
+    heads = ["label", "samples", "positive", *(f"{kinds[kind]}, {PLACES[key]}" for key, kind in cells)]
+    rows = []
+    for anchor, part in _anchored(run):
+        own = judged.get(part.label)
+        values = [estimate(own[key][kind]) if own and own[key] else "-" for key, kind in cells]
+        rows.append((anchor, [part.label, *_counts(own), *values]))
+    last = [f"{estimate(mean[key][kind])}, of {mean[key]['labels']}" for key, kind in cells]
+    return heads, [*rows, ("", ["mean over labels", "", "", *last])]
+
+
+def _counts(own: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return of how many samples a label is known that the model was judged on, and of how many it is positive."""
+    every = list(own["sites"].values()) or [own["common-test-set"]] if own else []
+    sums = (sum(one[key] for one in every) for key in ("n", "positives"))
+    n, positives = (f"{count:,}" if every else "-" for count in sums)
+    return n, positives
+
+
+def _in_short(part: Content) -> str:
+    """Say in a line what came of a label."""
+    own = part.evidence
+    said = [f"AUROC {PLACES[key]} {estimate(own[key]['auroc'])}" for key in PLACES if own and own[key]]
+    return "; ".join(said) or "no sample that it is known of was evaluated"
+
+
 def _judged(run: Content) -> dict[str, Any]:
-    """Return what the page says of the evidence."""
-    evidence = run.evidence
+    """Return what the page says of the evidence of one label."""
+    evidence = None if run.labels else run.evidence
     if not evidence:
         return {"evidence": None}
     together = [(label, one) for label, one, _ in figures.together(evidence)]
@@ -129,7 +189,20 @@ def _judged(run: Content) -> dict[str, Any]:
         "calibration_rows": rows,
         "calibration_heads": ["", "samples", "intercept", "slope", "Brier score", "calibration error (ECE)"],
         "subgroups": groups,
+        "compared": _compared(evidence["compared"]),
     }
+
+
+def _compared(compared: Mapping[str, Any] | None) -> Rows:
+    """Return the rows of the table that compares two models."""
+    if not compared:
+        return []
+    every = list(compared["by-site"].items())
+    every += [("common test set", compared["common-test-set"])] * bool(compared["common-test-set"])
+    rows = [[name, shown(one["auroc"]), shown(one["other"]), estimate(one["difference"], signed=True), shown(one["p"])]
+            for name, one in every]  # fmt: skip
+    mean = [f"mean within {compared['sites']} sites", "", "", estimate(compared["difference"], signed=True)]
+    return rows + [[*mean, shown(compared["p"])]] * bool(compared["sites"])
 
 
 def _probabilities(said: Mapping[str, Any]) -> str:
@@ -161,14 +234,25 @@ def _data(run: Content) -> str:
     share = (
         "" if PROBLEMS[run.config.problem].multiclass else f", {inputs['prior']:.1%} positive as the sites are weighted"
     )
+    what = f"{inputs['classes']} classes{share}"
+    if run.labels:
+        what = f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}"
     return (
         f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
-        f"{inputs['classes']} classes{share}. Inputs: {run.inputs}. Outcome: {run.outcome}."
+        f"{what}. Inputs: {run.inputs}. Outcome: {run.outcome}."
     )
 
 
-def _site_table(run: Content) -> tuple[list[str], Rows]:
-    """Return the heads and rows of the table of sites."""
+def _known_table(run: Content) -> Table:
+    """Return how many training samples each site has of which each of several labels is known, and positive."""
+    rows = [[site["name"], *(f"{positive:,} of {known:,}" if known else "-"
+                             for positive, known in zip(site["label-positives"], site["label-counts"], strict=True))]
+            for site in run.sites if run.labels and "label-counts" in site]  # fmt: skip
+    return ["site", *run.labels], rows
+
+
+def _site_table(run: Content) -> Table:
+    """Return the heads and rows of the table of sites; that of one of several labels leaves out what is of all."""
     judged = any(site["evidence"] for site in run.sites)
     names = [name for name in HEADLINE if any(site["metrics"].get(name) is not None for site in run.sites)]
     counted = {"examples": "train", "positives": "positive", "held-out": "held out", "missing": "missing values"}
@@ -176,15 +260,15 @@ def _site_table(run: Content) -> tuple[list[str], Rows]:
     heads = [
         "site",
         *counted.values(),
-        "rounds",
-        "gradients",
+        *([] if run.label else ["rounds", "gradients"]),
         *["AUROC (95 % interval)", "AP (95 % interval)"] * judged,
     ]
-    heads += [METRICS[name].label for name in names if not (judged and name in ("auroc", "auprc"))]
+    of = ", mean over labels" if run.labels else ""
+    heads += [METRICS[name].label + of for name in names if not (judged and name in ("auroc", "auprc"))]
     rows = []
     for site in run.sites:
         row = [site["name"], *(f"{site[key]:,}" if site.get(key) is not None else "-" for key in counted)]
-        row += [f"{site['rounds']:,}", f"{site['gradients']:,.0f}"]
+        row += [] if run.label else [f"{site['rounds']:,}", f"{site['gradients']:,.0f}"]
         if judged:
             one = site["evidence"]
             row += [estimate(one["auroc"]), estimate(one["auprc"])] if one else ["-", "-"]
@@ -233,7 +317,9 @@ def _left(run: Content) -> Iterator[list[str]]:
     if judged:
         every = run.config.evaluate_every
         when = f"every {every} rounds and at the end" if every else "at the end"
-        yield [f"evaluations, {when}", ", ".join(METRICS[name].label for name in judged) + "; histograms of scores"]
+        of = ", of each label" * bool(run.labels)
+        named = ", ".join(METRICS[name].label for name in judged)
+        yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]
     if run.evidence:
         yield [
             "at the end",

@@ -10,6 +10,9 @@ body { margin: 0 auto; max-width: 70rem; padding: 1.5rem; color: var(--ink); bac
        font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0; }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; } a { color: inherit; }
+details { margin: 1rem 0; border-top: 1px solid var(--line); }
+summary { font-weight: 600; padding: .6rem 0; cursor: pointer; }
 p, li { max-width: 46rem; } small, .soft, figcaption { color: var(--soft); } figcaption { font-size: .85rem; }
 figure { margin: 0 0 1rem; } figure svg { width: 100%; height: auto; display: block; }
 figure.narrow { max-width: 40rem; } .columns { columns: 24rem; column-gap: 2rem; }
@@ -43,9 +46,39 @@ PAGE = """<!doctype html>
 </tr>
 {% endfor %}</tbody></table></div>
 {% endmacro %}
-{% macro picture(name, caption, kind="") %}
+{% macro picture(anchor, name, caption, kind="") %}
+{% set name = anchor ~ "-" ~ name if anchor else name %}
 {% if name in pictures %}<figure class="{{ kind }}">{{ pictures[name] }}
 <figcaption>{{ caption }}</figcaption></figure>{% endif %}
+{% endmacro %}
+{% macro judged(part, level) %}
+{% set at = part.anchor %}
+{% if part.evidence %}
+<section><{{ level }}>Telling positives from negatives</{{ level }}>
+<div class="pair">
+{{ picture(at, "roc", "Receiver operating characteristic. Band: 95 % of bootstrap replicates over patients.") }}
+{{ picture(at, "precision-recall", "Precision and recall. Dotted: the share of positives, which chance reaches.") }}
+</div>
+{{ picture(at, "forest", "AUROC of the final model, with 95 % intervals.", "narrow") }}
+{% if part.points %}{{ table(part.point_heads, part.points) }}{% endif %}
+</section>
+
+<section><{{ level }}>Are the probabilities right?</{{ level }}>
+<p>{{ part.probabilities }}</p>
+<div class="pair">
+{{ picture(at, "calibration", "Reliability: groups of patients by predicted probability. Bars: 95 % intervals.") }}
+{{ picture(at, "net-benefit", "Decision curve: what treating by the model is worth, in true positives per patient.") }}
+</div>
+{{ table(part.calibration_heads, part.calibration_rows) }}
+</section>
+
+{% if part.compared %}<section><{{ level }}>Compared with the other model</{{ level }}>
+<p class="soft">AUROC on the same patients; intervals and p-values (two-sided) by DeLong's test for pairs.</p>
+{{ table(["", "this model", "the other", "difference", "p"], part.compared) }}</section>{% endif %}
+{% if part.subgroups %}<section><{{ level }}>Subgroups</{{ level }}>
+<p class="soft">AUROC within sites, weighted by their pairs of patients. Groups that are too small are not told.</p>
+{{ table(["group", "samples", "positive", "sites", "AUROC"], part.subgroups) }}</section>{% endif %}
+{% endif %}
 {% endmacro %}
 <header>
 <h1>{{ run.title }}</h1>
@@ -64,38 +97,43 @@ PAGE = """<!doctype html>
 
 <section><h2>Whose data</h2>
 <p>{{ data }}</p>
-{{ table(site_heads, site_rows) }}
+{{ table(*sites) }}
 <p class="soft">{{ site_note }}</p>
+{% if known[1] %}{{ table(*known) }}
+<p class="soft">Positive training samples, of those of which the label is known. A dash: the site has no such label.</p>
+{% endif %}
 </section>
 
 <section><h2>Training</h2>
-{{ picture("curves", "The model after each round, on samples that no site trained on.") }}
+{{ picture("", "curves", "The model after each round, on samples that no site trained on.") }}
 </section>
 
-{% if evidence %}
-<section><h2>Telling positives from negatives</h2>
-<div class="pair">
-{{ picture("roc", "Receiver operating characteristic. Band: 95 % of bootstrap replicates over patients.") }}
-{{ picture("precision-recall", "Precision and recall. Dotted: the share of positives, which chance reaches.") }}
-</div>
-{{ picture("forest", "AUROC of the final model, with 95 % intervals.", "narrow") }}
-{% if points %}{{ table(point_heads, points) }}{% endif %}
-</section>
-
-<section><h2>Are the probabilities right?</h2>
-<p>{{ probabilities }}</p>
-<div class="pair">
-{{ picture("calibration", "Reliability: groups of patients by predicted probability. Bars: 95 % intervals.") }}
-{{ picture("net-benefit", "Decision curve: what treating by the model is worth, in true positives per patient.") }}
-</div>
-{{ table(calibration_heads, calibration_rows) }}
-</section>
-
-{% if subgroups %}<section><h2>Subgroups</h2>
-<p class="soft">AUROC within sites, weighted by their pairs of patients. Groups that are too small are not told.</p>
-{{ table(["group", "samples", "positive", "sites", "AUROC"], subgroups) }}</section>{% endif %}
+{% if parts %}
+<section><h2>Label by label</h2>
+{% if labels[0] %}
+<div class="wide"><table><thead><tr>
+{% for head in labels[0] %}<th{% if not loop.first %} class="number"{% endif %}>{{ head }}</th>{% endfor %}
+</tr></thead><tbody>
+{% for anchor, row in labels[1] %}<tr>
+{%- for cell in row %}<td{% if not loop.first %} class="number"{% endif %}>
+{%- if loop.first and anchor %}<a href="#{{ anchor }}">{{ cell }}</a>{% else %}{{ cell }}{% endif %}</td>{% endfor -%}
+</tr>
+{% endfor %}</tbody></table></div>
+<p class="soft">Samples: those that the model was judged on and of which the label is known. {{ conservative }}</p>
+{{ picture("", "labels", "AUROC of the final model for each label, with 95 % intervals.", "narrow") }}
 {% endif %}
-
+</section>
+{% for part in parts %}
+<details open id="{{ part.anchor }}"><summary>{{ part.label }}: {{ part.short }}</summary>
+<p class="soft">All that follows is of the samples of which {{ part.label }} is known.
+{% if part.anchor ~ "-curves" not in pictures %} The pictures are left out: there are too many labels.{% endif %}</p>
+{{ table(*part.sites) }}
+{{ picture(part.anchor, "curves", "The model after each round, on samples that no site trained on.") }}
+{{ judged(part, "h3") }}
+</details>
+{% endfor %}
+{% endif %}
+{{ judged(whole, "h2") }}
 <section><h2>What it cost</h2>
 {{ table(["", "whole run", "a round"], costs) }}
 </section>

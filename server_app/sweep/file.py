@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from config import ConfigError, RunConfig, flatten
 from config.tables import SHARED, tables
+from datasets.labels import split_names
 from keys import hint, unknown
 from keys import shown as quoted
 from keys.files import read_toml, reason
 from problems import PROBLEMS
-from problems.metrics import METRICS
+from problems.metrics import METRICS, RANKINGS
 from server_app.compare.folders import names
 from server_app.compare.runs import MACHINE, name_of
 from server_app.sweep.study import Between, Method, Study
@@ -65,7 +66,7 @@ class _Reader:
         numbers = {key: self.number(key) for key in KEYS}
         seeds = self.seeds(numbers["tuning-seed"])
         problem = str(base.get("problem", RunConfig.keys()["problem"].default))
-        select = self.select(problem)
+        select = self.select(problem, split_names(str(base.get("label", ""))))
         compared = list(dict.fromkeys(key for each in compare for key in each))
         named = {word for key in (*compared, *tune) for word in key.split()}
         self.wrong += _unknown_keys({**dict.fromkeys(named, 0), **base})
@@ -206,11 +207,14 @@ class _Reader:
             self.wrong.append(f"tuning-seed = {tuning} is among the seeds: the runs that choose need one of their own")
         return tuple(seeds)
 
-    def select(self, problem: str) -> str:
-        """Return the metric that chooses."""
+    def select(self, problem: str, labels: tuple[str, ...]) -> str:
+        """Return the metric that chooses: of several labels the mean, or that of one of them, as in ``auroc.Edema``."""
         select = self.content.get("select", "pooled.auroc")
         data = problem not in PROBLEMS or PROBLEMS[problem].needs_data
-        forms = [form for name, row in METRICS.items() if row.better
+        several = labels if len(labels) > 1 else ()
+        names = [name for name, row in METRICS.items() if row.better]
+        names += [f"{name}.{label}" for name in RANKINGS for label in several]
+        forms = [form for name in names
                  for form in ((f"pooled.{name}", f"over-sites.{name}.mean", f"over-sites.{name}.worst-decile") if data
                               else (f"central.{name}",))]  # fmt: skip
         if select not in forms:

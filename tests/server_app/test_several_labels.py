@@ -144,7 +144,7 @@ def test_of_a_label_with_few_patients_a_hospital_tells_nothing_but_that(tmp_path
         evaluations = [answer.content["metrics"] for answer in grid.answers if "evidence-0" in answer.content]
     own = next(record for record in facts if record["name"] == "h0")
     assert own["label-positives"][2] in (5, 6)
-    assert any("no evaluation of 1 labels" in note for note in own["notes"])
+    assert any("no evaluation of 1 of 3 labels" in note for note in own["notes"])
     [told] = [record for record in evaluations if record["n.Nodule"] == 0]
     assert sum(told["positive-scores.Nodule"]) == sum(told["negative-scores.Nodule"]) == 0
     assert np.isnan(told["auroc.Nodule"])
