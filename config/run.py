@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -141,8 +140,8 @@ class RunConfig(RunKeys):
         """Describe the data; a site may say where its own lies and what its label columns are called."""
         multiclass = PROBLEMS[self.problem].multiclass
         rules = self.labels if self.labels.clinical and self.dataset in OWN else None
-        if rules and label and len(names := split_names(label)) == len(rules.names):
-            rules = replace(rules, names=names)
+        if rules and label:
+            rules = rules.called(split_names(label))
         return DataConfig(
             dataset=self.dataset,
             data_root=data_root or self.data_root,

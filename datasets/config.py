@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from datasets.errors import DataError
+from datasets.errors import DataError, examples
 from datasets.image_cache import ImageCache
 from datasets.image_file import COLOURS, FITS, as_form
 from datasets.labels import Labels, split_names
@@ -176,8 +176,12 @@ class DataConfig:
         """Say which fields do not go together."""
         if self.labels and self.study:
             yield "a study file describes one label of two classes or more, and the run has labels that may be unknown"
-        if self.labels and len(self.labels.names) != len(split_names(self.label)):
-            yield f"label names {len(split_names(self.label))} columns, and the run has {len(self.labels.names)} labels"
+        if self.labels:
+            columns, count = split_names(self.label), len(self.labels.names)
+            if len(columns) != count:
+                yield f"label names {len(columns)} columns, and the run has {count} labels: name one for each of them"
+            if twice := sorted({name for name in columns if columns.count(name) > 1}):
+                yield f"label names {examples(twice)} more than once"
         if self.folds < 0 or self.folds == 1:
             yield f"folds is {self.folds}; it must be 0 or at least 2"
         elif not 0 <= self.fold < max(1, self.folds):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.source import Digests, Ints, Mask
+from datasets.source import Digests, Mask
 
 _BYTES = 8
 
@@ -18,20 +18,19 @@ def digests(rows: Iterable[bytes], key: bytes = b"") -> Digests:
     return np.frombuffer(b"".join(hashlib.blake2b(row, digest_size=_BYTES, key=key).digest() for row in rows), "<u8")
 
 
-def of_values(inputs: NDArray[np.float32], classes: Ints, places: Sequence[int]) -> list[bytes]:
+def of_values(inputs: NDArray[np.float32], labels: NDArray[np.float32], places: Sequence[int]) -> list[bytes]:
     """Return the values of each row of a table.
 
     Parameters
     ----------
     inputs
         Shape (n, F), NaN where missing.
-    classes
-        Shape (n,), the labels, or (n, L).
+    labels
+        Shape (n, L), in the order of their names and as they are written: NaN where blank, whatever a run makes of it.
     places
-        Before which feature each label stands in the order of all names, so that a row stays the same whichever column
-        a run takes for the label.
+        Before which feature each label stands in the order of all names, so that a row stays the same whichever columns
+        a run takes for labels.
     """
-    labels = classes.reshape(len(inputs), -1)
     values = np.insert(inputs, places, labels, axis=1).astype("<f4") + 0.0  # the sum makes -0 a 0
     values[np.isnan(values)] = np.nan  # of which there are many
     return [row.tobytes() for row in values]

@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -19,6 +21,7 @@ from datasets.image_file import ImageForm
 from datasets.source import Bytes
 
 SPARE = 2**30  # bytes that stay free on the disk
+STALE = 24 * 3600.0  # seconds without a write after which a draft is nobody's
 VERSION = 2  # raised when files are decoded into other pixels than before
 
 
@@ -70,34 +73,49 @@ class ImageCache:
             return None
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in self.folder.glob("*.draft"):  # of a process that was stopped half-way
-                old.unlink(missing_ok=True)
+            for old in self.folder.glob("*.draft"):  # of a process that was stopped half-way, and not of one at work
+                if time.time() - old.stat().st_mtime > STALE:
+                    old.unlink(missing_ok=True)
             self._leave_room(need)
             if need + SPARE > shutil.disk_usage(self.folder).free:
                 return None
-            return np.lib.format.open_memmap(draft(place), "w+", np.uint8, shape)
+            draft = place.with_suffix(f".{secrets.token_hex(8)}.draft")  # another process may decode the same images
+            images = np.lib.format.open_memmap(draft, "w+", np.uint8, shape)
         except OSError:
             return None
+        try:
+            with draft.open("rb+") as file:  # a full disk is an error here, and would end the process in a mapping
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
+        except OSError:
+            self.drop(images)
+            return None
+        return images
 
     def keep(
         self, place: Path, images: Bytes, count: int, found: Sequence[tuple[Kind, str, str]], names: Sequence[str]
     ) -> Bytes:
         """Give the filled draft its name, and return it for reading: the first ``count`` images are filled.
 
-        ``found`` is what was wrong with the files of these names.
+        ``found`` is what was wrong with the files of these names. Where it cannot be kept, what is mapped stays.
         """
-        assert isinstance(images, np.memmap)
-        images.flush()
         number = {name: number for number, name in enumerate(names)}
         told = [(kind, number[name], detail) for kind, name, detail in found]
-        notes(place).write_text(json.dumps({"count": count, "found": told}))
-        draft(place).replace(place)
-        kept: Bytes = np.load(place, mmap_mode="r")
+        try:
+            assert isinstance(images, np.memmap)
+            images.flush()
+            notes(place).write_text(json.dumps({"count": count, "found": told}))
+            Path(str(images.filename)).replace(place)
+            kept: Bytes = np.load(place, mmap_mode="r")
+        except OSError:
+            self.drop(images)
+            return images[:count]
         return kept[:count]
 
-    def drop(self, place: Path) -> None:
-        """Remove a draft that could not be filled."""
-        draft(place).unlink(missing_ok=True)
+    def drop(self, images: Bytes) -> None:
+        """Remove a draft that could not be filled or kept; what is mapped of it lives on."""
+        assert isinstance(images, np.memmap)
+        Path(str(images.filename)).unlink(missing_ok=True)
 
     def _leave_room(self, need: int) -> None:
         """Remove the files that were used longest ago, until so many bytes more are within the bound."""
@@ -109,11 +127,6 @@ class ImageCache:
             taken -= file.stat().st_size
             file.unlink()
             notes(file).unlink(missing_ok=True)
-
-
-def draft(place: Path) -> Path:
-    """Return the name of a file that is being written."""
-    return place.with_suffix(".draft")
 
 
 def notes(place: Path) -> Path:

@@ -75,7 +75,7 @@ def read_images(
         return images
     new = faults.found[before:]
     if found or any(kind in PASSING for kind, *_ in new):
-        cache.drop(place)  # the mapping, if there is one, lives on
+        cache.drop(drafted)
         return images
     return cache.keep(place, drafted, len(images), new, list(files))
 

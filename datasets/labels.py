@@ -7,7 +7,7 @@ others; a site that lacks a label altogether leaves its column blank.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from datasets.source import Ints
 from keys import hint, shown
 
 UNKNOWN = -1
+DEVICES = "Support Devices"  # which a healthy chest may have, too
 MOST_LABELS = 100
 
 Uncertain = Literal["", "ones", "zeros", "ignore"]
@@ -78,6 +79,16 @@ class Labels:
         """Whether values are read as 1, 0, uncertain or blank, and not as any pair of words for two classes."""
         return self.several or any(self.uncertain) or bool(self.blank)
 
+    def called(self, columns: tuple[str, ...]) -> Labels:
+        """Return the same labels under the names that a site's columns have, in this order.
+
+        The run's own names are theirs in any order. Other numbers of columns stay as they are, for a `DataConfig` to
+        refuse, as do some of the run's names in other places.
+        """
+        if len(columns) != len(self.names) or sorted(columns) == sorted(self.names):
+            return self
+        return replace(self, names=columns)
+
     @classmethod
     def of(cls, label: str, uncertain: str, blank: Blank, preset: str) -> Labels:
         """Read what the run-config says; it was checked by `wrong_labels`."""
@@ -112,6 +123,9 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
         said = " and ".join(key for key, value in (("uncertain", uncertain), ("blank", blank)) if value)
         yield f"label-preset = {preset!r} says what uncertain and blank mean: leave {said} empty, or the preset"
     lower = {name.lower() for name in names}
+    rules = [part.rpartition("=")[0].strip().lower() for part in uncertain.split(",")]
+    if again := sorted({name or "all others" for name in rules if rules.count(name) > 1}):
+        yield f"uncertain = {shown(uncertain)}: says twice what holds for {', '.join(again)}"
     for name, rule in _uncertain(uncertain).items() if uncertain else ():
         if rule not in VALUES:
             yield (

@@ -54,7 +54,7 @@ class NetworkProblem(Problem, Layers):
 
     A problem of ``several`` labels has a score, scalars and a dual variable for each of L, and optimises the mean of
     the labels' losses. Each is a mean over those samples of the batch of which its label is known; where there is none
-    it is zero, so that a site which lacks a label moves nothing of it.
+    it is zero, so that the loss of a site which lacks a label moves nothing of it.
 
     Attributes
     ----------
@@ -152,9 +152,10 @@ class NetworkProblem(Problem, Layers):
         if not self.labels:
             return self.loss(logits, self.truth(labels), scalars, y, *weights)
         known = labels >= 0
-        each = known * (len(labels) / known.sum(0).clamp(min=1).to(self.dtype))
+        each = known.to(self.dtype)
         for of_sample in weights:
             each = each * of_sample[:, None]
+        each = each * (len(labels) / torch.where(known.any(0), each.sum(0), 1))
         losses = self.loss(logits, (labels == 1).to(self.dtype), scalars, y, each)
         return torch.where(known.any(0), losses, 0).mean()
 

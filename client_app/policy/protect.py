@@ -33,12 +33,16 @@ def counts_by_class(labels: Tensor, classes: int) -> list[int]:
 
 
 def hidden_labels(data: SiteData, policy: Policy) -> tuple[int, ...]:
-    """Return which of several labels are not evaluated, for there are few samples held out of one of their classes."""
+    """Return which of several labels are not evaluated: of few held-out samples, or few of one of their classes."""
     labels = data.held_out.targets()
     if labels.ndim == 1:
         return ()
-    return tuple(place for place, own in enumerate(labels.T)
-                 if few_of_a_class(counts_by_class(own[own >= 0], data.classes), policy))  # fmt: skip
+    known = [own[own >= 0] for own in labels.T]
+    return tuple(
+        place
+        for place, own in enumerate(known)
+        if few(len(own), policy.fewest_held_out) or few_of_a_class(counts_by_class(own, data.classes), policy)
+    )
 
 
 def no_evaluation(data: SiteData, policy: Policy) -> str:

@@ -109,20 +109,26 @@ def read_rows(
     problems: list[DataError] = []
     columns = list(labels.names) if labels else [label]
     if labels:
-        classes, class_count = read_clinical(frame, file, labels, problems), 2
+        (classes, written), class_count = read_clinical(frame, file, labels, problems), 2
     else:
         classes, class_count = read_labels(frame, file, label, binary, problems)
+        written = classes.astype(np.float32)
     patients = read_patients(frame, file, patient, columns, problems) if patient else []
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
     kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
         if labels and labels.views and "view" in frame and not images.views:
             there = {text.casefold() for text in as_text(frame["view"])}
-            images = replace(images, views=tuple(view for view in labels.views if view.casefold() in there))
+            some = tuple(view for view in labels.views if view.casefold() in there)
+            images = replace(images, views=some or labels.views)
         found = read_listed(frame, file, images, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
         kept, left_out, notes = found.kept, found.doubts, found.notes
+        if PATIENT in frame.columns and not patient:
+            text = f"there is a column {PATIENT!r}, and no rule says that it tells whose a row is"
+            mend = f"with patient = {PATIENT!r} under [policy] a patient's images are held out together"
+            left_out.append(DataError(f"{file}: {text}; {mend}", f"{file.name}: {text}"))
     else:
         if images.views:
             text = f"holds a table, and views = {', '.join(images.views)!r} chooses among images; leave views empty"
@@ -132,13 +138,16 @@ def read_rows(
         inputs = read_numbers(frame, file, features, doubts, problems)
     if problems:
         raise DataError.join(problems)
-    classes, patients = classes[kept], [whose for whose, keep in zip(patients, kept, strict=False) if keep]
+    classes, written = classes[kept], written[kept]
+    patients = [whose for whose, keep in zip(patients, kept, strict=False) if keep]
     if features:
-        whose = said = of_values(np.asarray(inputs, np.float32), classes, [bisect(features, name) for name in columns])
+        order = sorted(range(len(columns)), key=columns.__getitem__)
+        places = [bisect(features, columns[place]) for place in order]
+        whose = said = of_values(np.asarray(inputs, np.float32), written.reshape(len(written), -1)[:, order], places)
         doubts.rows(said)
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
-        said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, classes.tolist(), strict=True)]
+        said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, written.tolist(), strict=True)]
     whose = [text.encode() for text in patients] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
-from datasets.labels import UNKNOWN, VALUES, Labels
+from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
 from datasets.site.table import MISSING, as_text, canonical
 from datasets.source import Ints
 from keys import hint
@@ -21,7 +22,9 @@ _CODES = {"1": 1, "0": 0}
 _UNCERTAIN = "-1"
 
 
-def read_clinical(frame: pd.DataFrame, file: Path, labels: Labels, problems: list[DataError]) -> Ints:
+def read_clinical(
+    frame: pd.DataFrame, file: Path, labels: Labels, problems: list[DataError]
+) -> tuple[Ints, NDArray[np.float32]]:
     """Read label columns.
 
     Parameters
@@ -38,6 +41,9 @@ def read_clinical(frame: pd.DataFrame, file: Path, labels: Labels, problems: lis
     -------
     classes
         Shape (N, L), or (N,) of one label: 1, 0 or `UNKNOWN`.
+    written
+        The same as it stands in the table, whatever the run makes of it: 1, 0, -1, or NaN for blank. By this a row is
+        known again.
     """
     columns = [str(name) for name in frame.columns]
     if absent := [name for name in labels.names if name not in frame.columns]:
@@ -51,6 +57,7 @@ def read_clinical(frame: pd.DataFrame, file: Path, labels: Labels, problems: lis
     if labels.healthy in labels.names:
         problems.append(DataError.plain(f"label {labels.healthy!r} says that there is nothing else: leave it out"))
     classes = np.full((len(frame), len(labels.names)), UNKNOWN, np.int64)
+    written = np.full(classes.shape, np.nan, np.float32)
     healthy = np.zeros(len(frame), np.bool_)
     if labels.healthy in columns:
         healthy = (as_text(frame[labels.healthy]).map(canonical) == "1").to_numpy(np.bool_)
@@ -84,14 +91,16 @@ def read_clinical(frame: pd.DataFrame, file: Path, labels: Labels, problems: lis
                     )
                 )
         column = values.map(_CODES).fillna(UNKNOWN).to_numpy(np.int64, copy=True)
+        written[:, place] = np.where(blank, np.nan, column)
         column[doubtful] = VALUES.get(uncertain, UNKNOWN)
         column[blank] = VALUES.get(labels.blank, UNKNOWN)
-        column[healthy] = 0
+        if name != DEVICES:
+            column[healthy] = 0
         classes[:, place] = column
     if not problems and (classes == UNKNOWN).all():
         text = "no row has a label that is known"
         problems.append(DataError(f"{file}: {text}; fill the columns in", f"{file.name}: {text}"))
-    return classes if labels.several else classes[:, 0]
+    return (classes, written) if labels.several else (classes[:, 0], written[:, 0])
 
 
 def tally(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:

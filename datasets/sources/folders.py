@@ -57,7 +57,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         try:
             sources.append(read(str(folder)))
         except DataError as error:
-            problems.append(error)
+            problems.append(DataError(str(error), f"{folder.name}: {error.public}"))
     names = [folder.name for folder in folders]
     if not problems:
         problems = _differences(names, sources)

@@ -127,3 +127,45 @@ def test_an_image_that_cannot_be_decoded_leaves_no_draft(files: dict[str, Path],
 def test_where_nothing_can_be_written_they_are_in_memory(files: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the folder's place")
     assert np.array_equal(read(files, ImageCache(tmp_path / "cache", 10**6)), read(files, None))
+
+
+def test_two_processes_that_decode_the_same_images_leave_each_other_alone(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    cache = ImageCache(tmp_path / "cache", 10**6)
+    plain, place = read(files, None), cache.place(files, ImageForm())
+    one, other = cache.make(place, plain.shape), cache.make(place, plain.shape)
+    assert one is not None
+    assert other is not None
+    one[:], other[: len(plain) // 2] = plain, plain[: len(plain) // 2]
+    kept = cache.keep(place, one, len(plain), [], list(files))
+    other[len(plain) // 2 :] = plain[len(plain) // 2 :]
+    assert np.array_equal(kept, plain)
+    assert np.array_equal(cache.keep(place, other, len(plain), [], list(files)), plain)
+    assert np.array_equal(read(files, cache), plain)
+    assert not list((tmp_path / "cache").glob("*.draft"))
+
+
+def test_a_disk_that_is_full_is_said_before_a_mapping_is_written_to(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing to a page that has no place on the disk would end the process."""
+
+    def full(file: int, start: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    cache = ImageCache(tmp_path / "cache", 10**6)
+    assert np.array_equal(read(files, cache), read(files, None))
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_only_an_old_draft_is_removed(files: dict[str, Path], tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path / "cache", 10**6)
+    (tmp_path / "cache").mkdir()
+    old, new = (tmp_path / "cache" / f"images-{name}.draft" for name in ("old", "new"))
+    for draft in (old, new):
+        draft.write_bytes(b"half")
+    os.utime(old, (1e9, 1e9))
+    read(files, cache)
+    assert (old.exists(), new.exists()) == (False, True)

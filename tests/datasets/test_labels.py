@@ -79,6 +79,45 @@ def test_one_label_may_be_uncertain_too(table: Write) -> None:
     assert read(table, "age,Edema\n1,1\n2,-1\n", label="Edema").tolist() == [1, 0], "as ever: two classes"
 
 
+def test_a_healthy_chest_may_have_devices(table: Write) -> None:
+    rows = "age,Edema,Support Devices,No Finding\n1,,1,1\n2,1,,0\n"
+    found = read(table, rows, label="Edema,Support Devices", label_preset="torchxrayvision")
+    assert found.tolist() == [[0, 1], [1, UNKNOWN]]
+
+
+@pytest.mark.parametrize("patient", ["", "who"])
+def test_whom_a_site_holds_out_does_not_depend_on_how_a_run_reads_its_labels(table: Write, patient: str) -> None:
+    """Nor on which columns it takes for labels, or in which order."""
+    rng = np.random.default_rng(0)
+    values = np.array(["1", "0", "-1", ""])[rng.integers(0, 4, (300, 2))]
+    text = "age,Edema,Cardiomegaly,who\n" + "".join(f"{row},{a},{b},{row // 3}\n" for row, (a, b) in enumerate(values))
+    held = set()
+    for label in (NAMES, "Cardiomegaly,Edema"):
+        for uncertain in ("ones", "zeros", "Edema=ones,ignore"):
+            for blank in ("zeros", "ignore"):
+                keys = {"label": label, "uncertain": uncertain, "blank": blank}
+                run = RunConfig.parse({"dataset": "site", **keys})
+                config = table(text, labels=run.data().labels, label=label, key="ab" * 16, patient=patient)
+                forget_data()
+                data = load_site(config, 0, 1)
+                out = set(data.held_out.inputs[data.held_out.rows, 0].tolist())
+                # A row of which nothing is known is in neither part, so look at those with a 1.
+                held.add(tuple(sorted(out & {float(row) for row, said in enumerate(values) if "1" in said})))
+    [once] = held
+    assert 10 < len(once) < 100
+
+
+def test_the_run_s_own_names_are_theirs_in_any_order() -> None:
+    run = RunConfig.parse({"dataset": "site", "label": NAMES, "uncertain": "Edema=ones,zeros"})
+    assert run.data(label="Cardiomegaly,Edema").labels == run.data().labels
+    other = run.data(label="odem,herz").labels
+    assert other is not None
+    assert (other.names, other.uncertain) == (("odem", "herz"), ("ones", "zeros"))
+    for label in ("one", "a,a"):
+        with pytest.raises(DataError, match="label names"):
+            run.data(label=label)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -105,6 +144,8 @@ def test_all_that_is_wrong_is_said_at_once(table: Write) -> None:
     [
         ({"label": "a,,b"}, "must be names of columns"),
         ({"label": "a,b,a"}, "names 'a' more than once"),
+        ({"label": "a,b", "uncertain": "ones,zeros"}, "says twice what holds for all others"),
+        ({"label": "a,b", "uncertain": "A=ones,a=zeros"}, "says twice what holds for a"),
         ({"label": "a,b", "uncertain": "maybe"}, 'must be "ones", "zeros" or "ignore"'),
         ({"label": "Edema,b", "uncertain": "Edemas=ones"}, "'Edemas' is none of the labels. Did you mean 'Edema'?"),
         ({"label": "a,b", "label-preset": "chexpert", "blank": "zeros"}, "leave blank empty"),

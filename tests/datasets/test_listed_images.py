@@ -13,6 +13,7 @@ from PIL import Image
 from datasets import DataConfig, DataError
 from datasets.image_cache import ImageCache
 from datasets.image_file import ImageForm
+from datasets.labels import Labels
 from datasets.site import read_site
 from datasets.site.images import ImageRules
 from datasets.site.survey import Survey
@@ -275,3 +276,25 @@ def test_the_keys_reach_the_reader() -> None:
     form = {"image_size": 9, "image_fit": "pad", "image_colour": "rgb"}
     config = DataConfig(dataset="site", **form, views=("AP",), bad_images=0.1, follow_links=True)  # type: ignore[arg-type]
     assert config.images == ImageRules(ImageForm(9, "pad", "rgb"), ("AP",), 0.1, True)
+
+
+def test_a_preset_of_frontal_images_reads_no_others(tmp_path: Path) -> None:
+    """Where views are called otherwise than it knows, it reads nothing, and says so."""
+    preset = Labels.of("label", "", "", "chexpert")
+    place = folder(tmp_path, views="PA,lateral,AP")
+    source = read_site(str(place), "label", True, labels=preset)
+    assert shades(source) == [row for row in range(ROWS) if row % 3 != 1]
+    assert shades(read_site(str(place), "label", True, ImageRules(views=("lateral",)), labels=preset))[0] == 1
+    listed = place / "labels.csv"
+    listed.write_text(listed.read_text().replace(",PA", ",Frontal").replace(",AP", ",Frontal"))
+    with pytest.raises(DataError, match=r"no row is of views = 'AP, PA'.*'Frontal' \(14 rows\)"):
+        read_site(str(place), "label", True, labels=preset)
+
+
+def test_a_column_of_patients_that_nobody_names_is_doubtful(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    (place / "labels.csv").write_text((place / "labels.csv").read_text().replace(",pid", ",patient"))
+    [doubt] = read(place).doubts
+    assert "there is a column 'patient', and no rule says" in str(doubt)
+    assert not read(place, "patient").doubts
+    assert read_site(str(place), "label", True, patient=None).by_patient

@@ -126,6 +126,22 @@ def test_weights_of_a_sampler_count_in_every_label(variant: dict[str, Any]) -> N
     torch.testing.assert_close(weighted, problem.gradient(x, y, (inputs[twice], labels[twice]))[0])
 
 
+@pytest.mark.parametrize("name", ["bce", "auc"])
+def test_a_label_that_is_known_of_few_is_weighted_among_these(name: str) -> None:
+    """Of two kinds of samples, weighted otherwise, the label's loss is the weighted mean of those that know it."""
+    problem = build({"name": name})
+    x, y = point(problem, 2)
+    inputs, labels = batch(6, rows=12, unknown=0)
+    weights = torch.tensor([3.0] * 4 + [0.0] * 8, dtype=torch.float64)
+    labels[2:8, 0] = UNKNOWN  # two of the first kind know it
+    labels[:, 1:] = UNKNOWN
+    labels[:2, 0] = torch.tensor([0, 1])
+    found = problem.gradient(x, y, (inputs, labels, weights))
+    expected = problem.gradient(x, y, (inputs[:2], labels[:2]))
+    torch.testing.assert_close(found[0], expected[0])
+    assert y is None or torch.allclose(found[1], expected[1])
+
+
 def test_metrics_are_those_of_each_label_and_their_mean() -> None:
     problem = build({"name": "bce"})
     x, _ = point(problem, 0)
