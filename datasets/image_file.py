@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from datasets.image_faults import ENCRYPTED, FRAMES, NO_IMAGE, UNOPENED, UNREADABLE, BadImageError
 from datasets.source import Bytes
 from keys.files import reason
 from keys.schema import printable
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Fit = Literal["crop", "pad"]
 Colour = Literal["auto", "grey", "rgb"]
@@ -73,6 +75,8 @@ class Header(NamedTuple):
 
 def header(path: Path) -> Header:
     """Read a file's header; BadImageError for one that cannot be used."""
+    from PIL import Image
+
     try:
         if _is_dicom(path):
             from datasets import dicom
@@ -109,6 +113,8 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     BadImageError
         When it cannot be decoded.
     """
+    from PIL import Image
+
     try:
         if _is_dicom(path):
             from datasets import dicom
@@ -141,6 +147,8 @@ def stretched(values: NDArray[np.float32], low: float, high: float) -> NDArray[n
 
 
 def _fitted(picture: Image.Image, form: ImageForm) -> Image.Image:
+    from PIL import Image, ImageOps
+
     if not form.size:
         return picture
     square, bilinear = (form.size, form.size), Image.Resampling.BILINEAR
@@ -160,6 +168,8 @@ def _is_dicom(path: Path) -> bool:
 
 def _as_bad(error: Exception, path: Path) -> BadImageError:
     """Say which fault an error in reading stands for, without the file's path."""
+    from PIL import UnidentifiedImageError
+
     if isinstance(error, BadImageError):
         return error
     if isinstance(error, MemoryError) or getattr(error, "errno", None):

@@ -127,7 +127,7 @@ def test_columns_may_be_called_otherwise_at_a_site(tmp_path: Path) -> None:
 
 
 def guarded(tmp_path: Path, rare: str = "Nodule") -> list[Node]:
-    policy = site_toml(tmp_path, fewest_training=20, fewest_of_each_class=5, holdout_share=0.4)
+    policy = site_toml(tmp_path, fewest_training=20, fewest_of_each_class=5, holdout_share=0.4, seed="one")
     return [
         {"site": f"h{k}", "policy": str(policy), "state-dir": str(tmp_path / f"state-{k}"),
          "data-dir": str(write(tmp_path / f"private-{k}", 120, k, rare=rare if not k else ""))}
