@@ -74,11 +74,11 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
     strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
-    taking_place = phases_of(strategy, number, run.rounds, int(str(record.get("sites", run.sites))))
+    taking_place = tuple(phases_of(strategy, number, run.rounds, int(str(record.get("sites", run.sites)))))
     schema: dict[str, Flag | Number | Several | Text] = {
         **RUN,
         **place,
-        "phase": Text(options=strategy.phases[-1:] if last else tuple(taking_place)),
+        "phase": Text(options=strategy.phases[-1:] if last else taking_place),
         "name": Text(name=True),
         "settled": Number(0, number, whole=True),
         **({} if last else {"evaluate": Flag()}),
@@ -92,6 +92,8 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     wrong = mistakes(told, schema)
     if not wrong and told["site"] >= told["sites"]:
         wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
+    if not wrong and told.get("evaluate") and told["phase"] != taking_place[0]:  # of one model in a round is told
+        wrong.append(f"evaluate = True: a round is evaluated in its first phase, {taking_place[0]!r}")
     return wrong or wrong_grids(told.get("cuts", ()), told.get("bins", ()))
 
 

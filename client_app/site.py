@@ -152,12 +152,12 @@ def model_facts(
     """
     if data is None:
         return {}
-    amp: dict[str, object] = {"amp": run.amp} if run.amp else {}
+    more: dict[str, object] = {"amp": run.amp} if run.amp else {}
     known = (data.train.targets() >= 0).view(len(data.train), -1).any(0).tolist()
     lacking = [label for label, some in zip(cohort.labels, known, strict=False) if not some]
     if own and lacking:
-        amp["lacking"] = lacking
-    return {"hidden": run.hidden, **amp, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
+        more["lacking"] = lacking
+    return {"hidden": run.hidden, **more, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
 
 
 @dataclass(frozen=True, kw_only=True)

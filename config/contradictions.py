@@ -212,7 +212,7 @@ def _split(run: RunConfig) -> Iterator[str]:
         yield f"image-fit = {run.image_fit!r} says how images come to image-size, which is 0: set it, as in 224"
     if run.image_colour != "auto" and run.dataset not in SIZED:
         yield (
-            f"image-colour = {run.image_colour!r} is for images of {' and '.join(SIZED)}, not of {run.dataset!r}: take "
+            f"image-colour = {run.image_colour!r} is for images of {', '.join(SIZED)}, not of {run.dataset!r}: take "
             'image-colour = "auto"'
         )
     for key, value in (("views", run.views), ("bad-images", run.bad_images)):

@@ -13,6 +13,7 @@ from typing import Literal, cast
 import numpy as np
 from torch import Tensor
 
+from datasets.errors import DataError, examples
 from datasets.source import Ints
 from keys import hint, shown
 
@@ -57,7 +58,8 @@ class Labels:
     blank
         What an empty value stands for, likewise, but never ones.
     healthy
-        Name of a column in which 1 makes all labels of a row zero, where there is such a column. Empty: none.
+        Name of a column in which 1 makes all labels of a row zero but `DEVICES`, where there is such a column. Empty:
+        none.
     views
         Values of the column ``view`` of a list of images, where there is such a column, that are read unless the run
         chooses views itself. Empty: all.
@@ -82,11 +84,20 @@ class Labels:
     def called(self, columns: tuple[str, ...]) -> Labels:
         """Return the same labels under the names that a site's columns have, in this order.
 
-        The run's own names are theirs in any order. Other numbers of columns stay as they are, for a `DataConfig` to
-        refuse, as do some of the run's names in other places.
+        The run's own names are theirs in any order. Another number of columns is left for a `DataConfig` to refuse.
+
+        Raises
+        ------
+        DataError
+            When some are the run's names, in the places of other labels.
         """
         if len(columns) != len(self.names) or sorted(columns) == sorted(self.names):
             return self
+        if moved := [own for own, name in zip(columns, self.names, strict=True) if own != name and own in self.names]:
+            raise DataError.plain(
+                f"label names {examples(moved)} in the place of another of the run's labels, which are in this order: "
+                f"{', '.join(self.names)}; name your columns for them in that order"
+            )
         return replace(self, names=columns)
 
     @classmethod

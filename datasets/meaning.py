@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from datasets.facts import FILE_FORMAT, columns_hash
 from datasets.image_file import Colour, Fit
-from datasets.labels import UNKNOWN, VALUES, Labels
+from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
 from datasets.site.study import Study
 from datasets.site.table import LABEL_PAIRS
 
@@ -97,7 +97,8 @@ class Meaning:
         if labels.blank:
             yield f"A blank one {_STANDS[VALUES[labels.blank]]}, unless the site lacks the label."
         if labels.healthy:
-            yield f"Where {labels.healthy!r} is 1, all labels are 0."
+            but = f", but {DEVICES!r}" * (DEVICES in labels.names)
+            yield f"Where {labels.healthy!r} is 1, all labels are 0{but}."
 
     def facts(self) -> dict[str, object]:
         """Return the entries of a model's file, with the least format that is read as it is meant."""

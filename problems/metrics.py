@@ -337,8 +337,7 @@ def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         For each headline metric, a label's too, that some site reports its ``mean``, its ``std`` (the standard
         deviation over these sites, divided by their number) and its ``worst-decile``: the mean over the worst tenth of
         the sites, at least one, as reported for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is not defined
-        have no part; all
-        three are NaN where it is at none.
+        have no part; all three are NaN where it is at none.
     """
     summary: dict[str, dict[str, float]] = {}
     of_labels = dict.fromkeys(name for site in sites for name in site if split(name)[1] and metric(name).headline)

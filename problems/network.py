@@ -155,9 +155,10 @@ class NetworkProblem(Problem, Layers):
         each = known.to(self.dtype)
         for of_sample in weights:
             each = each * of_sample[:, None]
-        each = each * (len(labels) / torch.where(known.any(0), each.sum(0), 1))
+        total = each.sum(0)
+        each = each * (len(labels) / torch.where(total > 0, total, 1))
         losses = self.loss(logits, (labels == 1).to(self.dtype), scalars, y, each)
-        return torch.where(known.any(0), losses, 0).mean()
+        return torch.where(total > 0, losses, 0).mean()
 
     def initial(self) -> Arrays:
         """Return the network's own initialisation, zeros for the scalars, and the dual's start."""

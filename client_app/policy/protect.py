@@ -34,10 +34,9 @@ def counts_by_class(labels: Tensor, classes: int) -> list[int]:
 
 def hidden_labels(data: SiteData, policy: Policy) -> tuple[int, ...]:
     """Return which of several labels are not evaluated: of few held-out samples, or few of one of their classes."""
-    labels = data.held_out.targets()
-    if labels.ndim == 1:
+    if data.held_out.labels.ndim == 1:
         return ()
-    known = [own[own >= 0] for own in labels.T]
+    known = [own[own >= 0] for own in data.held_out.targets().T]
     return tuple(
         place
         for place, own in enumerate(known)
@@ -51,10 +50,9 @@ def no_evaluation(data: SiteData, policy: Policy) -> str:
         return f"no evaluation: fewer than {policy.fewest_held_out} samples are held out here"
     labels = data.held_out.targets()
     if labels.ndim > 1:
-        hides_all = len(labels) and len(hidden_labels(data, policy)) == labels.shape[1]
-    else:
-        hides_all = few_of_a_class(counts_by_class(labels, data.classes), policy)
-    if hides_all:
+        hides_all = len(labels) > 0 and len(hidden_labels(data, policy)) == labels.shape[1]
+        return "no evaluation: of each label too few samples are held out here" if hides_all else ""
+    if few_of_a_class(counts_by_class(labels, data.classes), policy):
         return f"no evaluation: of a class fewer than {policy.fewest_of_each_class} samples are held out here"
     return ""
 
@@ -75,9 +73,8 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
         if few_of_a_class(counts, policy):
             notes.append(f"of labels that have fewer than {fewest} training samples of a class here, {fewest} are told")
         if unjudged := hidden_labels(data, policy):
-            every = len(facts.label_counts)
-            which = f"{len(unjudged)} of {every} labels"
-            notes.append(f"no evaluation of {which}: fewer than {fewest} of a class are held out here")
+            which = f"{len(unjudged)} of {len(facts.label_counts)} labels"
+            notes.append(f"no evaluation of {which}: too few samples, or too few of a class, are held out here")
         changes["label_counts"], changes["label_positives"] = zip(*told_labels, strict=True)
     elif few_of_a_class(counts, policy):
         if facts.positives is None:

@@ -226,6 +226,19 @@ def test_a_site_evaluates_what_it_received_before_it_trains(tmp_path: Path, hosp
     assert not torch.equal(unpack(trained.content.array_records["arrays"])["x"], model["x"])
 
 
+@pytest.mark.parametrize("algorithm", ["sagda", "fednest"])
+def test_a_site_evaluates_no_second_model_in_a_round(algorithm: str, tmp_path: Path, hospital: Opened) -> None:
+    """Each phase brings a model, and answers about more than one in a round would say more of the patients."""
+    write_table(tmp_path / SECRET, *table(60, seed=0))
+    first, *others = ALGORITHMS[algorithm]().phases
+    with hospital(algorithm=algorithm) as grid:
+        asked = question(grid.config, "train", evaluate=True, phase=first)
+        assert dict(grid.ask("train", 0, asked).content.metric_records["metrics"])
+        for phase in others:
+            said = error_of(grid.ask("train", 0, question(grid.config, "train", evaluate=True, phase=phase)))
+            assert f"evaluate = True: a round is evaluated in its first phase, {first!r}" in said
+
+
 def test_the_same_message_gives_the_same_bits_and_another_round_others(tmp_path: Path, hospital: Opened) -> None:
     write_table(tmp_path / SECRET, *table(60, seed=0))
 

@@ -113,7 +113,7 @@ def test_the_run_s_own_names_are_theirs_in_any_order() -> None:
     other = run.data(label="odem,herz").labels
     assert other is not None
     assert (other.names, other.uncertain) == (("odem", "herz"), ("ones", "zeros"))
-    for label in ("one", "a,a"):
+    for label in ("one", "a,a", "Cardiomegaly,herz", "odem,Edema"):
         with pytest.raises(DataError, match="label names"):
             run.data(label=label)
 
