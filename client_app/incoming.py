@@ -94,7 +94,9 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
         wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
     if not wrong and told.get("evaluate") and told["phase"] != taking_place[0]:  # of one model in a round is told
         wrong.append(f"evaluate = True: a round is evaluated in its first phase, {taking_place[0]!r}")
-    return wrong or wrong_grids(told.get("cuts", ()), told.get("bins", ()))
+    if not wrong and "cuts" in told:
+        wrong = wrong_grids(told["cuts"], told.get("bins", ()))
+    return wrong
 
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:

@@ -170,6 +170,8 @@ def grids_of(cuts: Sequence[float], bins: Sequence[int]) -> list[Sequence[float]
 
 def wrong_grids(cuts: Sequence[float], bins: Sequence[int]) -> list[str]:
     """Return what is wrong with the grids in a record that is otherwise as it should be."""
+    if not cuts:
+        return ["cuts are empty, which asks for nothing: leave them out"]
     if bins and sum(bins) != len(cuts):
         return [f"bins add up to {sum(bins)}, of {len(cuts)} cuts"]
     return ["cuts do not ascend"] if not all(map(ascending, grids_of(cuts, bins))) else []

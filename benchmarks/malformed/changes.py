@@ -19,7 +19,7 @@ NAMES = ("../../evil", "\x1b[31mred\x1b[0m", "a" * 10_000, "nul\0", "two\nlines"
 NUMBERS = (1e18, -1e308, 1e308, math.nan, math.inf, -math.inf)
 OTHERS: tuple[Any, ...] = (b"7", [7], [0.5] * 7, [], ["a", "b"], True, [math.nan], [[1]], [1e30])
 KEPT_BACK = ("class-counts", "held-out-counts")  # by a site with few of a class: it tells none
-FINE = {"patients": [7]}  # what may be told: a hash
+FINE = {"patients": [7], "evaluate": True}  # what may be told: a hash; and what asked: to evaluate a round
 DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64", "U4")
 
 

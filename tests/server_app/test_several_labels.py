@@ -184,6 +184,7 @@ def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
         ({"bins": [1, 1, 5]}, "bins add up to 7, of 3 cuts"),
         ({"cuts": [0.0, 1.0, 0.5], "bins": [1, 2, 0]}, "cuts do not ascend"),
         ({"bins": None}, "bins"),
+        ({"cuts": [], "bins": [0, 0, 0]}, "cuts are empty"),
         ({"labels": ["Edema", "Effusion", "Mass"]}, "must be those of the run"),
         ({"priors": [0.1, 0.2]}, "priors"),
         ({"priors": [0.1, 0.2, 1.5]}, "priors"),
