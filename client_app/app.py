@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from contextlib import closing
 from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -17,45 +16,95 @@ from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
 from keys import record_in
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Sequence
 
     from client_app.site import OpenSite
+    from client_app.together import Update, Updated
+
+    Steps = Generator[Update, Updated, T]
+    Handler = Callable[[Message, OpenSite], RecordDict | Steps[RecordDict]]
 
 log = logging.getLogger("edelweiss")
 
 app = ClientApp()
 
 
-def _answering(handle: Callable[[Message, OpenSite], RecordDict]) -> Callable[[Message, Context], Message]:
-    """Turn a handler into Flower's form: mistakes of users become an answer of one line, never a traceback.
+def _steps(handle: Handler, message: Message, context: Context) -> Steps[Message]:
+    """Answer a message; a local update on the way is done by whoever asks, alone or side by side with others.
 
-    What leaves the site is the public version of a message; the full one, with file, row and value, is logged here.
-    So is whatever nobody foresaw; of that only the kind leaves the site.
+    Mistakes of users become an answer of one line, never a traceback. What leaves the site is the public version of a
+    message; the full one, with file, row and value, is logged here. So is whatever nobody foresaw; of that only the
+    kind leaves the site.
     """
+    audit = Audit.of(context)
+    try:
+        if audit:
+            audit.received(message)
+        content = yield from _content(handle, message, context)
+        if audit:
+            audit.sent(message, content)
+    except Exception as error:
+        # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
+        log.exception("the app broke")
+        text = f"{type(error).__name__} (the site's own log says more)"
+        if audit:
+            audit.broken(message, text)
+        raise SiteError(text) from None
+    return Message(content, reply_to=message)
+
+
+class _Passage:
+    """A message on its way through the site.
+
+    Attributes
+    ----------
+    update : Update, optional
+        What has to be done before it is answered, see `done`.
+    answer : Message
+        There, as soon as there is no update.
+    """
+
+    def __init__(self, handle: Handler, message: Message, context: Context) -> None:
+        self._steps = _steps(handle, message, context)
+        self.answer: Message
+        self._go(lambda: next(self._steps))
+
+    def done(self, do: Callable[[], Updated]) -> None:
+        """Do the update; what goes wrong is this message's."""
+        try:
+            updated = do()
+        except Exception as error:
+            self._go(partial(self._steps.throw, error))
+        else:
+            self._go(partial(self._steps.send, updated))
+
+    def done_alone(self) -> Message:
+        """Do the update, if there is one, and return the answer."""
+        if self.update:
+            self.done(self.update.alone)
+        return self.answer
+
+    def _go(self, step: Callable[[], Update]) -> None:
+        try:
+            self.update: Update | None = step()
+        except StopIteration as end:
+            self.update, self.answer = None, end.value
+
+
+def _answering(handle: Handler) -> Callable[[Message, Context], Message]:
+    """Turn a handler into Flower's form."""
 
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
-        audit = Audit.of(context)
-        try:
-            if audit:
-                audit.received(message)
-            content = _content(handle, message, context)
-            if audit:
-                audit.sent(message, content)
-        except Exception as error:
-            # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
-            log.exception("the app broke")
-            text = f"{type(error).__name__} (the site's own log says more)"
-            if audit:
-                audit.broken(message, text)
-            raise SiteError(text) from None
-        return Message(content, reply_to=message)
+        return _Passage(handle, message, context).done_alone()
 
     return answer
 
 
-def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message, context: Context) -> RecordDict:
+def _content(handle: Handler, message: Message, context: Context) -> Steps[RecordDict]:
     """Return a handler's answer, or why there is none."""
     from client_app.incoming import require_sound
     from client_app.memory import StateError
@@ -76,7 +125,8 @@ def _content(handle: Callable[[Message, OpenSite], RecordDict], message: Message
         site = OpenSite.from_context(context)
         require_allowed(site)
         require_sound(message, site)
-        return handle(message, admitted(site, message))
+        answer = handle(message, admitted(site, message))
+        return answer if isinstance(answer, RecordDict) else (yield from answer)
     except (*MISTAKES, RefusedError, StateError) as error:
         _log_once(str(error))
         # Before the first answer the coordinator knows no names, so this one brings its own.
@@ -110,27 +160,27 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
     return RecordDict({"facts": ConfigRecord(to_record(facts))})
 
 
-@app.train()
-@_answering
-def train(message: Message, site: OpenSite) -> RecordDict:
+def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
     """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
     import torch
 
     from client_app.oracle import SiteOracle, stream
-    from client_app.site import Request
-    from federation import not_finite, pack, unpack
+    from client_app.site import Request, received
+    from client_app.together import Update
+    from federation import not_finite, pack
+    from federation.encoding import remembered, taken
 
     started = time.perf_counter()
     request = Request.of(message)
     strategy, problem = site.run.strategy, site.problem(request)
     turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
-    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
+    sent = received(message, problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
-    if strategy.card.remembers and (text := store.shortage()):
+    if site.run.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
     memory = store.load(problem.device, before=place)
     began = store.latest(before=place) if memory else None
-    fresh = partial(site.fresh, request)
+    residual, fresh = taken(memory), partial(site.fresh, request)
 
     kept_here = memory.pop("buffers", None)
     statistics = sent.pop("buffers", None) if kept_here is None else kept_here
@@ -140,34 +190,46 @@ def train(message: Message, site: OpenSite) -> RecordDict:
     if request.evaluate:
         metrics = MetricRecord({**site.evaluation(request, strategy.personal(sent, memory, fresh))})
 
-    random = stream(site.run.seed, request.site, *place)
-    with closing(SiteOracle.open(site.run, problem, site.samples(request)[0], random, fresh)) as oracle:
-        reply, memory = strategy.local_update(sent, memory, oracle, turn)
-    if site.guarded and 0 < oracle.differentiated < site.policy.fewest_in_update:
+    own = site.own_problem(request)
+
+    def oracle() -> SiteOracle:
+        random = stream(site.run.seed, request.site, *place)
+        return SiteOracle.open(site.run, own, site.samples(request)[0], random, fresh, problem)
+
+    done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, turn=turn)
+    reply, memory = done.reply, done.memory
+    if site.guarded and 0 < done.samples < site.policy.fewest_in_update:
         raise RefusedError(
-            f"its gradients would be over {oracle.differentiated} samples, and this site tells none over fewer than "
+            f"its gradients would be over {done.samples} samples, and this site tells none over fewer than "
             f"{site.policy.fewest_in_update}: raise batch-size, or local-steps"
         )
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics
-        elif oracle.gradients:  # only those change them
+        elif done.gradients:  # only those change them
             reply["buffers"] = statistics
 
+    if text := site.run.encoding.overflow(reply):
+        raise RefusedError(f"its {text}")
+    written, residual = site.run.encoding.encode(reply, residual, request.phase)
+    memory = memory | remembered(residual)
     spent = time.perf_counter() - started
     bad = not_finite(reply | memory)
     kept = place if memory and not bad else None
-    work = {"gradients": oracle.gradients, "samples": oracle.differentiated, "seconds": spent}
+    work = {"gradients": done.gradients, "samples": done.samples, "seconds": spent}
     memories = {"memory-from": strategy.position(began), "memory-kept": strategy.position(kept)}
     cost = MetricRecord({**work, **memories})
     if bad:  # the coordinator leaves such an answer out; remembered, it would spoil all
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
         if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
-            reply = {name: torch.full((1,), torch.nan) for name in bad}
-    content = RecordDict({"arrays": pack(reply), "metrics": metrics, "cost": cost})
+            written = {name: torch.full((1,), torch.nan) for name in bad}
+    content = RecordDict({"arrays": pack(written), "metrics": metrics, "cost": cost})
     if not bad:
         store.save(memory, place, request.settled)  # last: an answer that fails before this changes nothing
     return content
+
+
+app.train()(_answering(train))
 
 
 @app.evaluate()
@@ -185,12 +247,14 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     from client_app.evidence import counted, told
     from client_app.site import Request, model_facts
     from federation import unpack
+    from federation.encoding import taken
 
     request = Request.of(message)
     strategy, problem = site.run.strategy, site.problem(request)
     sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store = site.memory(request)
     memory = store.load(problem.device, before=(request.round + 1, 0))
+    taken(memory)  # rounding errors are no part of a model
     own = {} if memory else store.kept(problem.device)
     kept_here = (memory or own).pop("buffers", None)
     statistics = sent.pop("buffers", None) if kept_here is None else kept_here
@@ -223,9 +287,45 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
 
 def call(message: Message, context: Context) -> Message:
     """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
+    return _surviving(message, lambda: app(message, context))
+
+
+def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+    """Answer the messages of a phase to several sites as `call` does, with local updates done side by side."""
+    if len(messages) == 1 or messages[0].metadata.message_type != "train":
+        return [call(message, context) for message, context in zip(messages, contexts, strict=True)]
+    from client_app.together import updated
+
+    def begun(message: Message, context: Context) -> _Passage:
+        passage = _Passage(train, message, context)
+        if passage.update and not passage.update.stacks:
+            passage.done_alone()  # before another site's statistics are in the network that they share
+        return passage
+
+    def finished(passage: _Passage, do: Callable[[], Updated]) -> Message:
+        passage.done(do)
+        return passage.answer
+
+    answers: list[Message | None] = [None] * len(messages)
+    waiting: list[tuple[int, _Passage, Update]] = []
+    for i, (message, context) in enumerate(zip(messages, contexts, strict=True)):
+        passage = _surviving(message, partial(begun, message, context))
+        if isinstance(passage, Message):
+            answers[i] = passage
+        elif passage.update is None:
+            answers[i] = passage.answer
+        else:
+            waiting.append((i, passage, passage.update))
+    for (i, passage, _), do in zip(waiting, updated([update for _, _, update in waiting]), strict=True):
+        answers[i] = _surviving(messages[i], partial(finished, passage, do))
+    return [answer for answer in answers if answer is not None]
+
+
+def _surviving(message: Message, do: Callable[[], T]) -> T | Message:
+    """Do something for a message; an exception becomes an error answer: the process must survive whatever it does."""
     try:
-        return app(message, context)
-    except Exception as error:  # the process must survive whatever a message does
+        return do()
+    except Exception as error:
         log.error("%s", traceback.format_exc())
         reason = f"{type(error).__name__}: {error}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

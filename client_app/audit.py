@@ -155,16 +155,19 @@ def contents(content: RecordDict) -> dict[str, Any]:
     import numpy as np
     from flwr.app import ArrayRecord
 
+    from federation import unpack
+    from federation.encoding import decode
     from federation.schema import sound
 
     arrays: list[dict[str, Any]] = []
     for vectors in records_in(content, ArrayRecord).values():
+        meant = decode(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)})))
         for name, array in vectors.items():
             if not sound(array):  # the message is refused, and nobody reads it
                 arrays.append({"name": _short(name), "shape": None, "norm": None, "bytes": len(array.data)})
                 continue
             values = array.numpy()
-            norm = float(np.linalg.norm(values.ravel()))
+            norm = float(np.linalg.norm(meant[name].numpy() if name in meant else values.ravel()))
             told = norm if math.isfinite(norm) else None  # which JSON has no word for
             arrays.append({"name": _short(name), "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
     numbers: list[str] = []

@@ -15,9 +15,10 @@ from evidence.told import SCORE, wrong_grids
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
+from federation.encoding import decode, unfit
 from federation.schema import misfits, table
 from federation.wire import LARGEST, beyond
-from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes, record_in
+from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes, plain, record_in
 from problems import PROBLEMS
 from problems.network import NetworkProblem
 
@@ -65,7 +66,7 @@ def _brings_another(message: Message, site: OpenSite) -> bool:
 
 def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
-    run, record = site.run, record_in(message.content, "config", ConfigRecord)
+    run, record = site.run, plain(message.content, "config", ConfigRecord)
     place: Schema = {
         "round": Number(run.rounds if last else 1, run.rounds, whole=True),
         "site": Number(0, run.sites - 1, whole=True),
@@ -101,7 +102,7 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
     """Return what is wrong with what a message says of all sites' data."""
-    record, data = record_in(message.content, "config", ConfigRecord), site.data()
+    record, data = plain(message.content, "config", ConfigRecord), site.data()
     multiclass = PROBLEMS[site.run.problem].multiclass
     shape, classes = ((), 2) if data is None else (data.train.shape, data.classes)
     labels = site.run.several
@@ -126,10 +127,11 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     problem = site.problem(request)
     if isinstance(problem, NetworkProblem) and other and (text := misfits(other, [table(problem.model())])):
         return [f"of the other model: {text}"]
-    arrays = unpack(record)
+    written = unpack(record)
+    arrays = decode(written)
     if bad := [*beyond(arrays), *beyond(unpack(other))]:
         return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
     strategy = site.run.strategy
     turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
-    text = strategy.unfit(arrays, turn, rehearsal.d)
+    text = unfit(written) or strategy.unfit(arrays, turn, rehearsal.d)
     return [text] if text else []

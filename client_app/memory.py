@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import tempfile
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,11 +100,20 @@ class Memory:
     """
 
     def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
-        folder = state_folder(state_dir)
-        run, site = run.replace("/", "_"), site.replace("/", "_")
-        self.folder = run_folder(folder, run) / f"{site}.memory"
-        self.model_path = folder / "models" / f"{run}-{site}.safetensors"
+        self._state = state_folder(state_dir)
+        self._run, self._site = run.replace("/", "_"), site.replace("/", "_")
+        self.folder = run_folder(self._state, self._run) / f"{self._site}.memory"
         self.provenance = provenance
+
+    @cached_property
+    def model_path(self) -> Path:
+        """Where the site's own model goes, that stays."""
+        return self._state / "models" / f"{self._run}-{self._site}.safetensors"
+
+    @cached_property
+    def _places(self) -> list[Place]:
+        """The places in the run that there are memories of: nobody else writes any while a message is answered."""
+        return places(self.folder)
 
     def load(self, device: torch.device, before: Place) -> Arrays:
         """Return what was saved last before a place; empty when there is nothing or it cannot be read.
@@ -118,7 +128,7 @@ class Memory:
 
     def latest(self, before: Place) -> Place | None:
         """Return the place of what was saved last before a place; None if nothing was."""
-        return max((place for place in places(self.folder) if place < before), default=None)
+        return max((place for place in self._places if place < before), default=None)
 
     def save(self, arrays: Arrays, at: Place, settled: int) -> None:
         """Save what is remembered from a place on; whoever stops this half-way leaves what was there.
@@ -133,7 +143,7 @@ class Memory:
             The run will not go back behind the end of this round. If that is this round, nothing else is kept; else
             what was remembered at its end, and before this place.
         """
-        saved = places(self.folder)
+        saved = self._places
         earlier, stay = [place for place in saved if place < at], set()
         if settled < at[0]:
             stay = {*earlier[-1:], *[place for place in earlier if place <= (settled, math.inf)][-1:]}
@@ -143,11 +153,12 @@ class Memory:
         for place in saved:
             if place not in stay:
                 path_of(self.folder, place).unlink(missing_ok=True)
+        self._places = sorted(stay)
 
     def shortage(self) -> str:
         """Say that the disk has no room for about three memories of two vectors as long as x; empty if it has."""
         needed = 3 * 2 * 4 * int((self.provenance or {}).get("d", 0))
-        place = next(folder for folder in self.folder.parents if folder.exists())
+        place = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
         free = shutil.disk_usage(place).free
         return f"the state folder has {free:,} bytes free, and needs about {needed:,}" if free < needed else ""
 
@@ -188,6 +199,7 @@ class Memory:
     def forget(self) -> None:
         """Remove the memory, and the run's folder when it was the last one there."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._places = []
         with contextlib.suppress(OSError):
             self.folder.parent.rmdir()
 
@@ -208,9 +220,12 @@ class Memory:
 
     @staticmethod
     def _write(path: Path, arrays: Arrays, facts: Mapping[str, object]) -> None:
-        for folder in (path.parent.parent, path.parent):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_tensors(path, arrays, facts)
+        try:
+            write_tensors(path, arrays, facts)
+        except FileNotFoundError:  # the first time
+            for folder in (path.parent.parent, path.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_tensors(path, arrays, facts)
 
 
 def run_folder(state_dir: Path, run: str) -> Path:

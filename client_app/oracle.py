@@ -12,6 +12,7 @@ import torch
 from client_app.loader import Batches, Loader
 from datasets import Augmentation, Sampler, Samples, make_sampler
 from keys import Stream
+from problems import Problem
 from problems.network import rows_at_once
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from config import RunConfig
-    from problems import Arrays, Batch, Problem
+    from problems import Arrays, Batch
     from problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
 
 
@@ -49,6 +50,8 @@ class SiteOracle:
         Returns the head and the y that the site starts with, not to be written to; default: those of all.
     augmentation : Augmentation, optional
         What happens to the images of the batches that are drawn; default: nothing.
+    common : Problem, optional
+        The objective `aside`, over the same network; default: the same.
 
     Attributes
     ----------
@@ -67,8 +70,9 @@ class SiteOracle:
         batch_size: int = 1,
         fresh: Callable[[], Arrays] | None = None,
         augmentation: Augmentation | None = None,
+        common: Problem | None = None,
     ) -> None:
-        self.problem, self.samples = problem, samples
+        self.problem, self.common, self.samples = problem, common or problem, samples
         self.batch_size, self.fresh = batch_size, fresh or problem.fresh
         self.gradients = self.differentiated = 0
         self._counts: Tensor | None = None  # of the classes, once asked for
@@ -87,6 +91,7 @@ class SiteOracle:
         samples: Samples | None,
         generator: torch.Generator,
         fresh: Callable[[], Arrays] | None = None,
+        common: Problem | None = None,
     ) -> SiteOracle:
         """Bind a problem to samples and a random stream, with the run's sampler and batch size.
 
@@ -99,7 +104,7 @@ class SiteOracle:
         if samples is not None:
             labels = samples.targets().cpu()
             sampler = make_sampler(config.sampler, labels, size, config.positives_per_batch, generator)
-        return cls(problem, samples, sampler, generator, size, fresh, config.augmentation)
+        return cls(problem, samples, sampler, generator, size, fresh, config.augmentation, common)
 
     def close(self) -> None:
         """End the thread that makes batches ready, if there is one."""
@@ -119,6 +124,29 @@ class SiteOracle:
         if size == self.batch_size and size < self.problem.draws_ahead:
             return next(self._ahead, None) or self._many()
         return self._batches.draw(size) if self._loader is None else self._loader.take(size, then)
+
+    @property
+    def full(self) -> int:
+        """Samples in a batch of the usual size: fewer than that where the site does not have as many."""
+        sampler = self._batches.sampler
+        return self.batch_size if sampler is None else sampler.full(self.batch_size)
+
+    @property
+    def plain_samples(self) -> Samples | None:
+        """The site's samples, where a batch is some of them as they are: what `deal` deals."""
+        own = type(self.problem).draw is not Problem.draw or self._batches.augmentation or self._loader
+        return None if own or self._batches.sampler is None else self.samples
+
+    def deal(self, size: int | None = None) -> Tensor:
+        """Return the positions of a fresh mini-batch in `plain_samples`; `draw` returns that batch itself."""
+        assert self._batches.sampler is not None, "who has plain samples has a sampler"
+        return self._batches.sampler.draw(size or self.batch_size)
+
+    def weights(self, labels: Tensor) -> tuple[Tensor, ...]:
+        """Return the weights that belong to a batch of `plain_samples`, if there are any."""
+        assert self._batches.sampler is not None, "who has plain samples has a sampler"
+        weights = self._batches.sampler.weights(labels)
+        return () if weights is None else (weights.to(self.problem.dtype),)
 
     def epoch(self) -> Iterator[Batch | None]:
         """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in an order that is drawn here.
@@ -221,9 +249,11 @@ class SiteOracle:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave the batch-norm statistics as they are, for gradients of a model that is not the site's own."""
-        statistics = self.problem.buffers()
+        """Take gradients of a model that is not the site's own: of the common objective; batch norm stays as it is."""
+        own, statistics = self.problem, self.problem.buffers()
+        self.problem = self.common
         yield
+        self.problem = own
         if statistics.numel():
             self.problem.load_buffers(statistics)
 

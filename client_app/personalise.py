@@ -15,7 +15,7 @@ from config.tables import renamed
 from datasets import Cohort, Meaning, columns_hash
 from keys import shown
 from keys.files import is_file, reason
-from models import ModelError, resolve_device
+from models import ModelError, prepare, resolve_device
 from models.storage import Stored
 from problems import PROBLEMS, ProblemError
 from problems.metrics import RANKINGS, split
@@ -174,7 +174,9 @@ def personalise(
     """
     config = given.config
     require_fit(given, data)
-    problem = config.build_problem(config.setting(given.cohort, resolve_device(device or config.device)))
+    device = resolve_device(device or config.device)
+    prepare(device, config.matmul_precision)
+    problem = config.build_problem(config.setting(given.cohort, device))
     assert isinstance(problem, NetworkProblem), "others have no data"
     untrained = given.facts.get("head") == "fresh"
     if untrained and head == "trained":
@@ -194,6 +196,7 @@ def personalise(
     if head == "fresh":
         fresh = problem.fresh(config.sites)
         x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
+    problem = problem.of_site(data.train.targets())  # y is the site's own, whatever the run did
     train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     with closing(SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))) as oracle:
         if problem.buffers().numel() and (untrained or config.bn == "local"):
@@ -225,6 +228,13 @@ def require_fit(given: FinishedRun, data: SiteData) -> None:
         wrong.append(f"--label names {columns} columns, and the model has {outputs}: {', '.join(cohort.labels)}")
     if problem.multiclass and data.classes > cohort.classes:
         wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {cohort.classes - 1}")
+    classes = set(data.train.targets().flatten().tolist())
+    if not problem.multiclass and outputs == 1 and len(classes) == 1:
+        only = "positive" if classes == {1} else "negative"
+        wrong.append(
+            f"all {len(data.train)} samples to train on are {only}: a ranking needs both classes; check the label "
+            "column, or give more samples"
+        )
     if not len(data.held_out):
         wrong.append("no sample is held out, so nothing can be reported: raise holdout-share, or give more samples")
     if wrong:

@@ -6,17 +6,18 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.memory import Memory, Provenance
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse, dealt
 from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
 from client_app.policy.records import Records
-from config import ConfigError, RunConfig, SiteConfig, parse_run_config
+from client_app.together import forget_stacks
+from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from config.study import read_study
 from datasets import (
     Cohort,
@@ -34,19 +35,20 @@ from datasets import (
 from datasets.config import SITE, TABLE
 from datasets.labels import UNKNOWN
 from datasets.stored import in_blocks
+from federation import unpack
+from federation.encoding import decode
 from federation.rehearsal import Rehearsal
-from keys import Value, arguments, from_record, record_in
-from models import resolve_device
+from keys import Value, arguments, from_record, plain, record_in
+from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from flwr.app import Context, Message
 
     from datasets import Samples
     from datasets.site.study import Study
-    from federation import FederatedStrategy
+    from federation import Encoding, FederatedStrategy
     from problems import Arrays, Metrics
 
 Options = tuple[tuple[str, Value], ...]
@@ -65,12 +67,12 @@ def dimension(name: str, setting: Setting, options: Options) -> int:
 
 
 @lru_cache(maxsize=64)
-def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem) -> Rehearsal:
+def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem, encoding: Encoding) -> Rehearsal:
     """Return what knows which vectors an algorithm sends; once per process."""
     start = problem.initial()
     if (buffers := problem.buffers()).numel():
         start["buffers"] = buffers
-    return Rehearsal(algorithm, start, rounds, sites, problem)
+    return Rehearsal(algorithm, start, rounds, sites, problem, encoding=encoding)
 
 
 @lru_cache(maxsize=1024)
@@ -112,7 +114,20 @@ def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
     for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once):
         cached.cache_clear()
+    _last.clear()
+    forget_stacks()
     forget_data()
+
+
+_last: list[tuple[ArrayRecord, torch.device, Arrays]] = []  # what was read last
+
+
+def received(message: Message, device: torch.device) -> Arrays:
+    """Return the vectors that a message brings; the same tensors where many sites are sent the same record."""
+    record = record_in(message.content, "arrays", ArrayRecord)
+    if not (_last and _last[0][0] is record and _last[0][1] == device):
+        _last[:] = [(record, device, decode(unpack(record, device)))]
+    return dict(_last[0][2])
 
 
 def study_of(file: str) -> Study | None:
@@ -152,7 +167,7 @@ def model_facts(
     """
     if data is None:
         return {}
-    more: dict[str, object] = {"amp": run.amp} if run.amp else {}
+    more: dict[str, object] = {}
     known = (data.train.targets() >= 0).view(len(data.train), -1).any(0).tolist()
     lacking = [label for label, some in zip(cohort.labels, known, strict=False) if not some]
     if own and lacking:
@@ -195,8 +210,8 @@ class Request:
     @classmethod
     def of(cls, message: Message) -> Request:
         """Read the message's ``config`` record."""
-        record: Mapping[str, Any] = record_in(message.content, "config", ConfigRecord)
-        return replace(from_record(cls, record), cohort=from_record(Cohort, record))
+        record = plain(message.content, "config", ConfigRecord)
+        return from_record(cls, record, cohort=from_record(Cohort, record))
 
 
 @dataclass(frozen=True)
@@ -229,7 +244,7 @@ class OpenSite:
         ConfigError
             When one of them cannot be used.
         """
-        run, node = parse_run_config(context.run_config), SiteConfig.parse(context.node_config)
+        run, node = parse_run_config(context.run_config), parse_node_config(context.node_config)
         needs_data = PROBLEMS[run.problem].needs_data
         missing = []
         if needs_data and run.dataset == "site" and not node.data_dir:
@@ -250,7 +265,9 @@ class OpenSite:
         if missing:
             raise ConfigError("node-config", missing)
         torch.set_num_threads(run.threads)
-        return cls(run, node, policy, context.run_id)
+        site = cls(run, node, policy, context.run_id)
+        prepare(site.device, run.matmul_precision)
+        return site
 
     @property
     def guarded(self) -> bool:
@@ -278,12 +295,12 @@ class OpenSite:
         """The secret by which this site chooses whom it holds out."""
         return self.records.key(self.policy.seed)
 
-    @property
+    @cached_property
     def device(self) -> str:
         """Where this site computes."""
         return resolve_device(self.node.device or self.run.device)
 
-    @property
+    @cached_property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
         config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
@@ -321,15 +338,16 @@ class OpenSite:
         return protected(replace(facts, notes=notes), data, self.policy)
 
     def rehearsal(self, request: Request) -> Rehearsal:
-        """Return what knows which vectors this run's algorithm sends."""
-        return rehearsed(self.run.strategy, self.run.rounds, request.sites, self.problem(request))
+        """Return what knows which vectors this run's algorithm sends: the same to all sites, site 0's will do."""
+        run, problem = self.run, self.problem(replace(request, site=0))
+        return rehearsed(run.strategy, run.rounds, request.sites, problem, run.encoding)
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
 
         Of a hospital's own patients groups are told, unless its operator lets each be told.
         """
-        problem, data, held_out = self.problem(request), self.data(), self.samples(request)[1]
+        problem, data, held_out = self.own_problem(request), self.data(), self.samples(request)[1]
         if data is None or held_out is None:
             return problem.metrics(model["x"], model.get("y"), None)
         if not len(held_out) or (self.guarded and no_evaluation(data, self.policy)):
@@ -345,6 +363,10 @@ class OpenSite:
 
     def data(self) -> SiteData | None:
         """Return the site's data as it was read; None for a problem without data."""
+        return self._data
+
+    @cached_property
+    def _data(self) -> SiteData | None:
         if not PROBLEMS[self.run.problem].needs_data:
             return None
         return load_site(self.data_config, max(0, self.node.partition_id), self.run.sites)
@@ -360,7 +382,22 @@ class OpenSite:
 
     def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        return cached_problem(*self._problem_key(request))
+        known = self._problems.get(request.site)
+        if known is None or known.setting.cohort != request.cohort:
+            known = self._problems[request.site] = cached_problem(*self._problem_key(request))
+        return known
+
+    @cached_property
+    def _problems(self) -> dict[int, Problem]:
+        return {}
+
+    def own_problem(self, request: Request) -> Problem:
+        """Return the problem as this site trains and evaluates its own model: with its own p, where y is its own."""
+        problem = self.problem(request)
+        if not self.run.strategy.own_dual:
+            return problem
+        train, _ = self.samples(request)
+        return problem if train is None else problem.of_site(train.targets())
 
     def fresh(self, request: Request) -> Arrays:
         """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""

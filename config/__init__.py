@@ -1,6 +1,6 @@
 """The two configurations: a run's (what everybody does) and a site's (what its operator decides)."""
 
-from config.node import SiteConfig
+from config.node import SiteConfig, parse_node_config
 from config.run import RunConfig, parse_run_config
 from datasets import DataError
 from federation import RunError, StrategyError
@@ -11,4 +11,13 @@ from problems import ProblemError
 MISTAKES = (ConfigError, DataError, ModelError, ProblemError, RunError, StrategyError)
 """Errors whose message is all that a user needs: they are shown without a traceback."""
 
-__all__ = ["MISTAKES", "ConfigError", "RunConfig", "SiteConfig", "flatten", "parse_run_config", "read_overrides"]
+__all__ = [
+    "MISTAKES",
+    "ConfigError",
+    "RunConfig",
+    "SiteConfig",
+    "flatten",
+    "parse_node_config",
+    "parse_run_config",
+    "read_overrides",
+]

@@ -29,7 +29,7 @@ STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its wo
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
     looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _images, _classes, _labels, _table, _split,
-             _rest)  # fmt: skip
+             _wire, _rest)  # fmt: skip
     return [text for look in looks for text in look(run)]
 
 
@@ -55,6 +55,17 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
         yield (
             f"bn = {run.bn!r}: with algorithm = {run.algorithm!r} the batch-norm statistics of model = "
             f'{run.model!r} belong to each site\'s own model, so take bn = "local"'
+        )
+
+
+def _wire(run: RunConfig) -> Iterator[str]:
+    if run.wire_estimators and not ALGORITHMS[run.algorithm].estimators:
+        problem = PROBLEMS[run.problem]
+        able = sorted(name for name, other in ALGORITHMS.items() if other.estimators and can_solve(other, problem))
+        instead = f", or take algorithm {' or '.join(able)}" if able else ""
+        yield (
+            f"wire-estimators = {run.wire_estimators!r} is for control variates and running estimates, and algorithm = "
+            f'{run.algorithm!r} sends none: leave it ""{instead}'
         )
 
 

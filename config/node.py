@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -98,3 +99,13 @@ class SiteConfig(BaseModel):
         if problems:
             raise ConfigError("node-config", problems)
         return config
+
+
+@lru_cache(maxsize=1024, typed=True)  # typed, or 1 would pass where true has been
+def _parsed(keys: tuple[str, ...], *values: Value) -> SiteConfig:
+    return SiteConfig.parse(dict(zip(keys, values, strict=True)))
+
+
+def parse_node_config(values: Mapping[str, Value]) -> SiteConfig:
+    """Like `SiteConfig.parse`, once per process for equal input, as `parse_run_config`."""
+    return _parsed(tuple(values), *values.values())

@@ -19,7 +19,7 @@ from config.words import parse_words
 from datasets import Augmentation, Cohort, DataConfig, stamp
 from datasets.config import FOLDERS, OWN, TABLE
 from datasets.labels import Labels, split_names
-from federation import FederatedStrategy, StrategyError
+from federation import Encoding, FederatedStrategy, StrategyError
 from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml
 from keys.files import marked
 from models import Architecture
@@ -127,6 +127,16 @@ class RunConfig(RunKeys):
         return ALGORITHMS[self.algorithm](**arguments(self.hyper))
 
     @cached_property
+    def encoding(self) -> Encoding:
+        """How what is sent in a round is written."""
+        return Encoding(self.wire, frozenset(self.strategy.estimators if self.wire_estimators else ()))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a site keeps something between rounds."""
+        return bool(self.strategy.card.remembers or self.wire_estimators)
+
+    @cached_property
     def labels(self) -> Labels:
         """The labels of the run."""
         return Labels.of(self.label, self.uncertain, self.blank, self.label_preset)
@@ -220,11 +230,11 @@ def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: 
     return f"unknown key {shown(key)}.{hint(key, [*top, *first, *declared])} {where}"
 
 
-@lru_cache(maxsize=8)
-def _parsed(items: tuple[tuple[str, Value], ...]) -> RunConfig:
-    return RunConfig.parse(dict(items))
+@lru_cache(maxsize=8, typed=True)  # typed, or 1 would pass where true has been
+def _parsed(keys: tuple[str, ...], *values: Value) -> RunConfig:
+    return RunConfig.parse(dict(zip(keys, values, strict=True)))
 
 
 def parse_run_config(flat: Mapping[str, Value]) -> RunConfig:
     """Like `RunConfig.parse`, once per process for equal input: a client parses at every message."""
-    return _parsed(tuple(flat.items()))
+    return _parsed(tuple(flat), *flat.values())

@@ -145,8 +145,18 @@ class RunKeys(BaseModel):
     workers: Workers = Field(0, description="processes of the local engine; 0: one per core, at most one per site, but "
                              "one alone for a GPU or a run too short or too light to gain by more")  # fmt: skip
     threads: Threads = Field(1, description="threads of each process; of convolutions the last bits depend on it")
+    stack: Natural = Field(1, description="clients that a process of the local engine trains side by side, which is "
+                           "faster where there are many and the network is small; 0: as many as pay; 1: one after the "
+                           "other, with the bits of the other engines")  # fmt: skip
     device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
-    amp: Literal["", "bf16"] = Field("", description="bf16: the forward pass in bfloat16 where that is safe")
+    amp: Literal["", "bf16"] = Field("", description="bf16: gradients in bfloat16 where that is safe and the device "
+                                     "has instructions for it; evaluations stay in float32")  # fmt: skip
+    matmul_precision: Literal["highest", "high"] = Field("highest", description="of a GPU; high: products of float32 "
+                                                         "in TF32, faster, with three digits")  # fmt: skip
+    wire: Literal["float32", "bf16", "float16"] = Field("float32", description="numbers on the wire in each round, of "
+                                                        "vectors of 256 or more; float32: exact")  # fmt: skip
+    wire_estimators: Literal["", "int8"] = Field("", description="int8: control variates and running estimates, which "
+                                                 "are neither x nor y, in 8 bits with error feedback")  # fmt: skip
     bn: Literal["average", "local"] = Field("average", description="batch-norm statistics")
 
     # What is measured and kept.

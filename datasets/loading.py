@@ -22,7 +22,7 @@ from datasets.identity import held_out_by
 from datasets.image_file import ImageForm
 from datasets.labels import Labels, stratum
 from datasets.partition import NATURAL, Rows, partition
-from datasets.samples import Samples
+from datasets.samples import Samples, forget_samples
 from datasets.site import read_site
 from datasets.site.images import ImageRules
 from datasets.site.study import Study
@@ -183,6 +183,7 @@ def forget_data() -> None:
     """Let go of all data that this process has read; whatever is loaded next is read anew."""
     for stage in (_source, _site_source, _table_source, _folders_source, _pool, _splits):
         stage.cache_clear()
+    forget_samples()
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,9 @@ class Sampler(Protocol):
     def draw(self, size: int | None = None) -> Tensor:
         """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
 
+    def full(self, size: int) -> int:
+        """Return how many rows a draw of this size holds: fewer where there are not as many."""
+
     def weights(self, labels: Tensor) -> Tensor | None:
         """Return what makes a mean over a batch an unbiased estimate of that over all rows, with a mean of 1.
 
@@ -60,6 +63,10 @@ class _Deck:
     def place(self, place: tuple[Tensor, int]) -> None:
         self._order, self._dealt = place
 
+    def full(self, size: int) -> int:
+        """Return how many positions `deal` returns."""
+        return min(size, len(self._positions))
+
     def deal(self, size: int) -> Tensor:
         """Return `size` positions, none twice; all of them when there are no more than that."""
         if size >= len(self._positions):
@@ -85,6 +92,9 @@ class _Uniform:
     def draw(self, size: int | None = None) -> Tensor:
         return self._deck.deal(self._size if size is None else size)
 
+    def full(self, size: int) -> int:
+        return self._deck.full(size)
+
     def weights(self, labels: Tensor) -> Tensor | None:
         return None
 
@@ -108,8 +118,15 @@ class _FixedPositives:
 
     def draw(self, size: int | None = None) -> Tensor:
         size = self._size if size is None else size
-        quota = max(1, round(self._share * size))
+        quota = self._quota(size)
         return torch.cat([self._positives.deal(quota), self._negatives.deal(size - quota)])
+
+    def full(self, size: int) -> int:
+        quota = self._quota(size)
+        return self._positives.full(quota) + self._negatives.full(size - quota)
+
+    def _quota(self, size: int) -> int:
+        return max(1, round(self._share * size))
 
     def weights(self, labels: Tensor) -> Tensor | None:
         positive = any_positive(labels)

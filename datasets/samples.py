@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf, prod
 
 import torch
@@ -96,20 +97,20 @@ class Samples:
         return replace(self, shift=shift.reshape(shape).to(device), scale=scale.reshape(shape).to(device))
 
     def to(self, device: torch.device | str) -> Samples:
-        """Return the samples on a device; another device than the CPU gets only the rows of this set.
+        """Return the samples on a device.
 
-        Inputs that would take more than half of a GPU's free memory stay where they are, and go there batch by batch.
+        All sites of a process share the pair of tensors there, too. Of tensors that would take more than half of a
+        GPU's free memory it gets only the rows of this set; if these are too many, they stay where they are, and go
+        there batch by batch.
         """
         device = torch.device(device)
         inputs, labels, rows = self.inputs, self.labels, self.rows
         if device.type in ("cpu", inputs.device.type):
             inputs, rows = inputs.to(device), rows.to(device)
+        elif (shared := _shared(inputs, device)) is not None:
+            inputs, rows = shared, rows.to(device)
         elif len(rows) * prod(self.shape) * inputs.itemsize <= _SHARE * _free(device):
-            inputs = torch.empty(len(rows), *self.shape, dtype=inputs.dtype, device=device)
-            done = 0
-            for block in in_blocks(self.inputs, rows):
-                inputs[done : done + len(block)] = block
-                done += len(block)
+            inputs = _copied(inputs, rows, device)
             labels, rows = self.targets(), torch.arange(len(rows), device=device)
         return replace(
             self,
@@ -119,6 +120,29 @@ class Samples:
             shift=None if self.shift is None else self.shift.to(device),
             scale=None if self.scale is None else self.scale.to(device),
         )
+
+
+@lru_cache(maxsize=4)
+def _shared(inputs: Tensor, device: torch.device) -> Tensor | None:
+    """Return inputs on a device, once per process; None where they would take too much of its memory."""
+    if inputs.nbytes > _SHARE * _free(device):
+        return None
+    return _copied(inputs, torch.arange(len(inputs)), device)
+
+
+def _copied(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """Return rows of inputs on a device, block by block, since they may be in a file."""
+    copy = torch.empty(len(rows), *inputs.shape[1:], dtype=inputs.dtype, device=device)
+    done = 0
+    for block in in_blocks(inputs, rows):
+        copy[done : done + len(block)] = block
+        done += len(block)
+    return copy
+
+
+def forget_samples() -> None:
+    """Forget what is on a GPU."""
+    _shared.cache_clear()
 
 
 def _free(device: torch.device) -> float:

@@ -3,6 +3,7 @@
 from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
 from federation.average import Mean, average
 from federation.checkpoints import Checkpoints, Snapshot
+from federation.encoding import Encoding
 from federation.errors import BadAnswerError, BadValuesError, RunError, StrategyError
 from federation.exchange import Exchange
 from federation.observer import Observer
@@ -19,6 +20,7 @@ __all__ = [
     "BadValuesError",
     "Card",
     "Checkpoints",
+    "Encoding",
     "Exchange",
     "FederatedStrategy",
     "FirstCome",

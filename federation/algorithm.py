@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -73,6 +74,10 @@ class Algorithm(ABC):
     """Kinds of problems (``Problem.kind``) that this algorithm is for."""
     needs: ClassVar[frozenset[type]] = frozenset()
     """What it asks of a problem beyond gradients: classes of `problems.capabilities`."""
+    stacks: ClassVar[bool] = False
+    """Whether `local_update` also works for many clients at once, whose vectors it is then given as the rows of one
+    tensor (K, d): it treats rows alike and alone, and writes ``x[..., part]`` where it wants a part of x. A class that
+    writes its own says so itself."""
     partial: ClassVar[bool] = True
     """Whether it works with a share of the sites in a round (``fraction`` below 1)."""
     personalised: ClassVar[bool] = False
@@ -83,10 +88,17 @@ class Algorithm(ABC):
     without a separable head is refused."""
     own_statistics: ClassVar[bool] = False
     """Whether batch-norm statistics belong to the personal part: then ``bn`` must be ``"local"``."""
+    own_dual: ClassVar[bool] = False
+    """Whether y stays at the site, as the adversary of a model of its own: then p of AUC is the site's own share of
+    positives (`Problem.of_site`), except in gradients that are taken `Oracle.aside`."""
     stages_output: ClassVar[bool] = False
     """Whether each of its stages hands on what ``output`` asks for, so that a run returns what its last stage does."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
+
+    estimators: ClassVar[tuple[str, ...]] = ()
+    """Names of vectors in messages that are control variates or running estimates, the same to all sites, which
+    errors of either sign do no harm: ``wire-estimators`` may round them to 8 bits."""
 
     local_steps: int = hyper(10, "q: local steps of a site between two communications", low=1, high=MOST_STEPS)
     fraction: float = hyper(1.0, "share of the sites drawn for each round", above=0.0, high=1.0)
@@ -197,6 +209,12 @@ class Algorithm(ABC):
 
     # ------------------------------------------------------------------ checks and names, shared by all
 
+    def __init_subclass__(cls, **keywords: object) -> None:
+        """Take nobody's word for it that another `local_update` works for many clients, too."""
+        super().__init_subclass__(**keywords)
+        if "local_update" in vars(cls):
+            cls.stacks = vars(cls).get("stacks", False)
+
     def __post_init__(self) -> None:
         """Check all ranges at once.
 
@@ -238,7 +256,11 @@ class Algorithm(ABC):
         stages = Stages(
             self.local_steps, self.stage_iterations, self.stage_decay, self.stage_growth, self.stage_steps_growth
         )
-        return replace(stages.turn(server_round, rounds, phase), sites=sites)
+        return stages.turn(server_round, rounds, phase, sites)
+
+    def asked(self, sites: int) -> int:
+        """Return how many of the sites are drawn for a round: ``fraction`` of them, one at least."""
+        return max(1, math.floor(self.fraction * sites + 0.5))
 
     def position(self, place: tuple[float, float] | None) -> int:
         """Return the number of a place in a run, given as a round and the place of a phase in it; 0 for none."""

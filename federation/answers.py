@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
 from evidence.told import grids_of, record_names, wrong_counts
+from federation.encoding import decode, unfit
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
@@ -100,11 +101,12 @@ class Answers:
                 wrong.append(text)
             if wrong:
                 raise BadAnswerError(in_a_line(wrong))
-            arrays = unpack(vectors)
+            written = unpack(vectors)
+            arrays = decode(written)
             if bad := beyond(arrays, largest):
                 what = "NaN or infinity" if not_finite(arrays) else f"entries beyond {largest:.3g}"
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
-            if text := self.rehearsal.algorithm.unfit(arrays, turn, self.rehearsal.d):
+            if text := unfit(written) or self.rehearsal.algorithm.unfit(arrays, turn, self.rehearsal.d):
                 raise BadAnswerError(text)
             self._evaluated(site, record_in(content, "metrics", MetricRecord), asked=evaluate)
 
@@ -183,4 +185,4 @@ def _says_nan(array: Array) -> bool:
 
 def _not_finite(vectors: ArrayRecord) -> list[str]:
     """Return the names of arrays that are what they say they are, and hold NaN or infinity."""
-    return not_finite(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)})))
+    return not_finite(decode(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)}))))

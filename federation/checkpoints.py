@@ -19,7 +19,7 @@ class Snapshot:
     round : int
         The last one that was played.
     tensors : Arrays
-        By part and name: ``"state/x"``, ``"buffers/buffers"``, ``"output/x"``.
+        By part and name: ``"state/x"``, ``"buffers/buffers"``, ``"residual/train/u"``, ``"output/x"``.
     facts : dict
         What is no tensor, as JSON has it.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from federation.errors import BadAnswerError, BadValuesError, RunError
-from federation.wire import size, unpack
+from federation.wire import size
 from keys import printable, record_in
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from federation.answers import Check
     from federation.sites import Site
-    from problems import Arrays
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
@@ -221,7 +220,7 @@ class Exchange:
     def _arrivals(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
         """Yield answers as they come: until all have, until only sites are missing that are away, or the time is up."""
         asked, usable = len(messages), 0
-        self.bytes_down += sum(size(_arrays(message)) for message in messages)
+        self.bytes_down += sum(map(_volume, messages))
         if not self._since:
             self._since = self._nodes()
         deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
@@ -314,7 +313,7 @@ class Exchange:
             return Answer(failure=f"{error}. {self.advice}, or look at that site's data", values=True)
         except BadAnswerError as error:
             return Answer(failure=f"gave a bad answer: {error}")
-        self.bytes_up += size(_arrays(answer))
+        self.bytes_up += _volume(answer)
         return Answer(answer)
 
 
@@ -326,6 +325,6 @@ def _sites(names: Sequence[str]) -> str:
     return f"{len(names)} sites ({', '.join([*map(repr, names[:NAMED]), *rest])})"
 
 
-def _arrays(message: Message) -> Arrays:
-    """Return the vectors in a message; none where it has none."""
-    return unpack(record_in(message.content, "arrays", ArrayRecord))
+def _volume(message: Message) -> int:
+    """Return the bytes of the vectors in a message."""
+    return size(record_in(message.content, "arrays", ArrayRecord))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -19,12 +19,19 @@ if TYPE_CHECKING:
     from problems import Metrics
 
 
-def message(arrays: ArrayRecord, config: Mapping[str, object], turn: Turn, site: Site, kind: str) -> Message:
-    """Write a message: what a site cannot know of its turn goes with it, the rest follows from the run-config."""
-    told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "site": site.index, "name": site.name}
-    told["sites"] = turn.sites
-    order = ConfigRecord({**config, **told})  # type: ignore[dict-item]
-    return Message(RecordDict({"arrays": arrays, "config": order}), site.node_id, kind)
+def order(config: Mapping[str, object], turn: Turn) -> ConfigRecord:
+    """Return what all sites are told in a phase: what they cannot know of the turn; all else is in the run-config."""
+    told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "sites": turn.sites}
+    return ConfigRecord({**config, **told})  # type: ignore[dict-item]
+
+
+def message(
+    arrays: ArrayRecord, told: ConfigRecord, site: Site, kind: str, asked: Mapping[str, Any] | None = None
+) -> Message:
+    """Write a message with an `order`, to which it adds who the site is, and what it is asked alone."""
+    own = told.copy()
+    own.update({**(asked or {}), "site": site.index, "name": site.name})
+    return Message(RecordDict({"arrays": arrays, "config": own}), site.node_id, kind)
 
 
 def metrics_in(answer: Message) -> Metrics:

@@ -53,7 +53,10 @@ class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):
         ...
 
     def aside(self) -> AbstractContextManager[None]:
-        """Leave the site's batch-norm statistics as they are, for gradients of a model that is not the site's own."""
+        """Take gradients of a model that is not the site's own: by the objective of all sites (`Algorithm.own_dual`).
+
+        The site's batch-norm statistics stay as they are.
+        """
         ...
 
     def project(self, y: Tensor) -> Tensor:

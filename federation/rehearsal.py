@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from federation.algorithm import phases_of
+from federation.encoding import Encoding, decode
 from federation.errors import StrategyError
 from federation.schema import Table, Vector, table
 from federation.sites import Reply, Site
@@ -62,6 +63,8 @@ class Rehearsal:
         Tells what it can do beyond gradients, see `problems.capabilities`.
     head : int, optional
         Where the head begins in x, if no problem says so.
+    encoding : Encoding, optional
+        How what is sent is written, but for the last evaluation; None: exactly.
     """
 
     def __init__(
@@ -72,7 +75,9 @@ class Rehearsal:
         sites: int,
         problem: Problem | None = None,
         head: int | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
+        self.encoding = encoding or Encoding()
         self.algorithm, self.rounds, self.sites, self.d = algorithm, rounds, sites, len(start["x"])
         head = getattr(problem, "head", head)
         parts = (head or 0, self.d - (head or 0))
@@ -93,7 +98,7 @@ class Rehearsal:
 
     def sent(self, server_round: int, phase: str, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent in a phase; ``named`` are the arrays of the message."""
-        return self._played((server_round, phase), site, named)
+        return map(self.encoding.table, self._played((server_round, phase), site, named))
 
     def last(self, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent for the last evaluation."""
@@ -107,14 +112,14 @@ class Rehearsal:
                 player.memory = player.after
         key = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
         if key not in self._answers:
-            arrays = unpack(sent)
+            arrays = decode(unpack(sent))
             both = [
                 self._rehearsed(lambda player: player.answered(turn, arrays, True)),
                 self._rehearsed(lambda player: player.answered(turn, arrays, False)),
             ]
             if BUFFERS in sent:  # statistics come back where they are averaged, and something has changed them
                 both += [one | table({BUFFERS: arrays[BUFFERS]}) for one in both]
-            self._answers[key] = both
+            self._answers[key] = [self.encoding.table(one) for one in both]
         return self._answers[key]
 
     def _played(self, place: tuple[int, str], site: int, named: Iterable[str]) -> Iterator[Table]:
@@ -196,7 +201,7 @@ class Player:
             return torch.zeros(len(vector) - self.removed, dtype=vector.dtype)
         if self.removed and vector.numel() > LONG:
             raise StrategyError(f"a vector of {vector.numel()} entries is none that is known")
-        return torch.zeros_like(vector, device="cpu") if vector.is_meta else vector.cpu()
+        return torch.zeros(vector.shape, dtype=vector.dtype) if vector.is_meta else vector.cpu()
 
     # ------------------------------------------------------------------ the server and one site
 

@@ -18,9 +18,10 @@ from federation.algorithm import FirstCome, phases_of
 from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
+from federation.encoding import Encoding, decode
 from federation.errors import RunError, StrategyError
 from federation.evidence import Evidence, Grids
-from federation.messages import message, metrics_in, noting
+from federation.messages import message, metrics_in, noting, order
 from federation.observer import Nobody, Observer
 from federation.output import Output
 from federation.rehearsal import Rehearsal
@@ -81,10 +82,14 @@ class Rounds:
         Whether the last evaluation is about the scores, too (`evidence.Told`); of a problem that ranks samples.
     other : ArrayRecord, optional
         Another model, x and the buffers if there are any, that it compares the final one with.
+    encoding : Encoding
+        How what is sent in a round is written.
     state : Arrays
         What the server keeps, as `Algorithm.aggregate` returned it last.
     buffers : Arrays
         The averaged batch-norm statistics, under their name; empty where there are none.
+    residual : Arrays
+        What `encoding` took away from what was sent, and adds to what is sent next.
     done : int
         Rounds that were played before this object was made.
     """
@@ -105,8 +110,10 @@ class Rounds:
     problem: Problem | None = None
     evidence: bool = False
     other: ArrayRecord | None = None
+    encoding: Encoding = field(default_factory=Encoding)
     state: Arrays = field(init=False)
     buffers: Arrays = field(init=False)
+    residual: Arrays = field(init=False)
     done: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,7 +133,8 @@ class Rounds:
         order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
         self.first_come = order if isinstance(algorithm, FirstCome) else None
         start = unpack(self.start)
-        rehearsal = Rehearsal(algorithm, start, self.count, len(self.exchange.sites), self.problem, self.head)
+        sites = len(self.exchange.sites)
+        rehearsal = Rehearsal(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
         self._kept: dict[Site, int] = {}  # where in the run each site's memory is from
         example = self.problem.example() if self.problem else None
         self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
@@ -138,7 +146,7 @@ class Rounds:
         algorithm.prepare(len(self.exchange.sites))
 
     def _begin(self, start: Arrays) -> None:
-        self.done = 0
+        self.done, self.residual = 0, {}
         self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
         if self.algorithm.splits_model:
             start["body"] = self._separable(start["x"])
@@ -277,7 +285,7 @@ class Rounds:
                 self._note_memory(site, int(str(cost["memory-from"])), int(str(cost["memory-kept"])))
                 samples += float(str(cost["samples"]))
                 work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
-                reply = Reply(site, unpack(record_in(answer.content, "arrays", ArrayRecord)))
+                reply = Reply(site, decode(unpack(record_in(answer.content, "arrays", ArrayRecord))))
                 if BUFFERS in reply.arrays:
                     mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
                 yield reply
@@ -301,18 +309,19 @@ class Rounds:
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
         output = {} if self.output.which == "last" else self.output.model
-        parts = {"state": self.state, "buffers": self.buffers, "output": output}
+        parts = {"state": self.state, "buffers": self.buffers, "residual": self.residual, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
         order = self.first_come and self.first_come.bit_generator.state
         memories = {site.name: kept for site, kept in self._kept.items()}
         return Snapshot(server_round, tensors, {"sending-order": order, "memories": memories})
 
     def _restore(self, snapshot: Snapshot) -> None:
-        parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "output": {}}
+        parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "residual": {}, "output": {}}
         for key, vector in snapshot.tensors.items():
             part, _, name = key.partition("/")
             parts[part][name] = vector
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
+        self.residual = parts["residual"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
         memories = snapshot.facts["memories"]
         self._kept = {site: memories[site.name] for site in self.exchange.sites if site.name in memories}
@@ -327,8 +336,9 @@ class Rounds:
 
     def messages(self, turn: Turn, *, evaluate: bool) -> list[Message]:
         """Write a phase's messages to the sites that take part in this round; equal contents are serialised once."""
-        config = {**self.train_config, **self._standing(turn.round), "evaluate": evaluate}
+        told = order({**self.train_config, **self._standing(turn.round), "evaluate": evaluate}, turn)
         packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
+        before = self.residual  # of this phase: an estimator is the same for all sites
         messages = []
         for site in self.participants(turn.round):
             sent = self.algorithm.broadcast(self.state, turn, site) | self.buffers
@@ -339,8 +349,11 @@ class Rounds:
                     raise RunError(
                         f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}"
                     )
-                packed = (vectors, pack(sent))
-            messages.append(message(packed[1], config, turn, site, "train"))
+                if text := self.encoding.overflow(sent):
+                    raise RunError(f"the server's {text}")
+                written, self.residual = self.encoding.encode(sent, before, turn.phase)
+                packed = (vectors, pack(written))
+            messages.append(message(packed[1], told, site, "train"))
         return messages
 
     def last_messages(self, arrays: ArrayRecord, grids: Mapping[Site, Grids] | None = None) -> list[Message]:
@@ -349,13 +362,12 @@ class Rounds:
         With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`.
         """
         turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
-        config = {**self.evaluate_config, **self._standing(self.count)}
+        told = order({**self.evaluate_config, **self._standing(self.count)}, turn)
         messages = []
         for site in self.exchange.sites if grids is None else grids:
             sent = self.algorithm.final(self.state, model, turn, site)
             packed = arrays if sent is model else pack(sent)
-            asked = config if grids is None else {**config, **grids[site]}
-            messages.append(message(packed, asked, turn, site, "evaluate"))
+            messages.append(message(packed, told, site, "evaluate", {} if grids is None else grids[site]))
             if self.other is not None and grids is None:
                 messages[-1].content["other"] = self.other
         return messages
@@ -363,7 +375,7 @@ class Rounds:
     def participants(self, server_round: int) -> Sequence[Site]:
         """Return the sites of all phases of a round, drawn from (seed, round)."""
         sites = self.exchange.sites
-        count = max(1, math.floor(self.algorithm.fraction * len(sites) + 0.5))
+        count = self.algorithm.asked(len(sites))
         if count == len(sites):
             return sites
         random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])

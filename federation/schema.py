@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from problems import Arrays
 
 
-DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "bfloat16")
+DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "uint16", "int8")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 MOST_STEPS = 10**6  # local steps of a round
 
@@ -74,8 +75,9 @@ class Stages:
     growth: float = 1.0
     steps_growth: float = 1.0
 
-    def turn(self, round: int, rounds: int, phase: str = "train") -> Turn:
-        """Return where round ``round`` of ``rounds`` stands; the last round always ends a stage.
+    @lru_cache(maxsize=1024)  # noqa: B019  a handful of values, which both halves ask for again and again
+    def turn(self, round: int, rounds: int, phase: str = "train", sites: int = 0) -> Turn:
+        """Return where round ``round`` of ``rounds`` stands, with K ``sites``; the last round always ends a stage.
 
         Raises
         ------
@@ -104,5 +106,6 @@ class Stages:
                     local_steps=steps,
                     iteration=iteration + (round - start) * steps,
                     round_in_stage=round - start + 1,
+                    sites=sites,
                 )
             stage, start, iteration = stage + 1, start + length, iteration + length * steps

@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from federation.algorithm import Algorithm
 from federation.checkpoints import Checkpoints
+from federation.encoding import Encoding
 from federation.errors import StrategyError
 from federation.exchange import Exchange
 from federation.observer import Nobody, Observer
@@ -50,6 +51,7 @@ class FederatedStrategy(Algorithm, Strategy):
         problem: Problem | None = None,
         evidence: bool = False,
         other: ArrayRecord | None = None,
+        encoding: Encoding | None = None,
     ) -> Result:
         """Run all rounds; the parameters up to ``evaluate_fn`` are Flower's.
 
@@ -70,7 +72,7 @@ class FederatedStrategy(Algorithm, Strategy):
         exchange : Exchange, optional
             How messages travel and which sites they go to; default: to all nodes of the grid, needing all answers
             within ``timeout``.
-        evaluate_every, loss_bound, project, observer, head, checkpoints, problem, evidence, other
+        evaluate_every, loss_bound, project, observer, head, checkpoints, problem, evidence, other, encoding
             See `Rounds`.
 
         Returns
@@ -103,6 +105,7 @@ class FederatedStrategy(Algorithm, Strategy):
             problem=problem,
             evidence=evidence,
             other=other,
+            encoding=encoding or Encoding(),
         ).play()
 
     # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.

@@ -70,6 +70,6 @@ def not_finite(arrays: Arrays) -> list[str]:
     return beyond(arrays, torch.finfo(torch.float64).max)
 
 
-def size(arrays: Arrays) -> int:
+def size(packed: ArrayRecord) -> int:
     """Return the bytes of the vectors themselves: the communication that the papers count."""
-    return sum(vector.numel() * vector.element_size() for vector in arrays.values())
+    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in packed.values())

@@ -14,7 +14,7 @@ from keys.fields import (
     text_errors,
 )
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
-from keys.records import from_record, record_in, records_in, to_record
+from keys.records import from_record, plain, record_in, records_in, to_record
 from keys.registry import by_name
 from keys.schema import Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from keys.streams import Stream
@@ -45,6 +45,7 @@ __all__ = [
     "key_of",
     "mistakes",
     "options_of",
+    "plain",
     "printable",
     "read_overrides",
     "record_in",

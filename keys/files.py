@@ -81,7 +81,8 @@ def read_file(path: str | Path, most: int = 0) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        if status.st_size > (most := most or free_memory()):
+        # Of a small file nobody need ask how much memory there is.
+        if status.st_size > (most or TEXT) and status.st_size > (most := most or free_memory()):
             raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and {most:,} can be taken", str(path))
         return file.read()
 

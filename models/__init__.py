@@ -9,6 +9,7 @@ from models.architecture import Architecture, resolve_device
 from models.errors import ModelError
 from models.flat import FlatNetwork
 from models.networks import MODELS, STEMS, build, keeps_statistics
+from models.precision import prepare
 
 __all__ = [
     "MODELS",
@@ -18,5 +19,6 @@ __all__ = [
     "ModelError",
     "build",
     "keeps_statistics",
+    "prepare",
     "resolve_device",
 ]

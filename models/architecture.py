@@ -11,6 +11,7 @@ from keys import ConfigError
 from models.errors import ModelError
 from models.flat import FlatNetwork
 from models.networks import build
+from models.precision import computes_bf16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Architecture:
     head : str
         The layer that the head begins with, see `FlatNetwork`.
     amp : str
-        ``"bf16"`` computes the forward pass in bfloat16 where PyTorch deems it safe; ``""`` does not.
+        ``"bf16"`` takes gradients in bfloat16, forward and backward, where PyTorch deems it safe and the device has
+        instructions for it; ``""`` does not.
     """
 
     model: str = "mlp"
@@ -57,8 +59,10 @@ class Architecture:
             raise ModelError(f"model = {self.model!r}, {error}") from None
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """Return the context in which a forward pass runs."""
-        return torch.autocast(device.type, torch.bfloat16) if self.amp == "bf16" else contextlib.nullcontext()
+        """Return the context in which a forward pass runs whose gradient is taken."""
+        if self.amp == "bf16" and computes_bf16(device.type):
+            return torch.autocast(device.type, torch.bfloat16)
+        return contextlib.nullcontext()
 
 
 def resolve_device(wanted: str) -> str:

@@ -45,11 +45,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file to be written, which takes the place of the old one when it is complete and on the disk."""
     draft = draft_of(path)
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()

@@ -5,8 +5,9 @@ NIPS 29:451-459, arXiv:2005.02426, arXiv:2012.03173
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch.linalg import vecdot
@@ -47,7 +48,9 @@ class Auc(NetworkProblem, ClosedFormDual):
 
     p is the share of positives that the average sees: mean_k p_k with uniform weights of the sites, that of all samples
     together with ``weighting = "examples"``. With any other p the terms in α would not cancel, and a constant added to
-    all scores would change the objective.
+    all scores would change the objective. So where a site has an α of its own (`federation.Algorithm.own_dual`), over
+    which nothing is averaged, p is the share among its own training samples. One that has a single class there, of one
+    label or of several, has nothing to rank: p is 0 or 1, f is 0, and it moves nothing.
     """
 
     name = "auc"
@@ -63,7 +66,8 @@ class Auc(NetworkProblem, ClosedFormDual):
     terms = 2
     dual_scalars = ("alpha",)
 
-    prior: float = hyper(0.0, "p: share of positives; 0: what the average over the sites sees", low=0.0, below=1.0)
+    prior: float = hyper(0.0, "p: share of positives; 0: what the average over sites sees, or a site with its own α",
+                         low=0.0, below=1.0)  # fmt: skip
     score: str = choice("sigmoid", "h: what is ranked, of the network's output", "sigmoid", "identity")
 
     def __post_init__(self) -> None:
@@ -72,6 +76,15 @@ class Auc(NetworkProblem, ClosedFormDual):
         self.p: float | Tensor = self.prior or cohort.prior
         if self.labels and not self.prior:
             self.p = torch.tensor(cohort.priors, dtype=self.dtype, device=self.device)
+
+    def of_site(self, labels: Tensor) -> Self:
+        """Return the same objective with p of these labels, unless an option says what p is."""
+        if self.prior:
+            return self
+        own, known = copy(self), (labels >= 0).sum(0)
+        shares = (labels == 1).sum(0).double() / known.clamp(min=1)
+        own.p = shares.to(self.device, self.dtype) if self.labels else shares.item()
+        return own
 
     def h(self, logits: Tensor) -> Tensor:
         """Return the scores."""

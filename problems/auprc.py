@@ -51,6 +51,10 @@ class Auprc(NetworkProblem):
 
     margin: float = hyper(1.0, "s: how far a positive should rank above others, in units of h", above=0.0)
 
+    def not_stacked(self) -> str:
+        """How many positives there are differs from batch to batch."""
+        return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
+
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean of f over the positives of the batch; zero, with zero gradient, where there are none."""
         if logits.ndim > 1:

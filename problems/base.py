@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -149,6 +149,16 @@ class Problem(ABC):
         """
         return {name: vector for name, vector in self.initial().items() if name == "y"}
 
+    def of_site(self, labels: Tensor) -> Self:
+        """Return the objective of a site that has y for itself; here it is that of all. They share a network.
+
+        Parameters
+        ----------
+        labels : Tensor
+            Of the site's training samples, shape (n,) or (n, L), `datasets.labels.UNKNOWN` where one is not known.
+        """
+        return self
+
     @property
     def draws_ahead(self) -> int:
         """How many samples the oracle may draw at once for the batches to come; here none.
@@ -205,6 +215,13 @@ class Problem(ABC):
     def project(self, y: Tensor) -> Tensor:
         """Return y projected onto its feasible set (here: all of R^p)."""
         return y
+
+    def not_stacked(self) -> str:
+        """Say why many clients cannot be computed side by side (`problems.stacked.Stacked`); empty: they can.
+
+        They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes.
+        """
+        return f"problem = {self.name!r} has gradients of one client at a time"
 
     def lacks(self, counts: Sequence[int]) -> str:
         """Say what a set of samples lacks to be learnt from or judged by; empty: nothing.

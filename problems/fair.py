@@ -28,7 +28,7 @@ def onto_simplex(y: Tensor) -> Tensor:
     y = y - y.max()  # changes nothing but the rounding of large entries
     counts = torch.arange(1, len(y) + 1, device=y.device, dtype=y.dtype)
     theta = ((y.sort(descending=True).values.cumsum(0) - 1) / counts).max()
-    return (y - theta).clamp_(min=0)
+    return (y - theta).clamp(min=0)
 
 
 class Fair(NetworkProblem):

@@ -93,10 +93,14 @@ class InvariantLogistic(Problem):
         assert batch is not None, "the samples are drawn"
         signed = batch[0]
         slope = torch.mv(signed, x).neg_().sigmoid_()  # of log(1 + exp(-v)) it is -σ(-v)
-        bend = torch.addcmul(self._ones, x, x, value=GAMMA).square_()  # (1 + γx²)²
+        bend = torch.addcmul(self._ones, x, x, value=GAMMA).square()  # (1 + γx²)²
         regular = torch.div(x, bend)  # times 2λγ
         # Few operations, for here they are what a step costs.
-        return regular.addmv_(signed.t(), slope, beta=2 * LAMBDA * GAMMA, alpha=-1 / len(signed)), None
+        return torch.addmv(regular, signed.t(), slope, beta=2 * LAMBDA * GAMMA, alpha=-1 / len(signed)), None
+
+    def not_stacked(self) -> str:
+        """Sites differ in what they draw, and not in the function."""
+        return ""
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:

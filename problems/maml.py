@@ -133,7 +133,7 @@ class Maml(NetworkProblem, InnerFunction):
 
     def predict(self, parameters: Sequence[Tensor], inputs: Tensor, twice: bool = False) -> Tensor:
         """Return each task's logits by its own parameters, shape (b, n, N)."""
-        with self._autocast:
+        with self._precision():
             return self.stack.forward(parameters, inputs, twice).to(self.dtype)
 
     def losses(self, parameters: Sequence[Tensor], sets: Batch, twice: bool = False) -> Tensor:
@@ -169,6 +169,7 @@ class Maml(NetworkProblem, InnerFunction):
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the mean over the tasks of ∇ L(adapted(x); query)."""
         assert batch is not None, "a network learns from batches"
+        self.network.train(True)
         total = torch.zeros_like(x)
         for support, query in self.blocks(batch):
             adapted, path = self.adapt(self.stack.parameters(x, len(support[1])), support, self.inner_steps, True)
@@ -179,6 +180,7 @@ class Maml(NetworkProblem, InnerFunction):
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
         """Return the adapted vector, averaged over the tasks."""
         assert batch is not None, "a network learns from batches"
+        self.network.train(True)
         total = torch.zeros_like(x)
         for support, _ in self.blocks(batch):
             start = self.stack.parameters(x, len(support[1]))
@@ -188,6 +190,7 @@ class Maml(NetworkProblem, InnerFunction):
     def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
         """Return (mean Jacobian of the adaptation at x)ᵀ (mean gradient of the query losses at s)."""
         assert batch is not None, "a network learns from batches"
+        self.network.train(True)
         blocks, tasks = self.blocks(batch), len(batch[1])
         outer, total = torch.zeros_like(x), torch.zeros_like(x)
         for _, query in blocks:
@@ -214,6 +217,7 @@ class Maml(NetworkProblem, InnerFunction):
         counts = data.targets().bincount()
         if self.lacks(counts.tolist()):
             return {}
+        self.network.train(False)
         loss, right = 0.0, 0
         seed = int(np.random.SeedSequence([self.setting.seed, Stream.TEST_TASKS]).generate_state(1, np.uint64)[0])
         generator = torch.Generator().manual_seed(seed)

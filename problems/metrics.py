@@ -163,11 +163,20 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
         return {"auroc": math.nan, "auprc": math.nan}
     if not np.isfinite(scores).all():  # a diverged model ranks nothing
         return {"auroc": math.nan, "auprc": math.nan}
-    from sklearn.metrics import average_precision_score, roc_auc_score  # heavy: only where it is used
-
+    # As scikit-learn does it, whose import would take a second or two of every process.
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # of those with the same score
+    weight = np.ones(len(order)) if weights is None else weights[order]
+    positive = np.cumsum(np.where(labels[order] == 1, weight, 0.0))[last]  # with at least this score
+    negative = np.cumsum(np.where(labels[order] == 1, 0.0, weight))[last]
+    found = np.diff(positive, prepend=0.0)
+    passed = np.diff(negative, prepend=0.0)
+    taken = positive + negative
+    precision = np.divide(positive, taken, out=np.zeros_like(taken), where=taken > 0)
+    area = np.sum(passed * (positive - found / 2))
     return {
-        "auroc": float(roc_auc_score(labels, scores, sample_weight=weights)),
-        "auprc": float(average_precision_score(labels, scores, sample_weight=weights)),
+        "auroc": float(area / (positive[-1] * negative[-1])),
+        "auprc": float(np.sum(found * precision) / positive[-1]),
     }
 
 

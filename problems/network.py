@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,7 @@ from problems.metrics import correct_by_class, of_labels, ranked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
@@ -249,16 +251,28 @@ class NetworkProblem(Problem, Layers):
             gx = torch.cat([gx, others.pop(0)])
         return gx, others.pop() if others else None
 
-    def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
-        """Return the objective at the bound parameters, with a graph that leads to them; see `loss`."""
+    def value(
+        self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        """Return the objective, with a graph that leads to the parameters; see `loss` and `outputs`."""
         inputs, labels, *weights = batch
-        return self.objective(self.outputs(inputs), labels, scalars, y, *weights)
+        return self.objective(self.outputs(inputs, parameters), labels, scalars, y, *weights)
 
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """Return the network's raw outputs, shape (n,), (n, C) or (n, L)."""
-        with self._autocast:
-            outputs = self.network.forward(channels_last(inputs))
+    def outputs(self, inputs: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the network's raw outputs, shape (n,), (n, C) or (n, L), with these parameters or the bound ones."""
+        with self._precision():
+            if parameters is None:
+                outputs = self.network.forward(channels_last(inputs))
+            else:
+                outputs = self.network.called(parameters, inputs)
         return (outputs if self.multiclass or self.labels else outputs.squeeze(1)).to(self.dtype)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass: what is told of a model, or predicted, is computed in float32.
+
+        In bfloat16 many patients would have the same score.
+        """
+        return self._autocast if self.network.module.training else nullcontext()
 
     def truth(self, labels: Tensor) -> Tensor:
         """Return labels as `loss` wants them."""
@@ -296,6 +310,12 @@ class NetworkProblem(Problem, Layers):
         each = zip(self.labels, truth.T, scores.T, strict=True)
         by_label = {name: ranked(own[own >= 0], scored[own >= 0]) for name, own, scored in each}
         return {"loss": loss.item(), "n": len(truth), **of_labels(by_label)}
+
+    def not_stacked(self) -> str:
+        """Say why not: layers that draw, or keep statistics; or a gradient of another kind than this class's."""
+        if type(self).gradient is not NetworkProblem.gradient:
+            return super().not_stacked()
+        return self.network.not_stacked()
 
     def reseed(self, seed: int) -> None:
         """Fix the masks of dropout."""

@@ -53,6 +53,10 @@ class PartialAuc(NetworkProblem):
         0.5, "λ, in units of ℓ: small for the worst negatives, large for all of them alike", low=1e-6, high=1e6
     )
 
+    def not_stacked(self) -> str:
+        """How many positives there are differs from batch to batch."""
+        return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
+
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the objective on a batch; zero, with zero gradient, where a class is missing."""
         h = torch.sigmoid(logits)

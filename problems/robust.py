@@ -18,6 +18,8 @@ from problems.metrics import correct_by_class
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from datasets import Samples
@@ -52,10 +54,12 @@ class Robust(NetworkProblem):
         """As many as an input has numbers."""
         return math.prod(self.setting.cohort.shape)
 
-    def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
+    def value(
+        self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         """Return the loss of the perturbed batch."""
         inputs, labels = batch
-        return self.loss(self.outputs(inputs + y.view(inputs.shape[1:])), labels, scalars, y)
+        return self.loss(self.outputs(inputs + y.view(inputs.shape[1:]), parameters), labels, scalars, y)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""

@@ -95,7 +95,7 @@ class TrainedModel:
             raise ValueError("; ".join(wrong))
         if broken := [name for name, tensor in stored.tensors.items() if not tensor.isfinite().all()]:
             raise ValueError(f"NaN or infinity in {', '.join(broken[:3])}")
-        architecture = Architecture(model=facts["model"], hidden=facts["hidden"], amp=facts.get("amp", ""))
+        architecture = Architecture(model=facts["model"], hidden=facts["hidden"])
         problem = PROBLEMS[facts["problem"]](Setting(cohort=cohort, architecture=architecture, device=device))
         assert isinstance(problem, NetworkProblem), "others are refused above"
         x = _load(problem, stored)

@@ -222,14 +222,15 @@ def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str
 
 def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
     """Say what is unusual about a site's data, and does no harm."""
+    by_itself = config.strategy.own_dual and PROBLEMS[config.problem].kind == "minimax"
+    helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
     for name, one in facts.items():
         for note in one.notes:
             progress.warn(f"site {name!r}: {note}")
         if one.positives in (0, one.examples):
             only = "positive" if one.positives else "negative"
             progress.warn(
-                f"site {name!r} has only {only} training samples: it still helps to train; check its label column if "
-                "this is a surprise"
+                f"site {name!r} has only {only} training samples: {helps}; check its label column if this is a surprise"
             )
         if lacking := [label for label, count in zip(config.several, one.label_counts, strict=True) if not count]:
             progress.say(f"site {name!r} has no {', '.join(lacking)}: it helps to train the other labels")

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord
 from federation import Exchange, RunError, Site, pack, unpack
 from keys import to_record
 from keys.files import reason
-from models import resolve_device
+from models import prepare, resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
@@ -25,7 +25,7 @@ from server_app.page import about, write_report
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
-from server_app.sizes import require_memory
+from server_app.sizes import require_memory, stack_of
 from server_app.trackers import Tracking, require_installed
 
 if TYPE_CHECKING:
@@ -143,7 +143,9 @@ def _play(
         given = given or Given.read(config)  # a run that goes on from its start
         cohort = given.standardising(pooled(config, sites, progress)) if given else pooled(config, sites, progress)
     meaning = what_it_means(config, cohort, progress)
-    problem = config.build_problem(config.setting(cohort, resolve_device(config.device)))
+    device = resolve_device(config.device)
+    prepare(device, config.matmul_precision)
+    problem = config.build_problem(config.setting(cohort, device))
     require_enough(problem, sites, progress)
     other = compared_with(config, problem)
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
@@ -151,7 +153,10 @@ def _play(
     state.require_room(len(start["x"]))
     about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
-        require_memory(config, len(start["x"]), grid.workers, remembers_here=not config.state_dir)
+        grid.stack = stack_of(config, problem, len(start["x"]), progress)
+        require_memory(config, len(start["x"]), grid.workers, grid.stack, remembers_here=not config.state_dir)
+    elif config.stack != 1:
+        progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
     model = ModelFile(
         report.folder,
         problem,
@@ -182,6 +187,7 @@ def _play(
         problem=problem,
         evidence=config.evidence and ranks(type(problem)),
         other=None if other is None else pack(other),
+        encoding=config.encoding,
     )
     arrays = unpack(result.arrays)
     model.note(arrays)

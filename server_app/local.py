@@ -6,7 +6,6 @@ serve any site.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 import multiprocessing
@@ -23,7 +22,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app import call
+from client_app.app import call_together
 from client_app.memory import path_of, places, run_folder
 from federation import RunError
 from keys import records_in, shown
@@ -32,7 +31,7 @@ from keys.scratch import Scratch
 from models import resolve_device
 from models.storage import replacing
 from problems import PROBLEMS
-from server_app.pool import Pool
+from server_app.pool import Pool, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,6 +85,8 @@ class LocalGrid(Grid):
         not pay (see `processes_pay`); 1 works in this process.
     run_id : int
         Any number that no other run on this machine has.
+    stack : int
+        How many clients are trained side by side at most; whoever knows the problem sets it.
     fork : bool
         Whether workers may be forks of this process, which start at once and share its data. Not where it has threads.
     """
@@ -100,6 +101,7 @@ class LocalGrid(Grid):
         threaded = torch.cuda.is_available() or torch.get_num_threads() > 1
         fork = fork and "fork" in multiprocessing.get_all_start_methods() and not threaded
         self._method = "fork" if fork else "spawn"
+        self.stack = 1
         self._identifiers = itertools.count(1)
         self._queue: deque[Message] = deque()  # to be answered in this process
         self._pool: Pool | None = None
@@ -242,12 +244,12 @@ class LocalGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return answers that are there, waiting up to a second for the first.
 
-        Without workers a site does its work now, one message per call: an answer is folded into a mean before
-        the next one exists.
+        Without workers sites do their work now, so many per call as train side by side: an answer is folded into a
+        mean before the next one exists.
         """
         if self._queue:
-            message = self._queue.popleft()
-            return [call(message, self.contexts[message.metadata.dst_node_id - 1])]
+            messages = take(self._queue, self.stack)
+            return call_together(messages, [self.contexts[message.metadata.dst_node_id - 1] for message in messages])
         return self._pool.pull(timeout=1.0) if self._pool else []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -276,11 +278,7 @@ class LocalGrid(Grid):
             self.workers = 1
         if self.workers == 1:
             return None
-        problem = PROBLEMS[self.config.problem]
-        if self._method == "fork" and problem.needs_data and not problem.multiclass:
-            # For AUROC and average precision; else each worker would spend two seconds on it in its first evaluation.
-            importlib.import_module("sklearn.metrics")
-        return Pool(self.workers, self._method, str(self.scratch.path), self.contexts)
+        return Pool(self.workers, self._method, str(self.scratch.path), self.contexts, self.stack)
 
 
 def _crc(file: Path) -> int:

@@ -83,8 +83,6 @@ class ModelFile:
             architecture = self.problem.setting.architecture
             facts |= {"problem": self.problem.name, "model": architecture.model, "hidden": architecture.hidden}
             facts |= self.cohort.facts() | self.meaning.facts()
-            if architecture.amp:
-                facts["amp"] = architecture.amp
             if self.own_statistics and self.problem.buffers().numel():
                 facts["statistics"] = "fresh"
         if self.personalised:

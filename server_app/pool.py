@@ -22,7 +22,7 @@ from flwr.common.constant import ErrorCode
 from federation import RunError
 from keys import records_in
 from server_app.segments import Layout, Segment, Segments, read, split
-from server_app.worker import DEPTH, NAME, UNGUARDED, why, work
+from server_app.worker import DEPTH, NAME, UNGUARDED, Task, why, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,10 +40,10 @@ class Broadcast:
 
 @dataclass
 class Worker:
-    """A worker process, and the messages that it has not answered yet, by identifier."""
+    """A worker process, and the stacks of messages that it has not answered yet."""
 
     process: Any
-    messages: dict[str, Message] = field(default_factory=dict)
+    stacks: deque[list[Message]] = field(default_factory=deque)
 
 
 class Pool:
@@ -59,10 +59,12 @@ class Pool:
         Where segments go.
     contexts : list of Context
         Of the sites.
+    stack : int
+        How many messages go to a worker at once.
     """
 
-    def __init__(self, count: int, method: str, folder: str, contexts: list[Context]) -> None:
-        self.count, self.folder, self.contexts = count, folder, contexts
+    def __init__(self, count: int, method: str, folder: str, contexts: list[Context], stack: int = 1) -> None:
+        self.count, self.folder, self.contexts, self.stack = count, folder, contexts, stack
         self.alive: dict[Connection, Worker] = {}
         self._processes: Any = multiprocessing.get_context(method)
         self._forks = method == "fork"
@@ -94,12 +96,12 @@ class Pool:
         """Drop what is still to be done, and end the workers that are at it: they hang, or are too slow."""
         while self._queue:
             self._release(self._queue.popleft())
-        for pipe in [pipe for pipe, worker in self.alive.items() if worker.messages]:
+        for pipe in [pipe for pipe, worker in self.alive.items() if worker.stacks]:
             worker = self.alive.pop(pipe)
             worker.process.kill()
             worker.process.join()
             pipe.close()
-            for message in worker.messages.values():
+            for message in itertools.chain(*worker.stacks):
                 self._release(message)
 
     def close(self, patience: float) -> None:
@@ -136,32 +138,38 @@ class Pool:
     def _hand_out(self) -> None:
         """Keep every worker busy, the least busy first."""
         while self._queue and self.alive:
-            pipe, worker = min(self.alive.items(), key=lambda item: len(item[1].messages))
-            if len(worker.messages) >= DEPTH:
+            pipe, worker = min(self.alive.items(), key=lambda item: len(item[1].stacks))
+            if len(worker.stacks) >= DEPTH:
                 return
-            message = self._queue.popleft()
-            _, small = split(message.content)
-            broadcast = self._broadcast[_key(message)]
-            if not broadcast.layout:
-                broadcast.segment, broadcast.layout = self._segments.write(broadcast.records)
-            path = broadcast.segment.path if broadcast.segment else ""
-            worker.messages[message.metadata.message_id] = message
+            worker.stacks.append(take(self._queue, self.stack))
             with contextlib.suppress(OSError):  # it died; `_take` notices
-                pipe.send((message.metadata.dst_node_id - 1, message.metadata, small, path, broadcast.layout))
+                pipe.send([self._task(message) for message in worker.stacks[-1]])
+
+    def _task(self, message: Message) -> Task:
+        """Return a message as a worker is told of it, with its arrays in a segment."""
+        _, small = split(message.content)
+        broadcast = self._broadcast[_key(message)]
+        if not broadcast.layout:
+            broadcast.segment, [broadcast.layout] = self._segments.write([broadcast.records])
+        path = broadcast.segment.path if broadcast.segment else ""
+        return message.metadata, small, path, broadcast.layout
 
     def _take(self, pipe: Connection) -> list[Message]:
-        """Receive one answer, or learn that the worker is gone."""
+        """Receive the answers to a stack of messages, or learn that the worker is gone."""
         try:
-            metadata, error, small, path, layout = pipe.recv()
+            path, results = pipe.recv()
         except (EOFError, OSError):
             return self._lost(pipe)
-        self._release(self.alive[pipe].messages.pop(metadata.reply_to_message_id))
-        if error is not None:
-            return [make_message(metadata, error=error)]
+        for message in self.alive[pipe].stacks.popleft():
+            self._release(message)
         if path and path not in self._maps:
             self._maps[path] = Segment(path)
-        records = read(self._maps[path].map if path else None, layout)
-        return [make_message(metadata, RecordDict({**small, **records}))]
+        mapped = self._maps[path].map if path else None
+        answers = []
+        for metadata, error, small, layout in results:
+            content = None if error else RecordDict({**small, **read(mapped, layout)})
+            answers.append(make_message(metadata, content, error))
+        return answers
 
     def _lost(self, pipe: Connection) -> list[Message]:
         """Answer for a worker that is gone; if it was the last, for all messages that are left.
@@ -180,7 +188,7 @@ class Pool:
                 "each worker process imports the script that was started, and this script would start a run there: "
                 "call simulate() under if __name__ == '__main__', or set workers = 1"
             )
-        lost = list(worker.messages.values())
+        lost = list(itertools.chain(*worker.stacks))
         if not self.alive:
             lost += self._queue
             self._queue.clear()
@@ -197,6 +205,11 @@ class Pool:
             if broadcast.segment:
                 self._segments.free.append(broadcast.segment)
             del self._broadcast[_key(message)]
+
+
+def take(queue: deque[Message], count: int) -> list[Message]:
+    """Take the next messages, so many at most."""
+    return [queue.popleft() for _ in range(min(count, len(queue)))]
 
 
 def _key(message: Message) -> int:

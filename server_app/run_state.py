@@ -34,7 +34,7 @@ FIRST = 0.02  # seconds that a writing takes, as long as none was measured
 FACTS = {"round": int, "names": list, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
          "app": str, "local": bool}  # fmt: skip
 LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
-PARTS = ("state", "buffers", "output", "start")
+PARTS = ("state", "buffers", "residual", "output", "start")
 STATE, MEMORY = 5, 2  # vectors as long as x that a state and a site's memory have, about
 
 
@@ -152,7 +152,7 @@ class RunState(Checkpoints):
         """
         config = self.report.config
         vectors = 1 + (STATE if self.every else 0)
-        if self.every and self.local and config.strategy.card.remembers:
+        if self.every and self.local and config.remembers:
             vectors += MEMORY * config.sites
         needed, free = 2 * vectors * 4 * d, shutil.disk_usage(self.folder).free  # the new beside the old, in float32
         if free < needed:

@@ -12,6 +12,8 @@ from flwr.app import Array, ArrayRecord
 from keys import records_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flwr.app import RecordDict
 
 Layout = dict[str, dict[str, tuple[str, tuple[int, ...], str, int, int]]]
@@ -39,27 +41,29 @@ class Segments:
         self.folder, self.owner, self.count = folder, owner, itertools.count()
         self.free: list[Segment] = []
 
-    def write(self, records: dict[str, ArrayRecord]) -> tuple[Segment | None, Layout]:
-        """Put all arrays of all records into one segment."""
-        layout: Layout = {}
+    def write(self, contents: Sequence[dict[str, ArrayRecord]]) -> tuple[Segment | None, list[Layout]]:
+        """Put all arrays of all records of some messages into one segment."""
+        layouts: list[Layout] = []
         total = 0
-        for name, record in records.items():
-            layout[name] = {}
-            for key, array in record.items():
-                layout[name][key] = (array.dtype, tuple(array.shape), array.stype, total, len(array.data))
-                total += len(array.data)
+        for records in contents:
+            layouts.append({name: {} for name in records})
+            for name, record in records.items():
+                for key, array in record.items():
+                    layouts[-1][name][key] = (array.dtype, tuple(array.shape), array.stype, total, len(array.data))
+                    total += len(array.data)
         if not total:
-            return None, layout
+            return None, layouts
         segment = next((s for s in self.free if s.size >= total), None)
         if segment is None:
             segment = Segment(f"{self.folder}/{self.owner}-{next(self.count)}", total)
         else:
             self.free.remove(segment)
-        for name, record in records.items():
-            for key, array in record.items():
-                offset, length = layout[name][key][3:]
-                segment.map[offset : offset + length] = array.data
-        return segment, layout
+        for records, layout in zip(contents, layouts, strict=True):
+            for name, record in records.items():
+                for key, array in record.items():
+                    offset, length = layout[name][key][3:]
+                    segment.map[offset : offset + length] = array.data
+        return segment, layouts
 
 
 def read(mapped: mmap.mmap | None, layout: Layout) -> dict[str, ArrayRecord]:

@@ -9,23 +9,26 @@ import shutil
 import signal
 import sys
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import RecordDict
 from flwr.app.message import make_message
 
-from client_app.app import call
-from server_app.segments import Segment, Segments, read, split
+from client_app.app import call_together
+from server_app.segments import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from flwr.app import Context
+    from flwr.app import ArrayRecord, Context, Message
 
 log = logging.getLogger("edelweiss")
 
-DEPTH = 2  # messages at a worker: one in work, one waiting, so that it is never idle between two
+Task = tuple[Any, dict[str, Any], str, Layout]
+"""A message on its way to a worker: metadata, small records, the segment of its arrays, and where in it they are."""
+
+DEPTH = 2  # stacks of messages at a worker: one in work, one waiting, so that it is never idle between two
 NAME = "edelweiss-worker"
 UNGUARDED = 86  # exit code of a worker whose import of the main script began a run of its own
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
@@ -69,26 +72,37 @@ def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str,
 
 
 def serve(pipe: Connection, segments: Segments, contexts: list[Context]) -> None:
-    """Answer one message after the other."""
+    """Answer one stack of messages after the other."""
     mapped: dict[str, Segment] = {}
     lent: deque[Segment] = deque()
-    while (task := pipe.recv()) is not None:
-        site, metadata, small, path, layout = task
-        if path and path not in mapped:
-            mapped[path] = Segment(path)
-        records = read(mapped[path].map if path else None, layout)
-        answer = call(make_message(metadata, RecordDict({**small, **records})), contexts[site])
-        if answer.has_error():
-            pipe.send((answer.metadata, answer.error, {}, "", {}))
-            continue
-        arrays, small = split(answer.content)
-        segment, layout = segments.write(arrays)
-        pipe.send((answer.metadata, None, small, segment.path if segment else "", layout))
+    while (tasks := pipe.recv()) is not None:
+        messages = _messages(tasks, mapped)
+        answers = call_together(messages, [contexts[message.metadata.dst_node_id - 1] for message in messages])
+        contents = [({}, {}) if answer.has_error() else split(answer.content) for answer in answers]
+        segment, layouts = segments.write([arrays for arrays, _ in contents])
+        results = [
+            (answer.metadata, answer.error if answer.has_error() else None, small, layout)
+            for answer, (_, small), layout in zip(answers, contents, layouts, strict=True)
+        ]
+        pipe.send((segment.path if segment else "", results))
         if segment:
-            # The coordinator reads an answer before it sends another message, so at most DEPTH are unread.
+            # The coordinator reads answers before it sends other messages, so at most DEPTH segments are unread.
             lent.append(segment)
             if len(lent) > DEPTH:
                 segments.free.append(lent.popleft())
+
+
+def _messages(tasks: list[Task], mapped: dict[str, Segment]) -> list[Message]:
+    """Return messages that this process was told of; what is sent to many of them is read once."""
+    read_before: dict[tuple[str, int], dict[str, ArrayRecord]] = {}
+    messages = []
+    for metadata, small, path, layout in tasks:
+        if path and path not in mapped:
+            mapped[path] = Segment(path)
+        if (records := read_before.get((path, id(layout)))) is None:
+            records = read_before[path, id(layout)] = read(mapped[path].map if path else None, layout)
+        messages.append(make_message(metadata, RecordDict({**small, **records})))
+    return messages
 
 
 def why(code: int) -> str:

@@ -44,6 +44,8 @@ class AccFCSGM(RecursiveMomentum):
         remembers="the point before its last step",
     )
     solves = frozenset({"conditional"})
+    stacks = True
+    estimators = ("u",)
     partial = False
 
     lr: float = hyper(0.1, "α: step size; times η_t", above=0.0)

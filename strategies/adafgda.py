@@ -59,6 +59,7 @@ class AdaFgda(Fgda, SkipsPhases):
         sends="x, y, and running estimates u, v of both gradients",
         remembers="the point that it sent",
     )
+    stacks = True
 
     lr: float = hyper(0.001, "γ: step size of x; times η_t, and up to 1/ρ times that", above=0.0)
     lr_dual: float = hyper(0.001, "λ: step size of y; times η_t, and up to 1/ρ times that", above=0.0)

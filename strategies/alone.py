@@ -43,7 +43,9 @@ class Alone(LocalSteps):
         remembers="its x, y",
     )
     solves = frozenset({"minimisation", "minimax"})
+    stacks = True
     personalised = True
+    own_dual = True
     exchanges = False
 
     lr: float = hyper(0.1, "ηx: step size of x", above=0.0)

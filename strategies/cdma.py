@@ -57,6 +57,8 @@ class Cdma(FederatedStrategy, FirstCome):
         sends="both gradients of a batch at the common point, less a part of those at the previous one; then x, y",
     )
     solves = frozenset({"minimax"})
+    stacks = True
+    estimators = ("u", "v")
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)

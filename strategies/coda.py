@@ -51,6 +51,7 @@ class Coda(CodaPlus, SkipsPhases):
         " negatives, and both counts",
         remembers="the mean of its iterates in this stage",
     )
+    stacks = True
     needs = frozenset({ClosedFormDual})
     partial = False  # the dual of those who happen to be there is not that of all
 

@@ -53,6 +53,7 @@ class CodaPlus(FederatedStrategy):
         remembers="the mean of its iterates in this stage",
     )
     solves = frozenset({"minimax"})
+    stacks = True
 
     lr: float = hyper(0.1, "η_1: local step size of x and y in the first stage", above=0.0)
     gamma: float = hyper(0.002, "γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002", low=0.0)

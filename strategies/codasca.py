@@ -65,6 +65,8 @@ class Codasca(FederatedStrategy):
         remembers="control variates",
     )
     solves = frozenset({"minimax"})
+    stacks = True
+    estimators = ("cx", "cy")
     stages_output = True
 
     lr: float = hyper(0.1, "ηl: local step size of x and y in the first stage", above=0.0)

@@ -46,6 +46,7 @@ class DPSGD(Decentralised):
         sends="x; y stays",
         remembers="its y",
     )
+    stacks = True
     shares = ("x",)
 
     lr: float = hyper(0.1, "ηx: step size of x", above=0.0)

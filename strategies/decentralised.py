@@ -52,6 +52,7 @@ class Decentralised(LocalSteps):
     partial = False
     personalised = True
     own_statistics = True
+    own_dual = True
     shares: ClassVar[tuple[str, ...]]
     """Names of the vectors that a site shares with its neighbours; the first of them is never empty."""
 

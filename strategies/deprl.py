@@ -51,6 +51,7 @@ class DePRL(HeadAndBody, Decentralised):
         sends="the body, which is x without its head; head and y stay",
         remembers="its head, y",
     )
+    stacks = True
     shares = ("body",)
 
     decay: float = hyper(0.96, "what step sizes are multiplied with from round to round", above=0.0, high=1.0)
@@ -63,8 +64,8 @@ class DePRL(HeadAndBody, Decentralised):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's."""
         x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, turn)
-        reply = {"body": x[: oracle.head]}
-        return reply, self.remembered(reply) | existing(head=x[oracle.head :], y=y)
+        reply = {"body": x[..., : oracle.head]}
+        return reply, self.remembered(reply) | existing(head=x[..., oracle.head :], y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the body that the site has now, with the head and the y of its own."""

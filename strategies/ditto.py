@@ -38,7 +38,8 @@ class Ditto(LocalSteps):
 
     Both models take a step on each mini-batch, so that with λ = 0 v_k is what the client would have without the others
     (`Alone`), and w is `FedAvg`'s whatever λ is. Step sizes may fall, and the steps on u and v_k have weight decay and
-    momentum, see `LocalSteps`. Batch-norm statistics are those of v_k. The paper has no y.
+    momentum, see `LocalSteps`. Batch-norm statistics are those of v_k. The paper has no y. Each of the two minimax
+    problems has the p of AUC that fits it: in line 4 that of all sites, in line 5 the client's own.
 
     Client state: v, z. A client that is new or lost them starts with the w and y that it is sent.
     """
@@ -54,8 +55,10 @@ class Ditto(LocalSteps):
         remembers="a model of its own, its y",
     )
     solves = frozenset({"minimisation", "minimax", "conditional"})
+    stacks = True
     personalised = True
     own_statistics = True
+    own_dual = True
 
     lr: float = hyper(0.1, "η: step size of w and v", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: step size of y and z, where there is a y", above=0.0)

@@ -46,6 +46,7 @@ class FCSG(FederatedStrategy):
         sends="the model x",
     )
     solves = frozenset({"conditional"})
+    stacks = True
 
     lr: float = hyper(0.1, "α: local step size", above=0.0)
     initial_batch: int = hyper(0, "B: outer samples of the first gradient; 0: a mini-batch, as of any other", low=0)
@@ -86,6 +87,8 @@ class FCSGM(FCSG):
         gradients="q",
         sends="x, and u, a running estimate of the gradient",
     )
+    stacks = True
+    estimators = ("u",)
 
     beta: float = hyper(0.1, "β: weight of a fresh gradient in u", above=0.0, high=1.0)
 

@@ -50,6 +50,7 @@ class FedAvg(LocalSteps):
         sends="the model x",
     )
     solves = frozenset({"minimisation"})
+    stacks = True
 
     lr: float = hyper(0.1, "η: local step size; with adam rather 0.001", above=0.0)
     optimiser: str = choice("sgd", "what x moves against: gx, or Adam's direction, anew in each round", "sgd", "adam")

@@ -48,6 +48,8 @@ class FedNest(FederatedStrategy):
         "gradient by x, then x",
     )
     solves = frozenset({"minimax"})
+    stacks = True
+    estimators = ("h",)
 
     lr: float = hyper(0.1, "α: step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "β: step size of y", above=0.0)

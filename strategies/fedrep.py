@@ -52,6 +52,7 @@ class FedRep(HeadAndBody):
         remembers="its head, y",
     )
     solves = frozenset({"minimisation", "minimax", "conditional"})
+    stacks = True
     personalised = True
     own_statistics = True
 
@@ -62,7 +63,7 @@ class FedRep(HeadAndBody):
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
         x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, turn)
-        return {"body": x[: oracle.head]}, existing(head=x[oracle.head :], y=y)
+        return {"body": x[..., : oracle.head]}, existing(head=x[..., oracle.head :], y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the body, with the head and the y of the site's own."""

@@ -61,6 +61,7 @@ class Fgda(RecursiveDescentAscent):
         sends="x, y, and running estimates u, v of both gradients",
         remembers="the point that it sent",
     )
+    stacks = True
 
     lr: float = hyper(0.1, "γ: step size of x; times η_t", above=0.0)
     lr_dual: float = hyper(0.1, "λ: step size of y; times η_t", above=0.0)

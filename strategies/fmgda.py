@@ -53,6 +53,7 @@ class Fmgda(RecursiveDescentAscent):
         sends="x, y, and running estimates u, v of both gradients",
         remembers="the point before its last step",
     )
+    stacks = True
 
     lr: float = hyper(0.1, "ĉ: step size of x; times η_t", above=0.0)
     lr_dual: float = hyper(0.1, "c: step size of y; times η_t", above=0.0)

@@ -47,6 +47,7 @@ class HeadAndBody(LocalSteps):
 
     needs = frozenset({Layers})
     splits_model = True
+    own_dual = True
 
     first_head: str = choice("own", "the head that a site starts with: a random one of its own, or one for all",
                              "own", "common")  # fmt: skip
@@ -95,4 +96,4 @@ def batches(oracle: Oracle, count: int, unit: str) -> Iterator[Batch | None]:
 def with_head(sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
     """Return the model of a body that was sent, and the site's own head and y; those that it starts with, if lost."""
     own = memory if "head" in memory else fresh() | memory
-    return {"x": torch.cat([sent["body"], own["head"]])} | existing(y=own.get("y"))
+    return {"x": torch.cat([sent["body"], own["head"]], -1)} | existing(y=own.get("y"))

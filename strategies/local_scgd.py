@@ -90,6 +90,7 @@ class LocalSCGDM(LocalSCGD):
         gradients="q",
         sends="x, u, and s, a running estimate of the inner function",
     )
+    estimators = ("u",)
 
     mu: float = hyper(0.1, "μ: weight of a fresh gradient in u", above=0.0, high=1.0)
 

@@ -42,6 +42,7 @@ class LocalSGDA(FederatedStrategy):
         sends="x and the dual variable y",
     )
     solves = frozenset({"minimax"})
+    stacks = True
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)

@@ -112,7 +112,7 @@ class Descent:
         mask : Tensor, optional
             What of that moves, True or False for each entry of x.
         """
-        moving, by = x[part], gx[part]  # views: a step on one is a step on x
+        moving, by = x[..., part], gx[..., part]  # views: a step on one is a step on x
         if self.weight_decay:
             by.add_(moving, alpha=self.weight_decay)
         if mask is not None:
@@ -120,7 +120,7 @@ class Descent:
         if self.momentum:
             if self._velocity is None:
                 self._velocity = torch.zeros_like(x)
-            by = self._velocity[part].mul_(self.momentum).add_(by)
+            by = self._velocity[..., part].mul_(self.momentum).add_(by)
         moving.sub_(by, alpha=lr * self.rate)
 
 

@@ -51,6 +51,8 @@ class MomentumLocalSGDA(LocalSGDA):
         gradients="q",
         sends="x, y, and running means of both gradients",
     )
+    stacks = True
+    estimators = ("dx", "dy")
 
     alpha: float = hyper(1.0, "α: scales the steps and the weight of a fresh gradient", above=0.0, high=1.0)
     beta: float = hyper(0.1, "βx: weight of a fresh gradient in dx, times α", above=0.0)

@@ -151,6 +151,7 @@ class RecursiveDescentAscent(RecursiveMomentum):
     """
 
     solves = frozenset({"minimax"})
+    estimators = ("u", "v")
     partial = False
 
     lr: float = hyper(0.1, "step size of x; times η_t", above=0.0)

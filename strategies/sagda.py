@@ -59,6 +59,8 @@ class Sagda(FederatedStrategy):
         remembers="control variates, within a round",
     )
     solves = frozenset({"minimax"})
+    stacks = True
+    estimators = ("vx", "vy")
 
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)

@@ -18,6 +18,14 @@ Change = tuple[str, Callable[[RecordDict], None]]
 NAMES = ("../../evil", "\x1b[31mred\x1b[0m", "a" * 10_000, "nul\0", "two\nlines", "\u202edesrever")
 NUMBERS = (1e18, -1e308, 1e308, math.nan, math.inf, -math.inf)
 OTHERS: tuple[Any, ...] = (b"7", [7], [0.5] * 7, [], ["a", "b"], True, [math.nan], [[1]], [1e30])
+FLOATS = (math.nan, math.inf, -math.inf, 1e30)
+BAD: dict[str, tuple[float, ...]] = {  # what a vector may not hold; of 16 bits those of NaN, infinity and 1e30 in bf16
+    **dict.fromkeys(("float32", "float64"), FLOATS),
+    "float16": FLOATS[:3],
+    "uint16": (0x7FC0, 0x7F80, 0xFF80, 0x714A),
+    **dict.fromkeys(("int64", "int32"), (-1, 2**30)),
+    "int8": (-128,),
+}
 KEPT_BACK = ("class-counts", "held-out-counts")  # by a site with few of a class: it tells none
 FINE = {"patients": [7], "evaluate": True}  # what may be told: a hash; and what asked: to evaluate a round
 DTYPES = ("float64", "float32", "float16", "int64", "int8", "bool", "complex64", "U4")
@@ -63,6 +71,7 @@ def _arrays(values: np.ndarray) -> Iterator[tuple[str, Array]]:
             if dtype != str(kind):
                 yield f"is {dtype}", packed(values.astype(dtype))
     yield "says a dtype that there is not", packed(values, dtype="whatever")
+    yield "says a dtype that NumPy lacks", packed(values, dtype="bfloat16")
     yield "says object", packed(values, dtype="object")
     yield "says V1000000000", packed(values, dtype="V1000000000")
     yield "says a shape of 10^12", packed(values, shape=(10**12,))
@@ -73,8 +82,7 @@ def _arrays(values: np.ndarray) -> Iterator[tuple[str, Array]]:
     yield "has 10 MB too many", packed(values, data=packed(values).data + b"\0" * 10**7)
     yield "has another header", packed(values, data=packed(values.astype(complex)).data[:64] + packed(values).data[64:])
     yield "is serialised otherwise", packed(values, stype="pickle")
-    bad: dict[str, tuple[float, ...]] = {"f": (math.nan, math.inf, -math.inf, 1e30), "i": (-1, 2**62)}
-    for number in bad.get(kind.kind, ()) if flat.size else ():
+    for number in BAD.get(str(kind), ()) if flat.size else ():
         other = flat.copy()
         other[-1] = number
         yield f"ends with {number}", packed(other.reshape(values.shape))

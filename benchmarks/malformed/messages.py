@@ -38,6 +38,14 @@ JOBS: dict[str, dict[str, Value]] = {  # algorithms that send all there is to se
     "fedavg": {"problem": "bce"},
     "fcsg-m": {"problem": "auprc"},
     "fedrod": {"problem": "cross-entropy", "model": "mlp"},
+    "codasca, bf16": {"algorithm": "codasca", "model": "mlp", "hidden": 9, "wire": "bf16"},
+    "fmgda, float16 and int8": {
+        "algorithm": "fmgda",
+        "model": "mlp",
+        "hidden": 9,
+        "wire": "float16",
+        "wire-estimators": "int8",
+    },
 }
 
 Changes = Callable[[RecordDict], Iterator[Change]]

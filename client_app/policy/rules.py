@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -111,7 +112,7 @@ class Policy(BaseModel):
             Listing everything that is wrong with it.
         """
         if not path:
-            return cls.model_validate({})
+            return _protective()
         try:
             table = read_toml(path).get("policy", {})
         except (OSError, ValueError) as error:
@@ -170,6 +171,12 @@ class Policy(BaseModel):
                 yield f"folds = {run.folds}: who is held out is this site's decision, and it allows {other}"
             if self.strict and not run.folds and run.holdout_share != self.holdout_share:
                 yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
+
+
+@cache
+def _protective() -> Policy:
+    """Return what holds where a hospital has no rules of its own: all defaults."""
+    return Policy.model_validate({})
 
 
 def value_of(run: RunConfig, key: str) -> float | None:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_app.__main__ import main
-from client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError
+from client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, contents
 from client_app.join import described
 from datasets import Facts
-from federation import pack
+from federation import Encoding, pack
 from federation.fingerprint import fingerprint
 from server_app.console import Progress
 from server_app.coordinator import coordinate
@@ -112,6 +112,18 @@ def test_what_a_coordinator_calls_things_breaks_neither_log_nor_terminal(
     printed = capsys.readouterr().out
     assert "[/x]" in printed
     assert "\x1b[2J" not in printed
+
+
+@pytest.mark.parametrize("encoding", [Encoding("bf16"), Encoding("float16"), Encoding(coarse=frozenset({"x"}))])
+def test_the_norm_of_a_rounded_vector_is_that_of_what_it_stands_for(encoding: Encoding) -> None:
+    x = 1e3 * torch.ones(300)
+    written, _ = encoding.encode({"x": x}, {}, "train")
+    told = contents(RecordDict({"arrays": pack(written)}))["arrays"]
+    assert {"name": "x", "shape": [300], "bytes": written["x"].nbytes} == {
+        k: v for k, v in told[0].items() if k != "norm"
+    }
+    assert told[0]["norm"] == pytest.approx(x.norm().item(), rel=0.01)
+    assert len(told) == len(written)
 
 
 def test_names_are_cut_and_their_number_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from config import RunConfig
 from datasets import Cohort
 from federation import Site, pack, unpack
 from federation.fingerprint import fingerprint
-from federation.rounds import message
+from federation.messages import message, order
 from keys import Value, to_record
 from strategies import ALGORITHMS
 from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, question, site_job, table, write_table
@@ -203,7 +203,7 @@ def test_a_site_reads_what_the_coordinator_writes() -> None:
     where = ALGORITHMS["sagda"]().turn(4, 9, "steps", 3)
     for evaluate in (False, True):
         config = {**to_record(cohort), "run": "7", "settled": 3, "evaluate": evaluate}
-        written = message(pack({}), config, where, Site(2, "north", node_id=17), "train")
+        written = message(pack({}), order(config, where), Site(2, "north", node_id=17), "train")
         place = Request(round=4, phase="steps", site=2, name="north", sites=3, run="7", settled=3)
         read = replace(place, evaluate=evaluate, cohort=cohort)
         assert Request.of(written) == read

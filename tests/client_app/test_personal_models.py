@@ -70,8 +70,9 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
         }
         # What is in the file is all that it takes to get the reported numbers, but for the data.
         cohort = from_record(Cohort, facts)
-        held_out = cohort.standardised(load_site(OpenSite.from_context(context).data_config, 0, 1).held_out)
-        problem_here = grid.config.build_problem(grid.config.setting(cohort, "cpu"))
+        data = load_site(OpenSite.from_context(context).data_config, 0, 1)
+        held_out = cohort.standardised(data.held_out)
+        problem_here = grid.config.build_problem(grid.config.setting(cohort, "cpu")).of_site(data.train.targets())
         metrics = problem_here.metrics(models[name]["x"], models[name].get("y"), held_out)
         reported = result.metrics[-1]["sites"][name]
         assert {key: metrics[key] for key in reported} == reported

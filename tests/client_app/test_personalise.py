@@ -81,7 +81,7 @@ def test_only_the_head_is_trained_and_it_helps(
     assert file.relative_to(state) == Path("models") / f"{folder.name}-new.safetensors"
 
     given, data = at_home(folder, data_dir)
-    problem_here = built(given)
+    problem_here = built(given).of_site(data.train.targets())
     own, head = load_file(file), problem_here.head
     start = problem_here.initial()
     body = in_order(given, classes)[:head]

@@ -68,6 +68,10 @@ def _three_labels(run: Path, data: Path) -> None:
     write_table(data, features, np.arange(40) % 3)
 
 
+def _one_class(run: Path, data: Path) -> None:
+    write_table(data, *table(40, seed=3, positives=0))
+
+
 def _no_label(run: Path, data: Path) -> Sequence[str]:
     return ["--label", "outcome"]
 
@@ -104,6 +108,7 @@ def _state_is_a_file(run: Path, data: Path) -> Sequence[str]:
         (_other_columns, 1, ["other names", "age"]),
         (_nothing_held_out, 1, ["no sample is held out", "holdout-share"]),
         (_three_labels, 1, ["label"]),
+        (_one_class, 1, ["to train on are negative", "needs both classes", "check the label column"]),
         (_no_label, 1, ["no label column 'outcome'"]),
         (_too_fast, 1, ["diverges", "--lr 1e+30"]),
         (_no_device, 2, ["device = 'cuda:99'"]),

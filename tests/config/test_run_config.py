@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from config import ConfigError, RunConfig, flatten
+from config import ConfigError, RunConfig, flatten, parse_node_config, parse_run_config
 from config.tables import MOVED, SHARED, own_options, tables
 from datasets import DATASETS, PARTITIONS, SAMPLERS
 from keys import Value, shown
@@ -365,3 +365,10 @@ def test_all_sites_may_be_needed_and_no_more() -> None:
 def test_a_sampler_of_two_classes_is_refused_where_all_are_kept() -> None:
     found = problems_of({"problem": "fair", "algorithm": "local-sgda", "sampler": "fixed-positives"})
     assert any(problem.startswith("sampler = 'fixed-positives'") for problem in found)
+
+
+@pytest.mark.parametrize(("parse", "key"), [(parse_run_config, "evidence"), (parse_node_config, "follow-links")])
+def test_what_was_parsed_before_does_not_let_another_type_pass(parse: Any, key: str) -> None:
+    parse({key: True})
+    with pytest.raises(ConfigError, match=key):
+        parse({key: 1})

@@ -159,7 +159,7 @@ def test_five_runs_evaluate_every_patient_of_every_hospital_once(
         assert sum(record["sites"][name]["n"] for record in records) == patients
         assert np.isfinite([record["sites"][name]["auroc"] for record in records]).all()
     assert all("central" not in record for record in records)
-    assert np.mean([record["auroc"] for record in records]) > 0.75
+    assert np.mean([record["auroc"] for record in records]) > 0.7  # after four rounds
 
 
 # ---------------------------------------------------------------------- settings that make no sense

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 
 from datasets import DataConfig, DataError, Samples, load_site, moments, standardisation
+from datasets.samples import forget_samples
 
 
 def add(parts: list[tuple[list[float], list[float], list[float]]]) -> tuple[list[float], ...]:
@@ -99,23 +101,34 @@ def test_an_empty_set_has_zero_moments() -> None:
     assert len(empty.batch(torch.zeros(0, dtype=torch.int64))[1]) == 0
 
 
-def test_another_device_gets_only_the_rows_of_the_set() -> None:
+@pytest.fixture(autouse=True)
+def nothing_moved_before() -> Iterator[None]:
+    forget_samples()
+    yield
+    forget_samples()
+
+
+def test_sites_share_their_tensors_on_another_device_too() -> None:
     images = torch.zeros(9, 3, 2, 2, dtype=torch.uint8)
-    samples = Samples(images, torch.arange(9), torch.tensor([4, 2])).standardised(torch.ones(3), torch.ones(3))
-    moved = samples.to("meta")
-    assert (moved.inputs.shape[0], len(moved), moved.shape) == (2, 2, (3, 2, 2))
-    assert moved.shift is not None
-    assert moved.shift.is_meta
-    assert samples.to("cpu").inputs.data_ptr() == images.data_ptr()
+    one, other = (Samples(images, torch.arange(9), torch.tensor(rows)) for rows in ([4, 2], [1, 5, 6]))
+    one, other = one.standardised(torch.ones(3), torch.ones(3)).to("meta"), other.to("meta")
+    assert one.inputs is other.inputs
+    assert (one.inputs.shape[0], len(one), len(other), one.shape) == (9, 2, 3, (3, 2, 2))
+    assert one.shift is not None
+    assert one.shift.is_meta
+    assert Samples(images, torch.arange(9), torch.arange(9)).to("cpu").inputs.data_ptr() == images.data_ptr()
 
 
 def test_images_that_a_device_has_no_room_for_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.zeros(9, 3, 2, 2, dtype=torch.uint8)
     samples = Samples(images, torch.arange(9), torch.tensor([4, 2])).standardised(torch.ones(3), torch.ones(3))
-    for free, room in ((2 * 2 * 12, True), (2 * 2 * 12 - 1, False)):  # of the memory that is free, a half
+    # Of the memory that is free, a half: for all of them, for those of this set, for none.
+    for free, there in ((2 * 9 * 12, 9), (2 * 9 * 12 - 1, 2), (2 * 2 * 12, 2), (2 * 2 * 12 - 1, 0)):
+        forget_samples()
         monkeypatch.setattr("datasets.samples._free", lambda _, free=free: free)
         moved = samples.to("meta")
-        assert moved.inputs.is_meta == moved.rows.is_meta == room
+        assert moved.inputs.is_meta == moved.rows.is_meta == bool(there)
+        assert len(moved.inputs) == (there or 9)
         assert moved.targets().is_meta
         assert moved.shift is not None
         assert moved.shift.is_meta

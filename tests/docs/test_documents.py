@@ -346,7 +346,13 @@ def test_the_page_about_comparisons_can_be_followed_to_the_letter(tmp_path: Path
     shown = page.partition("on two cores:\n\n```\n")[2].partition("```")[0].splitlines()
     assert len(shown) == 4
     said = (tmp_path / "runs" / "digits" / "table.md").read_text(encoding="utf-8").splitlines()
-    assert [line.split(" | ")[:3] for line in shown] == [line.split(" | ")[:3] for line in said[: len(shown)]]
+    number = r"\d+\.\d{4}"
+    for here, there in zip(shown, said, strict=False):
+        cells, counted = here.split(" | ")[:3], there.split(" | ")[:3]
+        assert [re.sub(number, "", cell) for cell in cells] == [re.sub(number, "", cell) for cell in counted]
+        # Processors add in other orders: the last digits are those of the page's machine.
+        values, found = ([float(n) for n in re.findall(number, " ".join(row))] for row in (cells, counted))
+        assert found == pytest.approx(values, abs=1e-3)
     assert (tmp_path / "playground" / "first" / "curves-bytes.pdf").exists()
 
 

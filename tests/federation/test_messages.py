@@ -55,6 +55,14 @@ TO_A_SITE = changed(0, "arrays", "records", "config")
 FROM_A_SITE = changed(1, "arrays", "records", "metrics", "facts")
 
 
+ROUNDED = [  # of a run, what a site is sent in its second round, or answers
+    ("codasca, bf16", "x", "uint16"),
+    ("fmgda, float16 and int8", "u", "int8"),
+    pytest.param("fmgda, float16 and int8", "x", "float16", marks=pytest.mark.slow),
+    pytest.param("fmgda, float16 and int8", "u.scale", "float32", marks=pytest.mark.slow),
+]
+
+
 def is_one_line(said: str | None) -> None:
     assert said, "it was taken without a word, or something was written"
     assert len(said) < 1000
@@ -72,6 +80,17 @@ def test_a_site_refuses_a_message_with_one_thing_wrong_and_writes_nothing(case: 
 @given(case=FROM_A_SITE)
 def test_a_run_goes_on_without_an_answer_with_one_thing_wrong(case: Case) -> None:
     is_one_line(at_the_coordinator(*case))
+
+
+@pytest.mark.parametrize(("name", "vector", "dtype"), ROUNDED)
+def test_a_rounded_vector_is_checked_as_strictly(name: str, vector: str, dtype: str) -> None:
+    sent, answered = exchanged(name)
+    for contents, attempt in ((sent, at_the_site), (answered, at_the_coordinator)):
+        assert contents[2]["arrays"][vector].dtype == dtype
+        for text in [
+            text for text, _ in arrays(contents[2]) if text.startswith((f"{vector} ends", f"{vector} is float"))
+        ]:
+            is_one_line(attempt(name, 2, chosen(arrays, text)))
 
 
 @pytest.mark.slow
@@ -110,6 +129,7 @@ Y = np.zeros(1, np.float32)
 ANSWERS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("no x", lambda content: content["arrays"].__delitem__("x"), "array 'x' is missing"),
     ("x of one number", put("arrays", "x", packed(np.zeros(1, np.float32))), "array 'x' is 'float32' of shape (1,)"),
+    ("no dtype of NumPy's", put("arrays", "x", packed(Y, dtype="bfloat16")), "array 'x' is 'bfloat16' of shape (1,)"),
     ("10 MB more", put("arrays", "z", packed(np.zeros(2_500_000, np.float32))), "array 'z' is none that is sent here"),
     ("a huge shape", put("arrays", "x", packed(np.zeros(3), shape=(10**12,))), "of shape (1000000000000,)"),
     ("another serialisation", put("arrays", "y", packed(Y, stype="pickle")), "must be 132, NumPy's"),

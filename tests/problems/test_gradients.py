@@ -202,7 +202,8 @@ def test_the_start_of_the_saddle_problem_is_the_same_at_all_sites_and_another_fo
 
 
 @pytest.mark.parametrize("variant", WITH_DATA, ids=name_of)
-def test_bfloat16_changes_little_and_something(variant: dict[str, Any]) -> None:
+def test_bfloat16_changes_little_and_something(variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
     whole = make(**variant, model="mlp", dtype=torch.float32)
     short = make(**variant, model="mlp", dtype=torch.float32, amp="bf16")
     x, y = point(whole, 5)
@@ -211,4 +212,8 @@ def test_bfloat16_changes_little_and_something(variant: dict[str, Any]) -> None:
         if exact is not None and rough is not None:
             assert rough.dtype == torch.float32
             torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.05)
-    assert not torch.equal(whole.gradient(x, y, drawn)[0], short.gradient(x, y, drawn)[0])
+    rough = short.gradient(x, y, drawn)[0]
+    assert not torch.equal(whole.gradient(x, y, drawn)[0], rough)
+    data = samples(*drawn[:2])
+    assert whole.metrics(x, y, data) == short.metrics(x, y, data), "it is evaluated in float32"
+    assert torch.equal(short.gradient(x, y, drawn)[0], rough), "and goes on in bfloat16"

@@ -127,12 +127,17 @@ def test_a_gradient_belongs_to_the_caller_and_depends_on_nothing_else() -> None:
     assert torch.equal(make().gradient(x, None, batch)[0], kept)
 
 
-def test_bfloat16_changes_little_and_something() -> None:
+def test_bfloat16_changes_little_and_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
     whole, short = make(dtype=torch.float32, hidden=8), make(dtype=torch.float32, hidden=8, amp="bf16")
     x, batch = whole.initial()["x"], drawn(whole)
     exact, rough = (problem.gradient(x, None, batch)[0] for problem in (whole, short))
     assert rough.dtype == torch.float32
     assert 0 < (rough - exact).norm() < 0.5 * exact.norm()
+    for taken in (problem.inner(x, batch) for problem in (whole, short)):
+        assert taken.dtype == torch.float32
+    assert whole.metrics(x, None, drawings()) == short.metrics(x, None, drawings()), "it is evaluated in float32"
+    assert torch.equal(short.gradient(x, None, batch)[0], rough), "and goes on in bfloat16"
 
 
 # ---------------------------------------------------------------------- as a composition

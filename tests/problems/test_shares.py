@@ -10,6 +10,7 @@ from torch import Tensor
 from config import RunConfig
 from datasets import Facts, make_sampler
 from federation import Reply, Site
+from problems import PROBLEMS
 from problems.base import Batch
 from problems.network import NetworkProblem
 from server_app.cohort import placed, pooled
@@ -20,7 +21,8 @@ from tests.problems.example import batch, make, opened, point
 # (positives, negatives) of each site: of different sizes and mixes.
 SITES = [(3, 9), (6, 2), (1, 19)]
 WEIGHTS = {"uniform": [1.0] * 3, "examples": [12.0, 8.0, 20.0]}
-BINARY = ["auc", "auc-margin", "bce", "auprc"]
+BINARY_MINIMAX = ["auc", "auc-margin"]
+BINARY = [*BINARY_MINIMAX, "bce", "auprc"]
 
 
 def mean_share(weights: list[float]) -> float:
@@ -45,7 +47,7 @@ def value(problem: NetworkProblem, weights: list[float], shift: float, dual: flo
 
 
 @pytest.mark.parametrize("weighting", WEIGHTS)
-@pytest.mark.parametrize("name", ["auc", "auc-margin"])
+@pytest.mark.parametrize("name", BINARY_MINIMAX)
 def test_a_constant_added_to_all_scores_changes_nothing_if_p_is_what_the_average_sees(
     name: str, weighting: str
 ) -> None:
@@ -57,8 +59,73 @@ def test_a_constant_added_to_all_scores_changes_nothing_if_p_is_what_the_average
     assert abs(value(wrong, weights, 3.0, 0.7) - value(wrong, weights, 0.0, 0.7)) > 0.1
 
 
+# ---------------------------------------------------------------------- a site that has a, b and α for itself
+
+
+def at_its_optimum(problem: NetworkProblem, data: Batch, shift: float) -> float:
+    """Return f on the data at its best a, b and α, with ``shift`` added to all scores, which are the network's outputs.
+
+    Of several labels the mean over them.
+    """
+    inputs, labels = data
+    problem.network.bind(problem.initial()["x"])
+    scores = (problem.outputs(inputs) + shift).detach()
+    each = zip(scores.view(len(labels), -1).T, labels.view(len(labels), -1).T, strict=True)
+    means = [[h[own == kind].nan_to_num().mean() for kind in (1, 0)] for h, own in each]  # those of a, and of b
+    scalars = torch.stack([torch.stack(one) for one in zip(*means, strict=True)]).flatten().nan_to_num()
+
+    def slope(y: Tensor) -> Tensor:
+        y.requires_grad_()
+        return torch.autograd.grad(problem.objective(scores, labels, scalars, y), y)[0]
+
+    zero, one = torch.zeros(problem.dual, dtype=scores.dtype), torch.ones(problem.dual, dtype=scores.dtype)
+    at_zero, at_one = slope(zero), slope(one)
+    best = problem.project(torch.where(at_zero == at_one, 0, at_zero / (at_zero - at_one)))  # f is quadratic in α
+    return problem.objective(scores, labels, scalars, best).item()
+
+
+def changed_by_a_constant(problem: NetworkProblem, data: Batch) -> float:
+    """Return by how much that changes f, up or down: α may be at its bound one way."""
+    return max(abs(at_its_optimum(problem, data, shift) - at_its_optimum(problem, data, 0.0)) for shift in (-3.0, 3.0))
+
+
+@pytest.mark.parametrize("name", BINARY_MINIMAX)
+@pytest.mark.parametrize("labels", [(), ("one", "two", "three")])
+def test_the_objective_of_a_site_does_not_see_a_constant(name: str, labels: tuple[str, ...]) -> None:
+    common = make(name, score="identity", prior=0.6, labels=labels, priors=(0.6,) * len(labels))
+    for k, (inputs, truth) in enumerate(site_data()):
+        if labels:  # the second is known of some, the third has one class
+            truth = torch.stack([truth, truth.where(torch.arange(len(truth)) > 2, -1), torch.ones_like(truth)], dim=1)
+        assert changed_by_a_constant(common.of_site(truth), (inputs, truth)) < 1e-12
+        assert changed_by_a_constant(common, (inputs, truth)) > 0.1, f"site {k}"
+
+
+@pytest.mark.parametrize("name", BINARY_MINIMAX)
+def test_an_option_says_what_p_is_at_all_sites(name: str) -> None:
+    problem = PROBLEMS[name](make(name).setting, prior=0.2)
+    assert problem.of_site(torch.tensor([0, 1])) is problem
+
+
+@pytest.mark.parametrize("name", BINARY_MINIMAX)
+@pytest.mark.parametrize("kind", [0, 1])
+def test_with_one_class_nothing_moves(name: str, kind: int) -> None:
+    labels = torch.full((5,), kind)
+    problem = make(name).of_site(labels)
+    assert all(not gradient.any() for gradient in problem.gradient(*point(problem, 0), (batch(0, 2, 3)[0], labels)))
+
+
+@pytest.mark.parametrize("name", BINARY_MINIMAX)
+def test_a_label_of_one_class_or_of_none_moves_nothing_of_itself(name: str) -> None:
+    problem = make(name, labels=("both", "one", "none"), priors=(0.5,) * 3)
+    truth = torch.tensor([[0, 1, -1], [1, 1, -1], [1, -1, -1]])
+    gx, gy = problem.of_site(truth).gradient(*point(problem, 0), (batch(0, 2, 1)[0], truth))
+    assert gy.ne(0).tolist() == [True, False, False]
+    assert gx[-6:].ne(0).tolist() == [True, False, False] * 2
+    assert gx.isfinite().all()
+
+
 @pytest.mark.parametrize("weighting", WEIGHTS)
-@pytest.mark.parametrize("name", ["auc", "auc-margin"])
+@pytest.mark.parametrize("name", BINARY_MINIMAX)
 def test_codas_dual_is_the_best_for_the_mean_objective(name: str, weighting: str) -> None:
     """The mean gradient by y is zero there, with the weights of the sites."""
     weights = WEIGHTS[weighting]

@@ -193,6 +193,7 @@ class Sabotage(LocalSGDA):
     """Local SGDA, but for one site in one round, or from that round on."""
 
     name = "sabotage"
+    stacks = True
 
     harm: str = choice("none", "what happens", "none", "nan", "inf", "raise", "kill", "hang")
     victim: int = hyper(2, "index of the site", low=0)

@@ -103,6 +103,17 @@ def test_training_images_are_changed_alike_in_the_flower_simulation(tmp_path: Pa
 
 @pytest.mark.deployments
 @pytest.mark.usefixtures("nothing_runs_on")
+def test_rounding_errors_are_fed_back_alike_in_the_flower_simulation(tmp_path: Path) -> None:
+    rounded: dict[str, Value] = {"wire": "bf16", "wire-estimators": "int8", "rounds": 4}
+    rounded |= {"init-from": "", "init-head": "keep"}
+    reference = simulate(auc_job(tmp_path, "local", workers=1) | rounded).folder
+    outcome = processes.simulate(tmp_path, auc_job(tmp_path, "simulation") | rounded, SITES)
+    assert outcome.ok, outcome.log
+    assert_same_bits(reference, tmp_path / "simulation")
+
+
+@pytest.mark.deployments
+@pytest.mark.usefixtures("nothing_runs_on")
 def test_the_local_engine_inside_flwr_run(reference: Path, tmp_path: Path) -> None:
     outcome = processes.simulate(tmp_path, auc_job(reference.parent, "inside", engine="local", workers=2), SITES)
     assert outcome.ok, outcome.log

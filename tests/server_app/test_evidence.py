@@ -146,7 +146,7 @@ def test_a_site_that_is_missing_by_then_is_known_by_its_histogram(
             return Message(Error(0, "it broke"), reply_to=message)
         return call(message, context)
 
-    monkeypatch.setattr("server_app.local.call", failing)
+    monkeypatch.setattr("client_app.app.call", failing)
     found = left_by(simulate(job(tmp_path, sites=3, rounds=1)))
     assert {name: site["grouped"] for name, site in found["sites"].items()} == {
         "site-0": False, "site-1": True, "site-2": False

@@ -49,7 +49,7 @@ def test_a_site_that_is_missing_by_then_costs_its_line_and_not_the_run(
             return Message(Error(0, "it broke"), reply_to=message)
         return call(message, context)
 
-    monkeypatch.setattr("server_app.local.call", failing)
+    monkeypatch.setattr("client_app.app.call", failing)
     result = simulate(saddle_job(tmp_path, sites=3, rounds=2))
     assert set(result.metrics[-1]["sites"]) == {"site-0", "site-2"}
     assert set(result.metrics[0]["sites"]) == {"site-0", "site-1", "site-2"}

@@ -130,6 +130,13 @@ def test_the_iterate_that_is_returned_is_the_same(tmp_path: Path, stopped: Any, 
     assert_same(quiet, simulate({"resume": str(stopped(keys, ("train", 6)))}))
 
 
+@pytest.mark.parametrize("name", ["codasca", "momentum-local-sgda"])  # with a memory of its own, and without
+def test_rounding_errors_go_on(name: str, tmp_path: Path, stopped: Any) -> None:
+    keys = job(tmp_path, algorithm=name, rounds=4, hidden=9, wire="bf16", wire_estimators="int8", fraction=0.7)
+    quiet = simulate(keys)
+    assert_same(quiet, simulate({"resume": str(stopped(keys, ("train", 4))), "workers": 2}))
+
+
 @pytest.mark.usefixtures("small_resnet")
 @pytest.mark.parametrize("bn", ["average", "local"])
 def test_batch_norm_statistics_go_on(tmp_path: Path, bn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class Killing(LocalGrid):
         if messages[0].content.config_records["config"].get("round") in self.rounds:
             assert self._pool
             for pipe, worker in list(self._pool.alive.items()):
-                assert not worker.messages, "between two rounds"
+                assert not worker.stacks, "between two rounds"
                 worker.process.kill()
                 worker.process.join()
                 pipe.close()

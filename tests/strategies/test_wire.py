@@ -75,8 +75,9 @@ def test_views_strides_and_gradients_are_packed_as_plain_values() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_size_counts_the_vectors_alone(dtype: torch.dtype) -> None:
     arrays = {"x": sample(dtype, 17), "nothing": sample(dtype, 0)}
-    assert size(arrays) == 17 * dtype.itemsize
-    overhead = sum(len(array.data) for array in pack(arrays).values()) - size(arrays)
+    record = pack(arrays)
+    assert size(record) == 17 * dtype.itemsize
+    overhead = sum(len(array.data) for array in record.values()) - size(record)
     assert 0 < overhead <= 2 * 128, "NumPy's header, and nothing else"
 
 

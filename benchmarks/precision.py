@@ -1,0 +1,151 @@
+"""Seconds of a local step and AUROC with `amp = "bf16"`, beside float32.
+
+    EDELWEISS_DATA=folder/with/mnist/and/cifar10 python -m benchmarks.precision    # 5 seeds, about 15 minutes
+    python -m benchmarks.precision networks                                        # of a gradient alone, 2 minutes
+
+CODASCA on AUROC, four sites, one process of one thread. Both precisions are run in turn with each seed, so that a drift
+of the machine's speed meets both. A step's time is the processor's for a round, without evaluation, over its steps; the
+figure is the median over all rounds but the first and all seeds. AUROC is over the samples that the sites hold out, at
+the end.
+
+Of a network alone it is the processor's time for a gradient of the AUC loss on drawn inputs, the median of three turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from datasets import Cohort
+from models import Architecture
+from problems import PROBLEMS, Setting
+from server_app import simulate
+from server_app.console import Progress
+
+SITES = 4
+JOB: dict[str, Any] = {
+    "algorithm": "codasca",
+    "codasca.lr": 0.1,
+    "problem": "auc",
+    "partition": "iid",
+    "sites": SITES,
+    "workers": 1,
+    "evaluate-every": 0,
+    "central-test": False,
+    "evidence": False,
+    "checkpoint-every": 0,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "mnist, cnn-mnist": {
+        "dataset": "mnist",
+        "model": "cnn-mnist",
+        "rounds": 10,
+        "local-steps": 10,
+        "batch-size": 50,
+        "holdout-share": 0.1,
+    },
+    "cifar10, cnn-cifar": {
+        "dataset": "cifar10",
+        "model": "cnn-cifar",
+        "rounds": 8,
+        "local-steps": 10,
+        "batch-size": 50,
+        "holdout-share": 0.1,
+    },
+}
+
+
+NETWORKS: list[tuple[str, tuple[int, ...], int, int]] = [  # inputs, batch size, gradients
+    ("mlp", (30,), 32, 200),
+    ("mlp", (784,), 50, 100),
+    ("cnn-mnist", (1, 28, 28), 50, 20),
+    ("cnn-cifar", (3, 32, 32), 50, 20),
+    ("resnet18", (3, 32, 32), 50, 3),
+]
+
+
+class Clock(Progress):
+    """Notes the processor's time at the end of each round."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.times: list[float] = []
+
+    def round(self, record: dict[str, Any], rounds: int) -> None:
+        """Note it."""
+        self.times.append(time.process_time())
+
+
+def run(case: str, amp: str, seed: int) -> tuple[list[float], float]:
+    """Run a job; returns the seconds of a step in each round but the first, and the AUROC at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = JOB | CASES[case] | {"amp": amp, "seed": seed, "runs-dir": folder}
+        clock = Clock()
+        records = simulate(job | {"data-root": os.environ["EDELWEISS_DATA"]}, progress=clock).metrics
+    steps = SITES * CASES[case]["local-steps"]
+    return [(end - begin) / steps for begin, end in itertools.pairwise(clock.times[:-1])], records[-1]["auroc"]
+
+
+def gradient(model: str, shape: tuple[int, ...], batch: int, count: int, amp: str) -> float:
+    """Return the processor's milliseconds for a gradient."""
+    architecture = Architecture(model=model, hidden=256, amp=amp)
+    problem = PROBLEMS["auc"](Setting(cohort=Cohort(shape=shape, prior=0.3), architecture=architecture))
+    start, random = problem.initial(), torch.Generator().manual_seed(0)
+    drawn = torch.randn(batch, *shape, generator=random), torch.arange(batch) % 3 // 2
+    taken = []
+    for _ in range(count + 2):
+        began = time.process_time()
+        problem.gradient(start["x"], start["y"], drawn)
+        taken.append(time.process_time() - began)
+    return 1000 * statistics.median(taken[2:])
+
+
+def networks() -> None:
+    """Measure gradients alone."""
+    torch.set_num_threads(1)
+    print("| network | inputs | batch | float32, ms | bf16, ms | ratio |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for model, shape, batch, count in NETWORKS:
+        turns = [[gradient(model, shape, batch, count, amp) for amp in ("", "bf16")] for _ in range(3)]
+        whole, short = (statistics.median(each) for each in zip(*turns, strict=True))
+        form = " × ".join(map(str, shape))
+        print(f"| {model} | {form} | {batch} | {whole:.2f} | {short:.2f} | {short / whole:.2f} |", flush=True)
+
+
+def main() -> None:
+    """Measure and print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, "networks", []], help="default: all jobs")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    known = torch.cpu.get_capabilities()
+    print(f"{known['cpu_name']}: {', '.join(name for name in known if 'bf16' in name and known[name])}")
+    if "networks" in options.cases:
+        networks()
+        return
+    if not os.environ.get("EDELWEISS_DATA"):
+        sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/ and cifar10/")
+    print("| | float32, ms | bf16, ms | ratio | AUROC, float32 | AUROC, bf16 | difference |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for case in options.cases or CASES:
+        found: dict[str, list[tuple[list[float], float]]] = {"": [], "bf16": []}
+        for seed in range(options.seeds):
+            for amp, runs in found.items():
+                runs.append(run(case, amp, seed))
+        whole, short = (1000 * statistics.median(s for runs in found[amp] for s in runs[0]) for amp in found)
+        each = [[auroc for _, auroc in runs] for runs in found.values()]
+        gaps = [b - a for a, b in zip(*each, strict=True)]
+        told = " | ".join(f"{statistics.mean(n):.4f} ± {statistics.stdev(n):.4f}" for n in (*each, gaps))
+        print(f"| {case} | {whole:.1f} | {short:.1f} | {short / whole:.2f} | {told} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Clients side by side: each ends where it ends alone, whoever is in its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from client_app import together
+from client_app.oracle import SiteOracle, stream
+from client_app.together import Update, Updated, updated, why_alone
+from datasets import Augmentation, DataError, Samples, make_sampler
+from federation import FederatedStrategy, Reply, Site
+from federation.algorithm import phases_of
+from problems import PROBLEMS, Problem
+from problems.bce import Bce
+from problems.stacked import tried
+from strategies import ALGORITHMS, can_solve
+from tests.problems.example import FEATURES, make
+
+ROWS = (20, 5, 20, 12, 9, 12, 30)  # samples of each client; the second has fewer than a batch
+CLIENTS = range(len(ROWS))
+BATCH, ROUNDS, STEPS, LOST = 8, 4, 3, (3, 3)  # the client and the round in which its memory is gone
+DRAWN = torch.Generator().manual_seed(1)
+TABLE, LABELS = torch.randn(sum(ROWS), FEATURES, generator=DRAWN), torch.randint(0, 2, (sum(ROWS),), generator=DRAWN)
+SQUARE = (1, 4, 4)
+IMAGES = torch.randint(0, 256, (sum(ROWS), *SQUARE), generator=DRAWN).to(torch.uint8)
+LABELS[[sum(ROWS[:k]) for k in CLIENTS]] = 1  # everybody has a positive
+
+ONE_BY_ONE = ("maml", "saddle", "auprc", "partial-auc")
+
+
+class Doubles(Samples):
+    """Samples whose batches are in float64, where a difference is one."""
+
+    def batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, labels = super().batch(index)
+        return inputs.double(), labels
+
+
+def problem_of(name: str) -> Problem:
+    network = {"model": "mlp", "classes": 3, "shares": (0.5, 0.3, 0.2), "prior": 0.4}
+    problem: Problem = make(name, **(network if PROBLEMS[name].needs_data else {"dimension": 4}))
+    return problem
+
+
+PAIRS = [
+    (algorithm, problem)
+    for algorithm, kind in ALGORITHMS.items()
+    for problem in PROBLEMS
+    if kind.stacks and can_solve(kind, PROBLEMS[problem]) and problem not in ONE_BY_ONE
+    if not (kind.own_dual and PROBLEMS[problem].of_site is not Problem.of_site)
+]
+
+
+def strategy_of(name: str, **keys: Any) -> FederatedStrategy:
+    own = {"batch": 6} if name == "npa" else {}
+    return ALGORITHMS[name](
+        **{"local_steps": 1 if name == "npa" else STEPS, "stage_iterations": 2 * STEPS, **own, **keys}
+    )
+
+
+def updates_of(
+    strategy: FederatedStrategy, problem: Problem, sampler: str = "uniform", augment: bool = False
+) -> Iterator[tuple[list[Update], Callable[[list[Updated]], None]]]:
+    """Play a run; yield each phase's updates, and who is to be told what came of them."""
+    inputs = IMAGES if augment else TABLE
+    samples = [Doubles(inputs, LABELS, rows) for rows in torch.arange(sum(ROWS)).split(ROWS)]
+    sites = [Site(k, f"site-{k}", k + 1) for k in CLIENTS]
+
+    def oracle(k: int, r: int, place: int) -> SiteOracle:
+        random, own = stream(0, k, r, place), samples[k] if problem.needs_data else None
+        dealer = make_sampler(sampler, LABELS[own.rows], BATCH, 2, random) if own else None
+        changed = Augmentation(flip=True) if augment else Augmentation()
+        return SiteOracle(problem, own, dealer, random, BATCH, lambda: problem.fresh(k), changed)
+
+    start = problem.initial()
+    body = {"body": start["x"][: problem.head]} if strategy.splits_model else {}
+    state, memory = strategy.initial_state(start | body), {k: dict[str, torch.Tensor]() for k in CLIENTS}
+    for r in range(1, ROUNDS + 1):
+        for place, phase in enumerate(strategy.phases):
+            if phase not in phases_of(strategy, r, ROUNDS, len(ROWS)):
+                continue
+            turn = strategy.turn(r, ROUNDS, phase, len(ROWS))
+            memory |= {LOST[0]: {}} if r == LOST[1] else {}
+            updates = [
+                Update(
+                    strategy=strategy,
+                    problem=problem,
+                    sent=strategy.broadcast(state, turn, sites[k]),
+                    memory=memory[k],
+                    oracle=partial(oracle, k, r, place),
+                    turn=turn,
+                )
+                for k in CLIENTS
+            ]
+            done: list[Updated] = []
+            yield updates, done.extend
+            memory = {k: one.memory for k, one in enumerate(done)}
+            replies = (Reply(sites[k], one.reply) for k, one in enumerate(done))
+            state = strategy.aggregate(state, replies, turn)
+
+
+def require_equal(one: Updated, other: Updated) -> None:
+    """Check to the last bits of float64."""
+    assert (one.gradients, one.samples) == (other.gradients, other.samples)
+    for arrays, others in ((one.reply, other.reply), (one.memory, other.memory)):
+        assert arrays.keys() == others.keys()
+        for name, vector in arrays.items():
+            assert vector.shape == others[name].shape
+            torch.testing.assert_close(vector, others[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many clients are done together."""
+    sizes: list[int] = []
+    original = together.StackedOracle
+
+    def noted(problem: Problem, oracles: list[SiteOracle]) -> Any:
+        sizes.append(len(oracles))
+        return original(problem, oracles)
+
+    monkeypatch.setattr(together, "StackedOracle", noted)
+    return sizes
+
+
+@pytest.mark.parametrize(("algorithm", "name"), PAIRS)
+def test_each_client_ends_where_it_ends_alone(algorithm: str, name: str, stacks: list[int]) -> None:
+    strategy, problem = strategy_of(algorithm), problem_of(name)
+    assert not why_alone(strategy, problem)
+    assert not tried(problem)
+    play(strategy, problem)
+    assert max(stacks) >= len(ROWS) - 2, "all that can be are done together"
+
+
+def play(strategy: FederatedStrategy, problem: Problem, **how: Any) -> None:
+    """Play a run in which every phase is done alone and together; check that it makes no difference."""
+    for updates, tell in updates_of(strategy, problem, **how):
+        alone = [update.alone() for update in updates]
+        for own, do in zip(alone, updated(updates), strict=True):
+            require_equal(do(), own)
+        tell(alone)
+
+
+@pytest.mark.parametrize("how", [{"sampler": "fixed-positives"}, {"augment": True}], ids=["positives", "augmented"])
+def test_each_draws_what_it_draws_alone(how: dict[str, Any], stacks: list[int]) -> None:
+    problem = make("auc", model="mlp", shape=SQUARE, prior=0.4) if "augment" in how else problem_of("auc")
+    play(strategy_of("codasca"), problem, **how)
+    assert stacks
+
+
+def test_batches_of_different_sizes_are_done_alone() -> None:
+    """As in an epoch, of which clients with other numbers of samples have other batches; the draws stay their own."""
+    play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"))
+    play(strategy_of("sagda", control_batch=12), problem_of("auc"))
+
+
+def test_the_common_step_does_not_depend_on_who_is_in_the_stack() -> None:
+    strategy, problem = strategy_of("codasca"), problem_of("auc")
+    updates, _ = next(updates_of(strategy, problem))
+    everybody, some = updated(updates), updated(updates[2:5])
+    for one, other in zip(everybody[2:5], some, strict=True):
+        require_equal(one(), other())
+
+
+def test_a_memory_of_an_earlier_round_is_none_of_the_others() -> None:
+    """A client that missed a round starts from another point: the number of that round tells."""
+    run = updates_of(strategy_of("fmgda"), problem_of("auc"))
+    updates, tell = next(run)
+    tell([update.alone() for update in updates])
+    updates, _ = next(run)
+    memory = {**updates[2].memory, "round": torch.tensor([0])}
+    updates = [replace(update, memory=memory) if k == 2 else update for k, update in enumerate(updates)]
+    for update, do in zip(updates, updated(updates), strict=True):
+        require_equal(do(), update.alone())
+
+
+def test_a_mistake_of_an_algorithm_is_each_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of nobody else: those of another kind go on."""
+    strategy, problem = strategy_of("fedavg"), problem_of("bce")
+    updates, _ = next(updates_of(strategy, problem))
+    original = type(strategy).local_update
+
+    def broken(self: Any, sent: Any, *rest: Any) -> Any:
+        if sent["x"].ndim == 2:
+            raise ZeroDivisionError
+        return original(self, sent, *rest)
+
+    monkeypatch.setattr(type(strategy), "local_update", broken)
+    done = updated(updates)
+    for k, do in enumerate(done):
+        if ROWS[k] < BATCH:  # alone of its kind
+            assert do().reply
+        else:
+            with pytest.raises(ZeroDivisionError):
+                do()
+
+
+def test_one_that_cannot_draw_fails_alone() -> None:
+    """As a site without positives does with the sampler of fixed positives."""
+    strategy, problem = strategy_of("fedavg"), problem_of("bce")
+    updates, _ = next(updates_of(strategy, problem))
+
+    def nothing() -> SiteOracle:
+        raise DataError("no positives")
+
+    done = updated([replace(update, oracle=nothing) if k == 2 else update for k, update in enumerate(updates)])
+    for k, (do, update) in enumerate(zip(done, updates, strict=True)):
+        if k == 2:
+            with pytest.raises(DataError):
+                do()
+        else:
+            require_equal(do(), update.alone())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem", "why"),
+    [
+        ("fedavg", make("bce", model=nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(FEATURES, 1))), "dropout"),
+        ("fedavg", make("bce", model=nn.Sequential(nn.Linear(FEATURES, 1), nn.BatchNorm1d(1))), "batch-norm"),
+        ("fedavg", make("bce", model="cnn-mnist", shape=(1, 28, 28)), "convolutions"),
+        ("local-scgd", problem_of("bce"), "'local-scgd' takes one client at a time"),
+        ("fcsg", problem_of("auprc"), "positives"),
+        ("fedrep", problem_of("auc"), "each site has a problem = 'auc' of its own"),
+        ("local-sgda", make("saddle", dimension=3, sites=2), "one client at a time"),
+    ],
+)
+def test_who_cannot_says_why(algorithm: str, problem: Problem, why: str) -> None:
+    assert why in why_alone(strategy_of(algorithm), problem)
+
+
+def test_nobody_inherits_with_another_update_that_it_stacks() -> None:
+    class Own(type(strategy_of("fedavg"))):  # type: ignore[misc]
+        def local_update(self, *arguments: Any) -> Any:
+            return super().local_update(*arguments)
+
+    class Same(type(strategy_of("fedavg"))):  # type: ignore[misc]
+        pass
+
+    assert (Own.stacks, Same.stacks) == (False, True)
+
+
+class Picky(Bce):
+    """A problem of a user's own that picks samples, which PyTorch cannot do for many clients at once."""
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return logits[labels == 1].sum()
+
+
+def test_what_was_not_foreseen_is_found_by_trying() -> None:
+    problem = problem_of("bce")
+    assert not tried(problem)
+    picky = Picky(problem.setting)
+    assert not picky.not_stacked()
+    assert "problem = 'bce' does not allow it" in tried(picky)

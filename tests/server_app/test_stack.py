@@ -1,0 +1,119 @@
+"""Whole runs whose clients train side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app import together
+from config import RunConfig
+from federation import RunError
+from keys import Value
+from server_app import simulate
+from server_app.console import Progress
+from server_app.coordinator import Result, coordinate
+from server_app.sizes import require_memory, stack_of
+from tests.problems.example import make
+from tests.server_app.sites import SiteGrid, hospitals, job, sabotage, saddle_job, site_job
+
+SITES = 7
+
+
+def played(folder: Path, **keys: Value) -> Result:
+    """Play a run over seven sites of different sizes."""
+    return simulate(job(folder, sites=SITES, engine="local", **keys))
+
+
+@pytest.mark.parametrize("algorithm", ["codasca", "fmgda"])
+def test_the_bits_are_those_of_any_number_of_workers_and_the_numbers_those_of_one_by_one(
+    tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    original = together.StackedOracle
+    monkeypatch.setattr(
+        together, "StackedOracle", lambda problem, oracles: sizes.append(len(oracles)) or original(problem, oracles)
+    )
+    here = played(tmp_path / "a", algorithm=algorithm, stack=3)
+    assert max(sizes) == 3
+    workers = played(tmp_path / "b", algorithm=algorithm, stack=3, workers=2)
+    alone = played(tmp_path / "c", algorithm=algorithm, workers=2)
+    for name, vector in here.arrays.items():
+        np.testing.assert_array_equal(vector, workers.arrays[name])
+        np.testing.assert_allclose(vector, alone.arrays[name], rtol=1e-4, atol=1e-6)
+    for one, other in zip(here.metrics, workers.metrics, strict=True):
+        assert {k: v for k, v in one.items() if "seconds" not in k} == {
+            k: v for k, v in other.items() if "seconds" not in k
+        }
+    assert [one["gradients"] for one in here.metrics] == [one["gradients"] for one in alone.metrics]
+
+
+@pytest.mark.usefixtures("sabotaged")
+@pytest.mark.parametrize("harm", ["nan", "raise"])
+def test_one_that_fails_costs_nobody_else_of_its_stack(
+    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture
+) -> None:
+    keys = {"problem": "auc", "dataset": "breast-cancer", "stack": 4, "min-replies": 3, "engine": "local"}
+    result = simulate(
+        {key: value for key, value in sabotage(tmp_path, harm).items() if "saddle" not in key} | keys, quiet=False
+    )
+    assert len(result.metrics) == 4
+    printed = capsys.readouterr()
+    left_out = [line for line in (printed.out + printed.err).splitlines() if "[left out]" in line]
+    assert len(left_out) == 1
+    assert "site 'site-2'" in left_out[0]
+
+
+def test_who_cannot_be_stacked_is_named_once_and_trained_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    result = simulate(saddle_job(tmp_path, stack=0, engine="local"), quiet=False)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("trained one after the other, because problem = 'saddle'") == 1
+    same = simulate(saddle_job(tmp_path / "one", engine="local"))
+    np.testing.assert_array_equal(result.arrays["x"], same.arrays["x"])
+
+
+class Elsewhere:
+    """A grid of which nobody knows that it is the local engine's."""
+
+    def __init__(self, grid: SiteGrid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def test_other_engines_do_not_stack_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    config = site_job(tmp_path, stack=8)
+    with SiteGrid(config, hospitals(tmp_path)) as grid:
+        coordinate(config, Elsewhere(grid), Progress(quiet=False))  # type: ignore[arg-type]
+    said = capsys.readouterr()
+    assert 'stack = 8 is for engine = "local"' in said.out + said.err
+
+
+def test_how_many_are_stacked_depends_on_the_run_alone() -> None:
+    """Not on workers, so that they do not change the bits; with more parameters fewer are."""
+
+    problem = make("auc")
+
+    def chosen(d: int, **keys: Value) -> int:
+        config = RunConfig.parse({"engine": "local", "sites": 1000, "stack": 0} | keys)
+        return stack_of(config, problem, d, Progress(quiet=True))
+
+    assert chosen(1000) == chosen(1000, workers=7) > 32
+    assert chosen(1000, sites=40) == 10
+    assert chosen(1000, sites=10) == 8
+    assert chosen(1000, sites=3) == 3
+    assert 1 <= chosen(10**7) < chosen(10**6) < chosen(10**5)
+    assert chosen(10**9) == 1
+    assert chosen(1000, stack=5) == 5
+    assert chosen(1000, stack=5, sites=3) == 3
+
+
+def test_a_stack_that_memory_does_not_hold_is_refused_with_one_that_it_does() -> None:
+    config = RunConfig.parse({"engine": "local", "sites": 10**5, "stack": 10**5})
+    with pytest.raises(RunError, match=r"stack = 100000 .* GB are free: take stack = \d+"):
+        require_memory(config, 10**6, 2, 10**5, remembers_here=False)
