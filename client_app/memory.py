@@ -102,7 +102,7 @@ class Memory:
     def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
         self._state = state_folder(state_dir)
         self._run, self._site = run.replace("/", "_"), site.replace("/", "_")
-        self.folder = run_folder(self._state, self._run) / f"{self._site}.memory"
+        self.folder = memory_folder(self._state, self._run, self._site)
         self.provenance = provenance
 
     @cached_property
@@ -231,6 +231,17 @@ class Memory:
 def run_folder(state_dir: Path, run: str) -> Path:
     """Return the folder of all sites' memories of one run."""
     return state_dir / f"run-{run}"
+
+
+def memory_folder(state_dir: Path, run: str, site: str) -> Path:
+    """Return the folder of one site's memories of one run."""
+    return run_folder(state_dir, run) / f"{site.replace('/', '_')}.memory"
+
+
+def forget_all_but_last(folder: Path, server_round: int) -> None:
+    """Remove what a site remembered before a round ended, but for the last of it."""
+    for place in [place for place in places(folder) if place[0] <= server_round][:-1]:
+        path_of(folder, place).unlink(missing_ok=True)
 
 
 def places(folder: Path) -> list[Place]:

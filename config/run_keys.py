@@ -15,6 +15,7 @@ from config.values import (
     Degrees,
     Folds,
     Fraction,
+    Gigabytes,
     ModelName,
     Natural,
     PartitionName,
@@ -148,6 +149,9 @@ class RunKeys(BaseModel):
     stack: Natural = Field(1, description="clients that a process of the local engine trains side by side, which is "
                            "faster where there are many and the network is small; 0: as many as pay; 1: one after the "
                            "other, with the bits of the other engines")  # fmt: skip
+    state_memory: Gigabytes = Field(0.0, description="GB of memory for what the sites of the local engine remember; "
+                                    "of more than that all lies in files of the temporary folder; 0: half of what is "
+                                    "free")  # fmt: skip
     device: str = Field("auto", description="auto | cpu | cuda | cuda:1")
     amp: Literal["", "bf16"] = Field("", description="bf16: gradients in bfloat16 where that is safe and the device "
                                      "has instructions for it; evaluations stay in float32")  # fmt: skip

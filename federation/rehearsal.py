@@ -122,6 +122,10 @@ class Rehearsal:
             self._answers[key] = [self.encoding.table(one) for one in both]
         return self._answers[key]
 
+    def remembered(self) -> Table:
+        """Return the table of what a site keeps for its next round."""
+        return self._rehearsed(lambda player: player.remembered(((0,), True)))
+
     def _played(self, place: tuple[int, str], site: int, named: Iterable[str]) -> Iterator[Table]:
         """Yield what is sent after each history: at first that nothing got lost."""
         # A vector of one site, and no average, bears that site's number: "x-3".
@@ -217,6 +221,11 @@ class Player:
                 return self.algorithm.broadcast(state, turn, _site(site)) | self._buffers()
             state, memory = self._exchange(state, memory, turn, history)
         raise StrategyError(f"phase = {phase!r} does not take place in round {r}")
+
+    def remembered(self, history: History) -> Arrays:
+        """Return what a site has kept at the end of one of the first rounds, of that where it is most."""
+        memories = [self._before(r + 1, history)[1] for r in range(1, min(3, self.rounds) + 1)]
+        return max(memories, key=lambda memory: sum(vector.numel() for vector in memory.values()))
 
     def _before(self, r: int, history: History) -> tuple[Arrays, Arrays]:
         """Return the server's state and a site's memory before a round.

@@ -135,7 +135,7 @@ class Rounds:
         start = unpack(self.start)
         sites = len(self.exchange.sites)
         rehearsal = Rehearsal(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
-        self._kept: dict[Site, int] = {}  # where in the run each site's memory is from
+        self._kept: dict[str, int] = {}  # where in the run each site's memory is from, by name
         example = self.problem.example() if self.problem else None
         self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
@@ -298,13 +298,13 @@ class Rounds:
 
     def _note_memory(self, site: Site, began: int, kept: int) -> None:
         """Warn of a site that lacks what it kept, by its last answer, to go on from. Both are positions in the run."""
-        if began < (before := self._kept.get(site, 0)):
+        if began < (before := self._kept.get(site.name, 0)):
             r = (before - 1) // len(self.algorithm.phases) + 1
             self.exchange.warn(
                 f"site {site.name!r} has lost what it remembered of round {r}: it goes on without, and the "
                 "run's numbers are no longer those that its seed gives elsewhere"
             )
-        self._kept[site] = kept
+        self._kept[site.name] = kept
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
@@ -312,8 +312,7 @@ class Rounds:
         parts = {"state": self.state, "buffers": self.buffers, "residual": self.residual, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
         order = self.first_come and self.first_come.bit_generator.state
-        memories = {site.name: kept for site, kept in self._kept.items()}
-        return Snapshot(server_round, tensors, {"sending-order": order, "memories": memories})
+        return Snapshot(server_round, tensors, {"sending-order": order, "memories": dict(self._kept)})
 
     def _restore(self, snapshot: Snapshot) -> None:
         parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "residual": {}, "output": {}}
@@ -323,8 +322,7 @@ class Rounds:
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
         self.residual = parts["residual"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
-        memories = snapshot.facts["memories"]
-        self._kept = {site: memories[site.name] for site in self.exchange.sites if site.name in memories}
+        self._kept = dict(snapshot.facts["memories"])
         if self.first_come:
             self.first_come.bit_generator.state = snapshot.facts["sending-order"]
 

@@ -16,6 +16,7 @@ from models import prepare, resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
+from server_app.console import volume
 from server_app.evaluation import central_evaluation, common_test_set
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given import Given
@@ -25,7 +26,7 @@ from server_app.page import about, write_report
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
-from server_app.sizes import require_memory, stack_of
+from server_app.sizes import remembered, require_memory, stack_of
 from server_app.trackers import Tracking, require_installed
 
 if TYPE_CHECKING:
@@ -153,8 +154,7 @@ def _play(
     state.require_room(len(start["x"]))
     about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
-        grid.stack = stack_of(config, problem, len(start["x"]), progress)
-        require_memory(config, len(start["x"]), grid.workers, grid.stack, remembers_here=not config.state_dir)
+        make_ready(grid, problem, start, progress)
     elif config.stack != 1:
         progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
     model = ModelFile(
@@ -196,6 +196,23 @@ def _play(
     if isinstance(problem, NetworkProblem):
         report.evidence = evidence_of(config, problem, report.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def make_ready(grid: LocalGrid, problem: Problem, start: Arrays, progress: Progress) -> None:
+    """Decide how a run on this machine uses its memory.
+
+    Raises
+    ------
+    RunError
+        When there is too little.
+    """
+    config, d = grid.config, len(start["x"])
+    grid.stack = stack_of(config, problem, d, progress)
+    states = remembered(config, problem, start)
+    held = grid.hold(states)
+    require_memory(config, d, grid.workers, grid.stack, held)
+    if held < states and not config.state_dir:
+        progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 
 
 def leave_report(config: RunConfig, report: Report) -> None:
@@ -253,5 +270,5 @@ def where_models_are(grid: Grid) -> str:
     if not isinstance(grid, LocalGrid):
         return "each site has kept its own model, in the folder models of its state-dir"
     if grid.config.state_dir:
-        return f"the sites' own models are in {grid.state / 'models'}"
+        return f"the sites' own models are in {grid.states.folder / 'models'}"
     return 'the sites\' own models ended with the run; state-dir="state" would have kept them'

@@ -11,27 +11,22 @@ import math
 import multiprocessing
 import os
 import shutil
-import tarfile
-import zlib
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import call_together
-from client_app.memory import path_of, places, run_folder
-from federation import RunError
-from keys import records_in, shown
-from keys.files import as_path, is_file, reason, unwritable
+from keys import record_in, records_in
 from keys.scratch import Scratch
 from models import resolve_device
-from models.storage import replacing
 from problems import PROBLEMS
 from server_app.pool import Pool, take
+from server_app.states import ROOM, States, state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +35,6 @@ if TYPE_CHECKING:
     from flwr.supercore.run import Run
 
     from config import RunConfig
-
-ROOM = 2**30  # bytes that must be free in /dev/shm to use it; containers often have 64 MB there
 
 # Seconds, as measured on a core of a server; they need be right to a factor of two only, see `processes_pay`.
 START = {"fork": 0.1, "spawn": 4.0}  # until all workers are there; a fresh process imports everything anew
@@ -108,16 +101,18 @@ class LocalGrid(Grid):
 
     def __enter__(self) -> LocalGrid:
         """Make the folder for this run; workers start with the first message that needs them."""
-        given = self._given_folder()
+        given = state_dir(self.config)
         free = shutil.disk_usage("/dev/shm").free if os.access("/dev/shm", os.W_OK | os.X_OK) else 0
-        self.scratch = Scratch("/dev/shm" if free > ROOM else None)
+        in_memory = free > ROOM
+        self.scratch = Scratch("/dev/shm" if in_memory else None)
+        self.states = States(self.config, given, self.scratch, in_memory=in_memory)
         sites, run_config = self.config.sites, self.config.flat()
-        self.state = given or self.scratch.path / "state"
+        self._asked: set[str] = set()  # sites, in this round
         self.contexts = [
             Context(
                 run_id=self.run_id,
                 node_id=site + 1,
-                node_config={"partition-id": site, "num-partitions": sites, "state-dir": str(self.state)},
+                node_config={"partition-id": site, "num-partitions": sites, "state-dir": str(self.states.folder)},
                 state=RecordDict(),
                 run_config=run_config,
             )
@@ -128,19 +123,6 @@ class LocalGrid(Grid):
             TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run_id, 1, 0
         return self
 
-    def _given_folder(self) -> Path | None:
-        """Return the folder that ``state-dir`` names; None where it names none."""
-        if not (given := self.config.state_dir):
-            return None
-        try:
-            folder = as_path(given).absolute()
-            wrong = unwritable(folder)
-        except OSError as error:
-            wrong = reason(error)
-        if wrong:
-            raise RunError(f"state-dir = {shown(given)}: the sites cannot write there ({wrong}): name another folder")
-        return folder
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -148,55 +130,32 @@ class LocalGrid(Grid):
         if self._pool:
             self._pool.close(patience=5 if error is None else 0.5)
         self.scratch.remove()
+        self.states.remove()
 
     # ------------------------------------------------------------------ what sites remember
 
+    def hold(self, size: int) -> int:
+        """Let the sites write what they remember where there is room for so many bytes, see `States.hold`."""
+        held = self.states.hold(size)
+        for context in self.contexts:
+            context.node_config["state-dir"] = str(self.states.folder)
+        return held
+
     def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
-        """Write what all sites remembered after a round into one file, and return its size and CRC-32.
-
-        If that is nothing, there is no file, and None.
-
-        Parameters
-        ----------
-        run : str
-            The run's key.
-        server_round : int
-            The last that ended.
-        file : Path
-            A tar archive, replaced as a whole.
-        """
-        folder = run_folder(self.state, run)
-        if not folder.exists():
-            return None
+        """Write what all sites remembered after a round into one file, see `States.store`."""
         self._give_up()  # whoever is late works on the next round, or for nobody
-        with replacing(file) as out, tarfile.open(fileobj=out, mode="w") as archive:
-            for site in sorted(folder.iterdir()):
-                if then := [place for place in places(site) if place[0] <= server_round][-1:]:
-                    path = path_of(site, then[0])
-                    archive.add(path, path.relative_to(folder))
-        return [file.stat().st_size, _crc(file)]
+        return self.states.store(run, server_round, file)
 
     def restore(self, run: str, file: Path, expected: list[int] | None) -> None:
-        """Give the sites back what `store` wrote, and nothing else; ``expected`` is what it returned.
+        """Give the sites back what `store` wrote, see `States.restore`."""
+        if expected:
+            self.hold(expected[0])
+        self.states.restore(run, file, expected)
 
-        Raises
-        ------
-        RunError
-            When the file is not there as it was written.
-        """
-        folder = run_folder(self.state, run)
-        shutil.rmtree(folder, ignore_errors=True)
-        if expected is None and not os.path.lexists(file):
-            return
-        try:
-            size = file.stat().st_size if is_file(file) else None
-            if expected is None or expected[:1] != [size] or expected[1:] != [_crc(file)]:
-                raise ValueError("it does not hold what was written")
-            folder.mkdir(mode=0o700, parents=True)
-            with tarfile.open(file, "r:") as archive:
-                archive.extractall(folder, filter="data")
-        except (OSError, ValueError, tarfile.TarError) as error:
-            raise RunError(f"resume: {file} cannot be used ({reason(error)}); start the run anew") from None
+    def settle(self, run: str, server_round: int) -> None:
+        """Forget what the sites of this round remembered before it, see `States.settle`."""
+        self.states.settle(run, server_round, self._asked)
+        self._asked.clear()
 
     # ------------------------------------------------------------------ Flower's Grid
 
@@ -233,6 +192,8 @@ class LocalGrid(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._identifiers))  # as Flower's own grids set it
         trains = bool(messages) and messages[0].metadata.message_type != "query"
+        if trains:
+            self._asked |= {str(record_in(message.content, "config", ConfigRecord)["name"]) for message in messages}
         if trains and not self._pool:
             self._pool = self._started(messages[0])
         if trains and self._pool:
@@ -279,15 +240,6 @@ class LocalGrid(Grid):
         if self.workers == 1:
             return None
         return Pool(self.workers, self._method, str(self.scratch.path), self.contexts, self.stack)
-
-
-def _crc(file: Path) -> int:
-    """Return the CRC-32 of a file that may be larger than memory."""
-    found = 0
-    with file.open("rb") as stream:
-        while block := stream.read(2**20):
-            found = zlib.crc32(block, found)
-    return found
 
 
 def unused_run_id() -> int:

@@ -173,6 +173,8 @@ class RunState(Checkpoints):
     def reached(self, snapshot: Snapshot) -> None:
         """Take note, and write if that is due; in any case before the sites are told that the run is over."""
         self._reached = snapshot, self.report.records[-1]
+        if self.local and self.every:
+            self.local.settle(self.key, snapshot.round)
         over = snapshot.round == self.report.config.rounds and not self.local
         due = self.every and snapshot.round % self.every == 0 and self._affordable()
         if due or (over and self.every):

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from client_app.together import why_alone
 from federation import RunError
+from federation.rehearsal import Rehearsal
 from keys.memory import free_memory, shortage
 from problems.stacked import tried
 
 if TYPE_CHECKING:
     from config import RunConfig
-    from problems import Problem
+    from problems import Arrays, Problem
     from server_app.console import Progress
 
 COORDINATOR, WORKER = 3, 3  # vectors as long as x: the state, a mean, a message; a network, its gradient, an answer
@@ -23,28 +24,37 @@ MOST = {"cpu": 128, "cuda": 512}  # clients in a stack: with more of them a step
 NUMBERS = 2**26  # of x in a stack
 
 
-def memory_of(config: RunConfig, d: int, workers: int, stack: int, *, remembers_here: bool) -> int:
+def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
+    """Return about how many bytes all sites of a run remember between two rounds."""
+    if not config.remembers:
+        return 0
+    algorithm, encoding = config.strategy, config.encoding
+    rehearsal = Rehearsal(algorithm, start, config.rounds, config.sites, problem, encoding=encoding)
+    each = sum(vector.bytes for vector in rehearsal.remembered().values())
+    each += 4 * len(start["x"]) * len(encoding.coarse)  # what rounding took away
+    # Where a run can go on, the sites of a round have what they remembered before it, too.
+    return each * (config.sites + (algorithm.asked(config.sites) if config.checkpoint_every else 0))
+
+
+def memory_of(d: int, workers: int, stack: int, states: int) -> int:
     """Return the bytes that a run on one machine needs at the least; a batch and what becomes of it come on top.
 
     Parameters
     ----------
-    config : RunConfig
-        Of the run.
     d : int
         Parameters.
     workers : int
         Processes that play the sites.
     stack : int
         Clients that each of them trains side by side.
-    remembers_here : bool
-        Whether what the sites remember is kept in memory.
+    states : int
+        Bytes of what the sites remember, so far as it is kept in memory.
     """
-    remembered = config.sites if remembers_here and config.remembers else 0
     stacked = STACKED * stack if stack > 1 else 0
-    return 4 * d * (COORDINATOR + (WORKER + stacked) * workers + remembered)
+    return 4 * d * (COORDINATOR + (WORKER + stacked) * workers) + states
 
 
-def require_memory(config: RunConfig, d: int, workers: int, stack: int, *, remembers_here: bool) -> None:
+def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: int) -> None:
     """Check that there is as much.
 
     Raises
@@ -52,13 +62,13 @@ def require_memory(config: RunConfig, d: int, workers: int, stack: int, *, remem
     RunError
         When there is not.
     """
-    mend = "lower workers or sites, or take a smaller model" + ", or a state-dir on a disk" * remembers_here
+    mend = "lower workers or sites, or take a smaller model" + (", or a lower state-memory" if states else "")
     what = f"the run of {config.sites} sites and {d:,} parameters, in {workers} processes,"
-    need = memory_of(config, d, workers, 1, remembers_here=remembers_here)
+    need = memory_of(d, workers, 1, states)
     if text := shortage(need, what, mend):
         raise RunError(text)
     fits = max(1, (free_memory() - need) // (4 * d * STACKED * workers))
-    need = memory_of(config, d, workers, stack, remembers_here=remembers_here)
+    need = memory_of(d, workers, stack, states)
     if text := shortage(need, f"stack = {stack} of {d:,} parameters, in {workers} processes,", f"take stack = {fits}"):
         raise RunError(text)
 

@@ -125,7 +125,7 @@ def test_the_bits_are_the_same(
     assert grid.asked[when] == 2
     assert all(np.array_equal(result.arrays[name], vector) for name, vector in quiet.arrays.items())
     assert untimed(result) == untimed(quiet), "bytes, too: the algorithm sends its vectors once"
-    assert not list(grid.state.glob("run-*"))
+    assert not list(grid.states.folder.glob("run-*"))
     said = capsys.readouterr().out
     name = "'node 3'" if when[1] == "query" else "'site-2'"
     assert said.count(f"site {name} is away; it is asked again when it is back") == (harm != "restarted")

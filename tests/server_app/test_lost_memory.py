@@ -25,7 +25,7 @@ def vanish(server_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
         messages = list(messages)
         told = record_in(messages[0].content, "config", ConfigRecord)
         if told.get("round") == server_round and messages[0].metadata.message_type == "train":
-            folder = run_folder(grid.state, str(told["run"])) / "site-1.memory"
+            folder = run_folder(grid.states.folder, str(told["run"])) / "site-1.memory"
             newest = max(folder.iterdir(), key=lambda file: int(file.name.partition("-")[0]))
             newest.unlink()
         return push(grid, messages)

@@ -200,17 +200,21 @@ class Watching(LocalGrid):
     """Notes how many memories of one site there are when messages leave."""
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        self.most = max([getattr(self, "most", 0), *(len(places(site)) for site in self.state.glob("run-*/*"))])
+        self.most = max([getattr(self, "most", 0), *(len(places(site)) for site in self.states.folder.glob("run-*/*"))])
         return super().push_messages(messages)
 
 
-@pytest.mark.parametrize(("every", "most"), [(0, 1), (1, 2), (3, 2)])
-def test_the_local_engine_keeps_no_more_memories_than_it_can_go_back_to(tmp_path: Path, every: int, most: int) -> None:
-    config = RunConfig.parse(saddle_job(tmp_path, algorithm="alone", rounds=6, checkpoint_every=every))
+@pytest.mark.parametrize("every", [0, 1, 3])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_the_local_engine_keeps_one_memory_of_a_site_from_round_to_round(
+    tmp_path: Path, every: int, fraction: float
+) -> None:
+    keys = saddle_job(tmp_path, algorithm="codasca", rounds=6, checkpoint_every=every, fraction=fraction)
+    config = RunConfig.parse(keys)
     with Watching(config, unused_run_id()) as grid:
         coordinate(config, grid, Progress(quiet=True))
-    assert grid.most == most
-    assert not list(grid.state.glob("run-*"))
+    assert grid.most == 1
+    assert not list(grid.states.folder.glob("run-*"))
 
 
 # ---------------------------------------------------------------------- what cannot be

@@ -33,21 +33,20 @@ def test_no_experiment_is_refused(file: Path) -> None:
     else:
         shape = SHAPES.get(config.dataset, (3, config.image_size or 64, config.image_size or 64))
         d = parameters(config.model, shape, 100, config.hidden)
-    assert memory_of(config, int(d), 16, 1, remembers_here=True) < MACHINE
+    assert memory_of(int(d), 16, 1, 0) < MACHINE  # what the sites remember may lie on a disk
 
 
 def test_what_is_asked_for_grows_with_all_that_counts() -> None:
-    small = RunConfig.parse({"sites": 4})
-    need = memory_of(small, 1000, 2, 1, remembers_here=True)
-    assert need >= 4 * 1000 * (4 + 2)  # each site's control variates, each worker's network
-    assert memory_of(small, 2000, 2, 1, remembers_here=True) == 2 * need
-    assert memory_of(small, 1000, 3, 1, remembers_here=True) > need > memory_of(small, 1000, 2, 1, remembers_here=False)
-    assert memory_of(RunConfig.parse({"sites": 5}), 1000, 2, 1, remembers_here=True) > need
+    need = memory_of(1000, 2, 1, 4000)
+    assert need >= 4 * 1000 * 2 + 4000  # each worker's network, what the sites remember
+    assert memory_of(2000, 2, 1, 8000) == 2 * need
+    assert memory_of(1000, 3, 1, 4000) > need > memory_of(1000, 2, 1, 0)
+    assert memory_of(1000, 2, 9, 4000) > need
 
 
 def test_more_than_there_is_is_one_line_with_both_numbers() -> None:
     with pytest.raises(RunError, match=r"takes [\d,.]+ GB of memory, and [\d,.]+ GB are free: lower") as refused:
-        require_memory(RunConfig.parse({}), 10**13, 2, 1, remembers_here=True)
+        require_memory(RunConfig.parse({}), 10**13, 2, 1, 0)
     assert len(str(refused.value).splitlines()) == 1
 
 

@@ -116,4 +116,4 @@ def test_how_many_are_stacked_depends_on_the_run_alone() -> None:
 def test_a_stack_that_memory_does_not_hold_is_refused_with_one_that_it_does() -> None:
     config = RunConfig.parse({"engine": "local", "sites": 10**5, "stack": 10**5})
     with pytest.raises(RunError, match=r"stack = 100000 .* GB are free: take stack = \d+"):
-        require_memory(config, 10**6, 2, 10**5, remembers_here=False)
+        require_memory(config, 10**6, 2, 10**5, 0)
