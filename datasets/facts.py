@@ -276,7 +276,13 @@ class Cohort:
         """Return samples standardised as all sites standardise theirs."""
         if not self.shift:
             return samples
-        return samples.standardised(torch.tensor(self.shift), torch.tensor(self.scale))
+        return samples.standardised(_tensor(self.shift), _tensor(self.scale))
+
+
+@lru_cache(maxsize=8)
+def _tensor(numbers: tuple[float, ...]) -> torch.Tensor:
+    """Return one tensor for all sites of a process."""
+    return torch.tensor(numbers)
 
 
 def _counts(value: object) -> bool:

@@ -1,0 +1,139 @@
+"""Memory and time of a long run over ten thousand sites, a hundred of whom take part in a round.
+
+    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.growth                  # about ten minutes
+    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.growth --rounds 100 --sites 1000 4000
+
+CODASCA on the AUC of MNIST (a small network, d = 7,973), which remembers control variates at each site that has taken
+part. One process does everything, so that its memory is all there is: its resident set (the part that other processes
+do not share), and the files in shared memory that hold what sites remember. ``data`` are the bytes of the samples.
+
+The last line of the first table is held against data + 1.2 times what is remembered + 300 MB. The second table has runs
+over fewer and more sites of whom equally many take part: the median CPU time of a round, in runs one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+SITES, ASKED, ROUNDS = (1_000, 4_000, 10_000), 100, 500
+MARKS = (2, 50, 100, 250, 500)
+JOB: dict[str, Any] = {
+    "algorithm": "codasca",
+    "problem": "auc",
+    "dataset": "mnist",
+    "partition": "iid",
+    "thin-share": 0.0,
+    "holdout-share": 0.0,
+    "model": "mlp",
+    "hidden": 10,
+    "batch-size": 4,
+    "local-steps": 4,
+    "engine": "local",
+    "workers": 1,
+    "device": "cpu",
+    "evaluate-every": 0,
+    "central-test": False,
+    "evidence": False,
+    "report": False,
+}
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has: what it shares with others counts in parts."""
+    for line in Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines():
+        if line.startswith("Pss:"):
+            return 1024 * int(line.split()[1])
+    raise KeyError("Pss")
+
+
+def played(sites: int, rounds: int, asked: int, marks: Iterable[int]) -> dict[str, Any]:
+    """Play a run; return what it took at the beginning of some rounds, and the CPU seconds of each."""
+    from flwr.app import ConfigRecord, Message
+
+    from config import RunConfig
+    from datasets import load_site
+    from keys import record_in
+    from server_app.console import Progress
+    from server_app.coordinator import coordinate
+    from server_app.local import LocalGrid, unused_run_id
+
+    seen: list[dict[str, float]] = []
+    cpu: list[float] = []
+
+    class Watched(LocalGrid):
+        """Looks at memory when the messages of a round leave."""
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            r = record_in(messages[0].content, "config", ConfigRecord).get("round")
+            if messages[0].metadata.message_type == "train":
+                cpu.append(time.process_time())
+                if r in marks:
+                    files = self.states.folder.glob("run-*/*/*")
+                    states = [file.stat().st_blocks * 512 for file in files]
+                    seen.append({"round": r, "memory": resident(), "states": sum(states), "kept": len(states)})
+            return super().push_messages(messages)
+
+    with tempfile.TemporaryDirectory() as folder:
+        job = JOB | {"sites": sites, "fraction": asked / sites, "rounds": rounds, "runs-dir": folder}
+        config = RunConfig.parse(job)
+        with Watched(config, unused_run_id()) as grid:
+            coordinate(config, grid, Progress(quiet=True))
+        train = load_site(config.data(), 0, sites).train
+    data = train.inputs.nbytes + train.labels.nbytes
+    return {"seen": seen, "data": data, "cpu": [b - a for a, b in itertools.pairwise(cpu)]}
+
+
+def measured(sites: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Play a run in a process of its own."""
+    words = [sys.executable, "-m", "benchmarks.growth", "--only", "--sites", str(sites), "--asked", str(options.asked)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    words += ["--rounds", str(options.rounds if sites == max(options.sites) else options.short)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure and print two Markdown tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, nargs="+", default=SITES, help="default: %(default)s")
+    parser.add_argument("--asked", type=int, default=ASKED, help="sites of a round; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the run over most sites; default: %(default)s")
+    parser.add_argument("--short", type=int, default=50, help="of the others; default: %(default)s")
+    parser.add_argument("--only", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    marks = sorted({mark for mark in MARKS if mark < options.rounds} | {options.rounds})
+    if options.only:
+        print(json.dumps(played(options.sites[0], options.rounds, options.asked, marks)))
+        return
+    runs = {sites: measured(sites, options) for sites in options.sites}
+    longest = runs[max(options.sites)]
+    print("| round | sites that remember | remembered, MB | process, MB | together, MB | allowed, MB |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for mark in longest["seen"]:
+        most = longest["data"] + 1.2 * mark["states"] + 300e6
+        sizes = [mark["states"], mark["memory"], mark["states"] + mark["memory"], most]
+        cells = [f"{mark['round']:.0f}", f"{mark['kept']:,.0f}", *(f"{size / 1e6:,.0f}" for size in sizes)]
+        print(f"| {' | '.join(cells)} |")
+    print("\n| sites | of them in a round | CPU ms / round | ratio |")
+    print("| ---: | ---: | ---: | ---: |")
+    first = statistics.median(runs[min(options.sites)]["cpu"][1 : options.short])
+    for sites, run in runs.items():
+        median = statistics.median(run["cpu"][1 : options.short])
+        print(f"| {sites:,} | {options.asked} | {1e3 * median:.0f} | {median / first:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
