@@ -178,7 +178,7 @@ class RunKeys(BaseModel):
         "", description="who is also told of each round's numbers; its package has to be installed"
     )
     report: bool = Field(True, description="write report.html, curves, a model card and a TRIPOD+AI table at the end; "
-                         "false saves about a second")  # fmt: skip
+                         "false saves seconds")  # fmt: skip
     runs_dir: str = Field("runs", description="where run folders go")
     state_dir: str = Field("", description="where simulated sites keep their memory, and their own models for good "
                            "(where a hospital writes is for its operator to say); empty: a private folder for "
