@@ -145,6 +145,7 @@ def read_rows(
         places = [bisect(features, columns[place]) for place in order]
         whose = said = of_values(np.asarray(inputs, np.float32), written.reshape(len(written), -1)[:, order], places)
         doubts.rows(said)
+        doubts.contradictions(inputs, written.reshape(len(written), -1))
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, written.tolist(), strict=True)]
