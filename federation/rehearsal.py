@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -43,9 +43,18 @@ BUFFERS = "buffers"
 LONG = 2**14  # entries of x; of more it is played as two short models,
 SHORT, STEP = 512, 64  # whose shortened part has about so many; they differ by so many
 KEPT = 64  # states that are kept for the next round
+MOST = 1000  # rounds that are played, all of them, where a few do not explain a message
 
-History = tuple[tuple[int, ...], bool]
-"""Whose answers the server has had, and whether sites keep what they remember."""
+
+class History(NamedTuple):
+    """What may have happened: whose answers the server has had, whether sites keep what they remember.
+
+    ``whole``: whether every round is played, and not only those at which vectors mostly come and go.
+    """
+
+    answering: tuple[int, ...]
+    keeps: bool = True
+    whole: bool = False
 
 
 class Rehearsal:
@@ -90,7 +99,7 @@ class Rehearsal:
         self._answers: dict[tuple[tuple[str, str, tuple[int, ...]], ...], list[Table]] = {}  # of one phase
         self._place = (0, "")
         self._alike = True  # no site has been told from another so far
-        self._sent: dict[tuple[int, str, int, bool], Table] = {}  # of a round, while that is so
+        self._sent: dict[tuple[int, str, History], Table] = {}  # of a round, while that is so
 
     def phases(self, server_round: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
@@ -128,9 +137,11 @@ class Rehearsal:
         numbers = {name.rpartition("-")[2] for name in named if "-" in name}
         heard = {int(text) for text in numbers if text.isdecimal() and len(text) < 9} & set(range(self.sites)) - {site}
         others = tuple(sorted(heard))
-        usual = tuple(sorted({*others, site}))
-        yield self._after(place, site, (usual, True))
-        for history in ((usual, False), (others or ((site + 1) % self.sites,), True)):
+        usual = History(tuple(sorted({*others, site})))
+        yield self._after(place, site, usual)
+        without = History(others or ((site + 1) % self.sites,))
+        whole = [usual._replace(whole=True)] * self._players[0].replays(place[0])
+        for history in (usual._replace(keeps=False), without, *whole):
             try:
                 yield self._after(place, site, history)
             except StrategyError:  # this algorithm cannot get there
@@ -140,10 +151,10 @@ class Rehearsal:
         """Return what is sent after a history; the same to all sites, until the algorithm asks which one it is."""
         if not self._alike:
             return self._rehearsed(lambda player: player.sent(*place, site, history))
-        answering, keeps = history
-        if (key := (*place, len(answering), keeps)) not in self._sent:
+        first = history._replace(answering=(*range(len(history.answering)),))
+        if (key := (*place, first)) not in self._sent:
             Anybody.known = False
-            found = self._rehearsed(lambda player: player.sent(*place, 0, ((*range(len(answering)),), keeps)))
+            found = self._rehearsed(lambda player: player.sent(*place, 0, first))
             self._alike = not Anybody.known
             if not self._alike:
                 return self._after(place, site, history)
@@ -190,10 +201,19 @@ class Player:
 
     def __post_init__(self) -> None:
         """Begin without anything."""
-        self.memory: Arrays = {}  # of the coordinator's site: before this phase,
-        self.after: Arrays = {}  # and behind it
+        self.memory: Arrays | None = None  # of the coordinator's site: before this phase; None: not known yet
+        self.after: Arrays | None = None  # and behind it
         self._states: dict[tuple[History, int], tuple[Arrays, Arrays]] = {}
         self._oracle = cast("Any", Blank(self))
+
+    @property
+    def short(self) -> bool:
+        """Whether a round takes no time that counts."""
+        return bool(self.removed) or len(self.start["x"]) <= LONG
+
+    def replays(self, r: int) -> bool:
+        """Whether all rounds before one may be played."""
+        return self.short and r <= MOST
 
     def blank(self, vector: Tensor) -> Tensor:
         """Return a vector to play with: zeros, shortened where it is long; what is no float keeps its values."""
@@ -222,7 +242,7 @@ class Player:
         """Return the server's state and a site's memory before a round.
 
         Whoever was there in the round before goes on from it. Others play the first two rounds, those where this stage
-        begins, and the last: what a server comes to have later than that would be missing.
+        begins, and the last; or all, where the ``whole`` history is asked for.
         """
         if (history, r - 1) in self._states:
             return self._states[history, r - 1]
@@ -235,20 +255,19 @@ class Player:
             state, memory = self.algorithm.initial_state(start | body), {}
         last = min(r, self.rounds)
         begins = last - self._turn(last, self.algorithm.phases[0]).round_in_stage + 1
-        for played in sorted({1, 2, begins - 1, begins, r - 1}):
+        for played in range(first, r) if history.whole else sorted({1, 2, begins - 1, begins, r - 1}):
             for phase in phases_of(self.algorithm, played, self.rounds, self.sites) if first <= played < r else ():
                 state, memory = self._exchange(state, memory, self._turn(played, phase), history)
-        if self.removed or len(self.start["x"]) <= LONG:
+        if self.short:
             self._states[history, r - 1] = state, memory
             while len(self._states) > KEPT:
                 del self._states[next(iter(self._states))]
         return state, memory
 
     def _exchange(self, state: Arrays, memory: Arrays, turn: Turn, history: History) -> tuple[Arrays, Arrays]:
-        answering, keeps = history
-        sent = self.algorithm.broadcast(state, turn, _site(answering[0]))
-        reply, after = self._update(sent, memory if keeps else {}, turn)
-        replies = (Reply(_site(k), {name: vector.clone() for name, vector in reply.items()}) for k in answering)
+        sent = self.algorithm.broadcast(state, turn, _site(history.answering[0]))
+        reply, after = self._update(sent, memory if history.keeps else {}, turn)
+        replies = (Reply(_site(k), {name: v.clone() for name, v in reply.items()}) for k in history.answering)
         return self.algorithm.aggregate(state, replies, turn), after
 
     # ------------------------------------------------------------------ one site
@@ -256,7 +275,9 @@ class Player:
     def answered(self, turn: Turn, sent: Arrays, keeps: bool) -> Arrays:
         """Return what a site answers that keeps what it remembers, or has lost it."""
         came = {name: self.blank(vector) for name, vector in sent.items() if name != BUFFERS}
-        reply, after = self._update(came, self.memory if keeps else {}, turn)
+        if keeps and self.memory is None:  # a run that goes on: what a site remembers is from the rounds before
+            self.memory = self._before(turn.round, History((0,), whole=self.replays(turn.round)))[1]
+        reply, after = self._update(came, (self.memory or {}) if keeps else {}, turn)
         if keeps:
             self.after = after
         return reply

@@ -80,7 +80,8 @@ class Doubts:
         least, most = np.full((2, len(groups), labels.shape[1]), np.nan)
         np.fmin.at(least, same, labels)
         np.fmax.at(most, same, labels)
-        found = int((least < most).any(1)[same].sum())
+        contradicts: NDArray[np.bool_] = np.any(least < most, axis=1)
+        found = int(contradicts[same].sum())
         self._contradicting = found if found and _pairs_by_chance(inputs) < 1 else 0
 
     def errors(self) -> list[DataError]:

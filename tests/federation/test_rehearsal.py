@@ -116,6 +116,33 @@ def test_sites_are_told_apart_as_soon_as_the_algorithm_does(first: int) -> None:
             assert one.get("before", Vector((-1,), "float32")).shape == ((site,) if r >= first else (-1,))
 
 
+class Anchored(FederatedStrategy):
+    """Server and site keep an anchor from the fourth round on, which both send."""
+
+    name = "anchored"
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        return state
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        memory = memory | ({"anchor": sent["x"]} if turn.round == 4 else {})
+        return {"x": sent["x"]} | memory, memory
+
+
+def test_a_site_that_comes_later_knows_what_came_in_the_middle_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def later() -> Rehearsal:
+        return Rehearsal(Anchored(), {"x": torch.zeros(3)}, 40, 2)
+
+    assert [set(one) for one in later().sent(20, "train", 0)][-1] == {"x", "anchor"}
+    assert [set(one) for one in later().last(0)][-1] == {"x"}, "the last evaluation is of the model"
+    goes_on = later()
+    turn = goes_on.algorithm.turn(20, 40, "train", 2)
+    assert {"x", "anchor"} in [set(one) for one in goes_on.answered(turn, pack({"x": torch.zeros(3)}))]
+
+    monkeypatch.setattr(rehearsal, "MOST", 19)
+    assert [set(one) for one in later().sent(20, "train", 0)] == [{"x"}] * 3
+
+
 def test_what_is_sent_to_all_alike_is_played_once() -> None:
     played = Rehearsal(Telling(local_steps=9), {"x": torch.zeros(3)}, 5, 4)
     for r in range(1, 6):
