@@ -43,7 +43,6 @@ from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
-
     from flwr.app import Context, Message
 
     from datasets import Samples

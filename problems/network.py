@@ -251,9 +251,7 @@ class NetworkProblem(Problem, Layers):
             gx = torch.cat([gx, others.pop(0)])
         return gx, others.pop() if others else None
 
-    def value(
-        self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None
-    ) -> Tensor:
+    def value(self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the objective, with a graph that leads to the parameters; see `loss` and `outputs`."""
         inputs, labels, *weights = batch
         return self.objective(self.outputs(inputs, parameters), labels, scalars, y, *weights)

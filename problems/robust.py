@@ -54,9 +54,7 @@ class Robust(NetworkProblem):
         """As many as an input has numbers."""
         return math.prod(self.setting.cohort.shape)
 
-    def value(
-        self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None
-    ) -> Tensor:
+    def value(self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the loss of the perturbed batch."""
         inputs, labels = batch
         return self.loss(self.outputs(inputs + y.view(inputs.shape[1:]), parameters), labels, scalars, y)
