@@ -42,7 +42,7 @@ T = TypeVar("T")
 BUFFERS = "buffers"
 LONG = 2**14  # entries of x; of more it is played as two short models,
 SHORT, STEP = 512, 64  # whose shortened part has about so many; they differ by so many
-KEPT = 64  # states that are kept for the next round
+KEPT = 2**20  # entries of x in states that are kept for the next round: one for each site, where sites are told apart
 MOST = 1000  # rounds that are played, all of them, where a few do not explain a message
 
 
@@ -96,7 +96,7 @@ class Rehearsal:
         short = [replace(play, removed=removed), replace(play, removed=removed - STEP)]
         self._whole = play
         self._players = short if self.d > LONG else [play]
-        self._answers: dict[tuple[tuple[str, str, tuple[int, ...]], ...], list[Table]] = {}  # of one phase
+        self._answers: dict[tuple[object, bool], list[Table]] = {}  # of one phase, by what was sent
         self._place = (0, "")
         self._alike = True  # no site has been told from another so far
         self._sent: dict[tuple[int, str, History], Table] = {}  # of a round, while that is so
@@ -113,23 +113,23 @@ class Rehearsal:
         """Yield the tables of what a site may be sent for the last evaluation."""
         return self._played((self.rounds + 1, ""), site, named)
 
-    def answered(self, turn: Turn, sent: ArrayRecord) -> list[Table]:
-        """Return the tables of what a site may answer to vectors that it was sent in a phase."""
+    def answered(self, turn: Turn, sent: ArrayRecord) -> Iterator[Table]:
+        """Yield the tables of what a site may answer to vectors that it was sent in a phase."""
         if (turn.round, turn.phase) != self._place:
             self._place, self._answers = (turn.round, turn.phase), {}
             for player in self._players:
                 player.memory = player.after
-        key = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
-        if key not in self._answers:
-            arrays = decode(unpack(sent))
-            both = [
-                self._rehearsed(lambda player: player.answered(turn, arrays, True)),
-                self._rehearsed(lambda player: player.answered(turn, arrays, False)),
-            ]
-            if BUFFERS in sent:  # statistics come back where they are averaged, and something has changed them
-                both += [one | table({BUFFERS: arrays[BUFFERS]}) for one in both]
-            self._answers[key] = [self.encoding.table(one) for one in both]
-        return self._answers[key]
+        names = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
+        for keeps in (True, False):
+            if (names, keeps) not in self._answers:
+                self._answers[names, keeps] = self._answered(turn, decode(unpack(sent)), keeps)
+            yield from self._answers[names, keeps]
+
+    def _answered(self, turn: Turn, arrays: Arrays, keeps: bool) -> list[Table]:
+        found = [self._rehearsed(lambda player: player.answered(turn, arrays, keeps))]
+        if BUFFERS in arrays:  # statistics come back where they are averaged, and something has changed them
+            found.append(found[0] | table({BUFFERS: arrays[BUFFERS]}))
+        return [self.encoding.table(one) for one in found]
 
     def _played(self, place: tuple[int, str], site: int, named: Iterable[str]) -> Iterator[Table]:
         """Yield what is sent after each history: at first that nothing got lost."""
@@ -260,7 +260,8 @@ class Player:
                 state, memory = self._exchange(state, memory, self._turn(played, phase), history)
         if self.short:
             self._states[history, r - 1] = state, memory
-            while len(self._states) > KEPT:
+            self._states.pop((history, r - 2), None)
+            while len(self._states) > KEPT // len(self.start["x"]):
                 del self._states[next(iter(self._states))]
         return state, memory
 

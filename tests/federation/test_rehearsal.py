@@ -38,7 +38,7 @@ def tables(played: Rehearsal) -> list[list[Table]]:
         for phase in played.phases(r):
             found.append(list(played.sent(r, phase, 1, ["x-0"])))
             sent = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in found[-1][0].items()}
-            found.append(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), pack(sent)))
+            found.append(list(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), pack(sent))))
     return [*found, list(played.last(1))]
 
 
@@ -67,7 +67,7 @@ def test_what_got_lost_makes_other_tables() -> None:
     for phase in kept.phases(2):
         sent = next(kept.sent(2, phase, 0))
         blank = {name: torch.zeros(vector.shape) for name, vector in sent.items()}
-        lost = kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), pack(blank))
+        lost = list(kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), pack(blank)))
     assert [set(one) for one in lost] == [{"x", "y"}, set()], "a site that lost its anchor sits the steps out"
 
 
@@ -89,7 +89,7 @@ def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
 
     played = Rehearsal(Peeking(), {"x": torch.zeros(3)}, 2, 2)
     with pytest.raises(StrategyError, match=r"'peeking' cannot be played without data.*AttributeError.*patients"):
-        played.answered(played.algorithm.turn(1, 2, "train", 2), pack({"x": torch.zeros(3)}))
+        next(played.answered(played.algorithm.turn(1, 2, "train", 2), pack({"x": torch.zeros(3)})))
 
 
 class Telling(FederatedStrategy):
