@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keys import record_in, records_in
+from keys.files import json_in, opened, read_json
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -114,11 +115,11 @@ class Audit:
     def _sealed(self) -> tuple[int, str]:
         """Return how many lines there are, and the hash of the last."""
         try:
-            seal = json.loads((self.folder / SEAL).read_bytes())
+            seal = read_json(self.folder / SEAL)
             return int(seal["lines"]), str(seal["last"])
         except FileNotFoundError:
             return 0, START
-        except (ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError):
             raise AuditError(f"{SEAL} cannot be read, so nobody can say whether lines are missing at the end") from None
 
     # ------------------------------------------------------------------ reading it
@@ -134,7 +135,7 @@ class Audit:
         """
         count, sealed = self._sealed()
         number, last, before = 0, START, START
-        with contextlib.suppress(FileNotFoundError), (self.folder / FILE).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), opened(self.folder / FILE) as file:
             for number, text in enumerate(file, 1):
                 line, before = _parsed(text), last
                 if line is None or line.get("before") != last:
@@ -190,7 +191,7 @@ def _hash(text: bytes) -> str:
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(text)
+        line = json_in(text)
     except ValueError:
         return None
     return line if isinstance(line, dict) else None

@@ -161,6 +161,11 @@ def _labels(run: RunConfig) -> Iterator[str]:
     if wrong := [*wrong_labels(run.label, run.uncertain, run.blank, run.label_preset)]:
         yield from wrong
         return
+    if run.label != (default := type(run).model_fields["label"].default) and run.dataset not in OWN:
+        yield (
+            f"label = {shown(run.label)} names a column of dataset {' or '.join(map(repr, OWN))}, and this is "
+            f"{run.dataset!r}: leave it {default!r}"
+        )
     if not run.labels.clinical or run.dataset not in OWN:
         for key, value in (("label-preset", run.label_preset), ("uncertain", run.uncertain), ("blank", run.blank)):
             if value:

@@ -64,7 +64,8 @@ class RunConfig(RunKeys):
         declared = {f"{name}.{key}": f for name, options in declared_in.items() for key, f in options.items()}
         problems = [text for key in flat if key not in fields and key not in SHARED and key not in declared
                     for text in [_unknown(key, chosen, [*fields, *SHARED], declared)]]  # fmt: skip
-        problems += [text for key, value in flat.items() for text in text_errors(key, value)]
+        if texts := [text for key, value in flat.items() for text in text_errors(key, value)]:
+            raise ConfigError("run-config", problems + texts)  # nothing is looked for in a text that has no end
         config: RunConfig | None = None
         try:
             config = cls.model_validate({key: value for key, value in flat.items() if key in fields})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from datasets.facts import FILE_FORMAT, columns_hash
@@ -13,6 +14,8 @@ from datasets.site.study import Study
 from datasets.site.table import LABEL_PAIRS
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from datasets.config import DataConfig
     from datasets.facts import Cohort
 
@@ -102,9 +105,7 @@ class Meaning:
 
     def facts(self) -> dict[str, object]:
         """Return the entries of a model's file, with the least format that is read as it is meant."""
-        from pydantic import TypeAdapter
-
-        told = TypeAdapter(Meaning).dump_python(self, mode="json", exclude_defaults=True)
+        told = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         several = self.labels is not None and self.labels.several
         least = FILE_FORMAT if several or {"image_fit", "image_colour"} & told.keys() else 2
         return {"format": least, "data": {**told, "missing": self.missing}}
@@ -118,12 +119,12 @@ class Meaning:
         ValueError
             In one line, when what it says cannot be, or contradicts the rest of the file.
         """
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         if "data" not in facts:
             return cls(missing="mean" if cohort.shift else "zero")
         try:
-            meaning = TypeAdapter(cls).validate_python(facts["data"])
+            meaning = _adapter().validate_python(facts["data"])
         except ValidationError as error:
             wrong = [f"data.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
             raise ValueError("; ".join(wrong[:3])) from None
@@ -140,3 +141,11 @@ class Meaning:
                 told = f"{len(labels.names)} columns, and labels {len(cohort.labels) or 'none'}"
                 raise ValueError(f"data.labels.names has {told}")
         return meaning
+
+
+@cache
+def _adapter() -> TypeAdapter[Meaning]:
+    """Return what writes and reads a meaning; to make it takes as long as many a site's round."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Meaning)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -42,10 +42,19 @@ T = TypeVar("T")
 BUFFERS = "buffers"
 LONG = 2**14  # entries of x; of more it is played as two short models,
 SHORT, STEP = 512, 64  # whose shortened part has about so many; they differ by so many
-KEPT = 64  # states that are kept for the next round
+KEPT = 2**20  # entries of x in states that are kept for the next round: one for each site, where sites are told apart
+MOST = 1000  # rounds that are played, all of them, where a few do not explain a message
 
-History = tuple[tuple[int, ...], bool]
-"""Whose answers the server has had, and whether sites keep what they remember."""
+
+class History(NamedTuple):
+    """What may have happened: whose answers the server has had, whether sites keep what they remember.
+
+    ``whole``: whether every round is played, and not only those at which vectors mostly come and go.
+    """
+
+    answering: tuple[int, ...]
+    keeps: bool = True
+    whole: bool = False
 
 
 class Rehearsal:
@@ -87,10 +96,10 @@ class Rehearsal:
         short = [replace(play, removed=removed), replace(play, removed=removed - STEP)]
         self._whole = play
         self._players = short if self.d > LONG else [play]
-        self._answers: dict[tuple[tuple[str, str, tuple[int, ...]], ...], list[Table]] = {}  # of one phase
+        self._answers: dict[tuple[object, bool], list[Table]] = {}  # of one phase, by what was sent
         self._place = (0, "")
         self._alike = True  # no site has been told from another so far
-        self._sent: dict[tuple[int, str, int, bool], Table] = {}  # of a round, while that is so
+        self._sent: dict[tuple[int, str, History], Table] = {}  # of a round, while that is so
 
     def phases(self, server_round: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
@@ -104,23 +113,23 @@ class Rehearsal:
         """Yield the tables of what a site may be sent for the last evaluation."""
         return self._played((self.rounds + 1, ""), site, named)
 
-    def answered(self, turn: Turn, sent: ArrayRecord) -> list[Table]:
-        """Return the tables of what a site may answer to vectors that it was sent in a phase."""
+    def answered(self, turn: Turn, sent: ArrayRecord) -> Iterator[Table]:
+        """Yield the tables of what a site may answer to vectors that it was sent in a phase."""
         if (turn.round, turn.phase) != self._place:
             self._place, self._answers = (turn.round, turn.phase), {}
             for player in self._players:
                 player.memory = player.after
-        key = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
-        if key not in self._answers:
-            arrays = decode(unpack(sent))
-            both = [
-                self._rehearsed(lambda player: player.answered(turn, arrays, True)),
-                self._rehearsed(lambda player: player.answered(turn, arrays, False)),
-            ]
-            if BUFFERS in sent:  # statistics come back where they are averaged, and something has changed them
-                both += [one | table({BUFFERS: arrays[BUFFERS]}) for one in both]
-            self._answers[key] = [self.encoding.table(one) for one in both]
-        return self._answers[key]
+        names = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
+        for keeps in (True, False):
+            if (names, keeps) not in self._answers:
+                self._answers[names, keeps] = self._answered(turn, decode(unpack(sent)), keeps)
+            yield from self._answers[names, keeps]
+
+    def _answered(self, turn: Turn, arrays: Arrays, keeps: bool) -> list[Table]:
+        found = [self._rehearsed(lambda player: player.answered(turn, arrays, keeps))]
+        if BUFFERS in arrays:  # statistics come back where they are averaged, and something has changed them
+            found.append(found[0] | table({BUFFERS: arrays[BUFFERS]}))
+        return [self.encoding.table(one) for one in found]
 
     def remembered(self) -> Table:
         """Return the table of what a site keeps for its next round."""
@@ -132,9 +141,11 @@ class Rehearsal:
         numbers = {name.rpartition("-")[2] for name in named if "-" in name}
         heard = {int(text) for text in numbers if text.isdecimal() and len(text) < 9} & set(range(self.sites)) - {site}
         others = tuple(sorted(heard))
-        usual = tuple(sorted({*others, site}))
-        yield self._after(place, site, (usual, True))
-        for history in ((usual, False), (others or ((site + 1) % self.sites,), True)):
+        usual = History(tuple(sorted({*others, site})))
+        yield self._after(place, site, usual)
+        without = History(others or ((site + 1) % self.sites,))
+        whole = [usual._replace(whole=True)] * self._players[0].replays(place[0])
+        for history in (usual._replace(keeps=False), without, *whole):
             try:
                 yield self._after(place, site, history)
             except StrategyError:  # this algorithm cannot get there
@@ -144,10 +155,10 @@ class Rehearsal:
         """Return what is sent after a history; the same to all sites, until the algorithm asks which one it is."""
         if not self._alike:
             return self._rehearsed(lambda player: player.sent(*place, site, history))
-        answering, keeps = history
-        if (key := (*place, len(answering), keeps)) not in self._sent:
+        first = history._replace(answering=(*range(len(history.answering)),))
+        if (key := (*place, first)) not in self._sent:
             Anybody.known = False
-            found = self._rehearsed(lambda player: player.sent(*place, 0, ((*range(len(answering)),), keeps)))
+            found = self._rehearsed(lambda player: player.sent(*place, 0, first))
             self._alike = not Anybody.known
             if not self._alike:
                 return self._after(place, site, history)
@@ -194,10 +205,19 @@ class Player:
 
     def __post_init__(self) -> None:
         """Begin without anything."""
-        self.memory: Arrays = {}  # of the coordinator's site: before this phase,
-        self.after: Arrays = {}  # and behind it
+        self.memory: Arrays | None = None  # of the coordinator's site: before this phase; None: not known yet
+        self.after: Arrays | None = None  # and behind it
         self._states: dict[tuple[History, int], tuple[Arrays, Arrays]] = {}
         self._oracle = cast("Any", Blank(self))
+
+    @property
+    def short(self) -> bool:
+        """Whether a round takes no time that counts."""
+        return bool(self.removed) or len(self.start["x"]) <= LONG
+
+    def replays(self, r: int) -> bool:
+        """Whether all rounds before one may be played."""
+        return self.short and r <= MOST
 
     def blank(self, vector: Tensor) -> Tensor:
         """Return a vector to play with: zeros, shortened where it is long; what is no float keeps its values."""
@@ -231,7 +251,7 @@ class Player:
         """Return the server's state and a site's memory before a round.
 
         Whoever was there in the round before goes on from it. Others play the first two rounds, those where this stage
-        begins, and the last: what a server comes to have later than that would be missing.
+        begins, and the last; or all, where the ``whole`` history is asked for.
         """
         if (history, r - 1) in self._states:
             return self._states[history, r - 1]
@@ -244,20 +264,20 @@ class Player:
             state, memory = self.algorithm.initial_state(start | body), {}
         last = min(r, self.rounds)
         begins = last - self._turn(last, self.algorithm.phases[0]).round_in_stage + 1
-        for played in sorted({1, 2, begins - 1, begins, r - 1}):
+        for played in range(first, r) if history.whole else sorted({1, 2, begins - 1, begins, r - 1}):
             for phase in phases_of(self.algorithm, played, self.rounds, self.sites) if first <= played < r else ():
                 state, memory = self._exchange(state, memory, self._turn(played, phase), history)
-        if self.removed or len(self.start["x"]) <= LONG:
+        if self.short:
             self._states[history, r - 1] = state, memory
-            while len(self._states) > KEPT:
+            self._states.pop((history, r - 2), None)
+            while len(self._states) > KEPT // len(self.start["x"]):
                 del self._states[next(iter(self._states))]
         return state, memory
 
     def _exchange(self, state: Arrays, memory: Arrays, turn: Turn, history: History) -> tuple[Arrays, Arrays]:
-        answering, keeps = history
-        sent = self.algorithm.broadcast(state, turn, _site(answering[0]))
-        reply, after = self._update(sent, memory if keeps else {}, turn)
-        replies = (Reply(_site(k), {name: vector.clone() for name, vector in reply.items()}) for k in answering)
+        sent = self.algorithm.broadcast(state, turn, _site(history.answering[0]))
+        reply, after = self._update(sent, memory if history.keeps else {}, turn)
+        replies = (Reply(_site(k), {name: v.clone() for name, v in reply.items()}) for k in history.answering)
         return self.algorithm.aggregate(state, replies, turn), after
 
     # ------------------------------------------------------------------ one site
@@ -265,7 +285,9 @@ class Player:
     def answered(self, turn: Turn, sent: Arrays, keeps: bool) -> Arrays:
         """Return what a site answers that keeps what it remembers, or has lost it."""
         came = {name: self.blank(vector) for name, vector in sent.items() if name != BUFFERS}
-        reply, after = self._update(came, self.memory if keeps else {}, turn)
+        if keeps and self.memory is None:  # a run that goes on: what a site remembers is from the rounds before
+            self.memory = self._before(turn.round, History((0,), whole=self.replays(turn.round)))[1]
+        reply, after = self._update(came, (self.memory or {}) if keeps else {}, turn)
         if keeps:
             self.after = after
         return reply

@@ -8,9 +8,10 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from keys.memory import free_memory
 
@@ -48,15 +49,35 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
-def unwritable(folder: Path) -> str:
+def unwritable(folder: str | Path) -> str:
     """Say why nothing can be written into a folder, which need not be there yet; empty where it can."""
     try:
+        folder = as_path(folder)
         there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
         if not there.is_dir():
             return f"{there} is no folder"
         return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written"
     except OSError as error:
         return reason(error)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read, or is none: who reads a pipe waits, and a device may have no end.
+    """
+    path = as_path(path)
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        yield file
 
 
 def read_file(path: str | Path, most: int = 0) -> bytes:
@@ -72,18 +93,13 @@ def read_file(path: str | Path, most: int = 0) -> bytes:
     Raises
     ------
     OSError
-        When it cannot be read, is too large, or is none: who reads a pipe waits, and a device may have no end.
+        When it cannot be read, is too large, or is none.
     """
-    path = as_path(path)
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         # Of a small file nobody need ask how much memory there is.
-        if status.st_size > (most or TEXT) and status.st_size > (most := most or free_memory()):
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and {most:,} can be taken", str(path))
+        if size > (most or TEXT) and size > (most := most or free_memory()):
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and {most:,} can be taken", str(path))
         return file.read()
 
 

@@ -112,10 +112,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     progress.sites(report.records, sizes, personalised=personalised)
     for line in in_words(report.evidence) if report.evidence else ():
         progress.say(line)
-    if personalised:
-        progress.say(where_models_are(grid))
-    elif config.share_model:
-        progress.say("each site has kept this model, with its card, in the folder models of its state-dir")
+    if personalised or config.share_model:
+        progress.say(where_models_are(grid, common=not personalised))
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")
     return Result(report.records, {name: vector.numpy().copy() for name, vector in arrays.items()}, report.folder)
 
@@ -265,10 +263,12 @@ def wait_for_sites(config: RunConfig, grid: Grid) -> list[int]:
     return nodes
 
 
-def where_models_are(grid: Grid) -> str:
-    """Say where the sites' own models are after a personalised run."""
-    if not isinstance(grid, LocalGrid):
-        return "each site has kept its own model, in the folder models of its state-dir"
+def where_models_are(grid: Grid, *, common: bool = False) -> str:
+    """Say where the models are that the sites have kept: each its own, or all the common one."""
+    if not isinstance(grid, LocalGrid) or any(c.node_config["state-dir"] != str(grid.states.folder) for c in grid.contexts):
+        what = "this model, with its card" if common else "its own model"
+        return f"each site has kept {what}, in the folder models of its state-dir"
+    what = "the sites' copies of this model" if common else "the sites' own models"
     if grid.config.state_dir:
-        return f"the sites' own models are in {grid.states.folder / 'models'}"
-    return 'the sites\' own models ended with the run; state-dir="state" would have kept them'
+        return f"{what} are in {grid.states.folder / 'models'}"
+    return f'{what} ended with the run; state-dir="state" would have kept them'

@@ -1,1 +1,19 @@
 """What an operator can tell a site on the command line; one file a command, see ``client_app/__main__.py``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def state_folder(text: str) -> str:
+    """Return the state folder that an option names, for argparse; what is none has no runs and no log."""
+    from keys import shown
+    from keys.files import as_path, reason
+
+    try:
+        folder = as_path(text)
+        os.listdir(folder)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{shown(text)} cannot be read: {reason(error)}") from None
+    return str(folder)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
+from client_app.commands import state_folder
+
 DESCRIPTION = "Let a run begin that waits for you; `runs` shows what it would compute and send."
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     parser.add_argument("run", help="its number, or the beginning of it, as `runs` shows it")
-    parser.add_argument("--state-dir", required=True, help="the site's")
+    parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's")
 
 
 def run(options: argparse.Namespace) -> int:

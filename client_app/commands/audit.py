@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from client_app.commands import state_folder
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -19,7 +21,7 @@ DESCRIPTION = (
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
     add = parser.add_argument
-    add("--state-dir", type=Path, required=True, help="the site's")
+    add("--state-dir", type=state_folder, required=True, help="the site's")
     add("--run", default="", help="only the run whose number begins like this")
     add("--noted", default="", metavar="HASH", help="of a line that was the last one once, as this command gave it: "
         "check that it is still there")  # fmt: skip
@@ -31,15 +33,22 @@ def run(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from client_app.audit import Audit, AuditError
+    from keys.files import reason
 
     last, noted, found, tables = "", False, 0, dict[str, Table]()
     try:
-        for last, line in Audit(options.state_dir).lines():
+        for last, line in Audit(Path(options.state_dir)).lines():
             found, noted = found + 1, noted or last == options.noted
             if line["run"].startswith(options.run):
                 _row(tables, line)
     except AuditError as error:
         print(f"error: the audit log is not whole: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: the audit log cannot be read: {reason(error)}", file=sys.stderr)
+        return 1
+    except (LookupError, TypeError, ValueError, AttributeError):
+        print(f"error: the audit log is not whole: line {found} is none that a site writes", file=sys.stderr)
         return 1
     for table in tables.values():
         Console(markup=False, highlight=False).print(table)

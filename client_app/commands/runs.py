@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from client_app.commands import state_folder
+
 if TYPE_CHECKING:
     from client_app.policy.records import RunRecord
 
@@ -15,7 +17,7 @@ DESCRIPTION = (
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Name the options."""
-    parser.add_argument("--state-dir", required=True, help="the site's")
+    parser.add_argument("--state-dir", type=state_folder, required=True, help="the site's")
     parser.add_argument("--all", action="store_true", help="those that are decided, too")
 
 

@@ -143,8 +143,10 @@ def read_rows(
     if features:
         order = sorted(range(len(columns)), key=columns.__getitem__)
         places = [bisect(features, columns[place]) for place in order]
-        whose = said = of_values(np.asarray(inputs, np.float32), written.reshape(len(written), -1)[:, order], places)
+        values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
+        whose = said = of_values(values, labelled[:, order], places)
         doubts.rows(said)
+        doubts.contradictions(values, labelled)
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, written.tolist(), strict=True)]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
+from datasets.identity import digests, of_values
 from datasets.source import Ints
 
 _FEWEST = 20  # rows that a column of numbers which are all different needs to look like one of identifiers
@@ -34,7 +35,7 @@ class Doubts:
     def __init__(self, file: Path, classes: Ints) -> None:
         self.file, self.classes = file, classes
         self._found: dict[tuple[str, str], list[str]] = {}
-        self._repeated = 0
+        self._repeated = self._contradicting = 0
 
     def column(self, name: str, numbers: NDArray[np.float64]) -> None:
         """Look at a feature: shape (n,), NaN where missing."""
@@ -60,6 +61,29 @@ class Doubts:
         """Look at all values of each row."""
         self._repeated = len(rows) - len(set(rows))
 
+    def contradictions(self, inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
+        """Look for rows that have all features in common, and not the label.
+
+        In a table of a few categories many patients have that by chance: nothing is said where one such pair is to be
+        expected, had each column been drawn by itself.
+
+        Parameters
+        ----------
+        inputs
+            Shape (n, F), NaN where missing; a row without any value is like no other.
+        labels
+            Shape (n, L), as they are written: -1 where uncertain, NaN where blank, and neither contradicts anything.
+        """
+        there = ~np.isnan(inputs).all(1)
+        inputs, labels = inputs[there], np.where(labels < 0, np.nan, labels)[there]
+        groups, same = np.unique(digests(of_values(inputs, labels[:, :0], [])), return_inverse=True)
+        least, most = np.full((2, len(groups), labels.shape[1]), np.nan)
+        np.fmin.at(least, same, labels)
+        np.fmax.at(most, same, labels)
+        contradicts: NDArray[np.bool_] = np.any(least < most, axis=1)
+        found = int(contradicts[same].sum())
+        self._contradicting = found if found and _pairs_by_chance(inputs) < 1 else 0
+
     def errors(self) -> list[DataError]:
         """Return an error for each kind; the public text holds counts only."""
         errors = [
@@ -72,6 +96,9 @@ class Doubts:
         if self._repeated:
             text = f"{self._repeated} rows repeat another one"
             errors.append(DataError(f"{self.file}: {text}; remove them if it is the same patient", text))
+        if self._contradicting:
+            text = f"{self._contradicting} rows have all features in common with others, and another label"
+            errors.append(DataError(f"{self.file}: {text}; keep those that are right", text))
         return errors
 
     @staticmethod
@@ -79,6 +106,15 @@ class Doubts:
         """Whether each value goes with one class, and each class with one value."""
         pairs = len(np.unique(np.stack([values, classes.astype(np.float64)]), axis=1).T)
         return pairs == len(np.unique(values)) == len(np.unique(classes))
+
+
+def _pairs_by_chance(inputs: NDArray[np.float32]) -> float:
+    """Return how many pairs of rows would have all in common if those that have one column in common were any."""
+    pairs = expected = len(inputs) * (len(inputs) - 1) / 2
+    for column in inputs.T:
+        counts = np.unique(column, return_counts=True)[1].astype(np.float64)
+        expected *= float((counts * (counts - 1)).sum()) / 2 / pairs
+    return expected
 
 
 def _are_dates(values: NDArray[np.float64]) -> NDArray[np.bool_]:

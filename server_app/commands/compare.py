@@ -34,7 +34,7 @@ def main(options: argparse.Namespace) -> int:
     from server_app.compare.folders import read
 
     try:
-        if options.to and (wrong := unwritable(as_path(options.to))):
+        if options.to and (wrong := unwritable(options.to)):
             raise ConfigError("command", [f"--to {options.to!r}: {wrong}"])
         found, notes = read(options.runs)
         comparison = Comparison.of(found, options.metric, options.versus, notes)

@@ -40,12 +40,13 @@ def main(options: argparse.Namespace) -> int:
     from server_app.sweep.jobs import Sweep
     from server_app.sweep.workers import StoppedError, run
 
+    folder = options.to or Path("runs") / options.file.stem
     try:
-        folder = as_path(options.to or Path("runs") / options.file.stem).resolve()
         if not 1 <= options.jobs <= MOST_JOBS:
             raise ConfigError("command", [f"--jobs {options.jobs}: must be from 1 to {MOST_JOBS}"])
         if wrong := unwritable(folder):
             raise ConfigError("command", [f"--to {str(folder)!r}: {wrong}"])
+        folder = as_path(folder).resolve()
         study, content = read(options.file)
         sweep = Sweep(study, folder / "runs")
         sweep.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,7 +73,9 @@ class Content:
         except OSError as error:
             raise RunError(f"{shown(str(name))} cannot be read ({reason(error)})") from None
         try:
-            config = RunConfig.parse(read_overrides([str(folder / "config.toml")]))
+            if not (keys := read_overrides([str(folder / "config.toml")])):
+                raise RunError(f"{folder / 'config.toml'} is empty: run it anew")
+            config = RunConfig.parse(keys)
         except ConfigError as error:
             again = "the run is of another version, or the file was changed: run it anew"
             raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None
@@ -134,7 +137,7 @@ class Content:
     def meaning(self) -> Meaning | None:
         """What the inputs and labels are, as far as the model's file says; None without one."""
         path = self.folder / "model.safetensors"
-        if not (PROBLEMS[self.config.problem].needs_data and is_file(path)):
+        if not (PROBLEMS[self.config.problem].needs_data and os.path.lexists(path)):
             return None
         try:
             facts = Stored.read(path).facts
@@ -216,7 +219,7 @@ def _of_label(record: Row, label: str, personalised: bool) -> Row:
 def _part(path: Path) -> dict[str, Any]:
     """Read one of the JSON files, which an earlier or unfinished run may lack."""
     try:
-        found = read_json(path) if is_file(path) else {}
+        found = read_json(path) if os.path.lexists(path) else {}
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
     if not isinstance(found, dict):
@@ -227,7 +230,7 @@ def _part(path: Path) -> dict[str, Any]:
 def _lines(folder: Path) -> list[Row]:
     path = folder / "metrics.jsonl"
     try:
-        lines = read_file(path).splitlines() if is_file(path) else []
+        lines = read_file(path).splitlines() if os.path.lexists(path) else []
         records = [json_in(line) for line in lines]
         if not all(isinstance(record, dict) and isinstance(record.get("round"), int) for record in records):
             raise ValueError("a line is no round's")

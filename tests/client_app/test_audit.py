@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -266,4 +267,44 @@ def test_the_command_prints_a_table_and_remembers_the_end(
     assert main(["audit", "--state-dir", str(tmp_path)]) == 0
     assert main(["audit", "--state-dir", str(tmp_path), "--noted", last]) == 1
     assert "written anew" in capsys.readouterr().err
-    assert main(["audit", "--state-dir", str(tmp_path / "none")]) == 0
+    (tmp_path / "new").mkdir()
+    assert main(["audit", "--state-dir", str(tmp_path / "new")]) == 0
+    assert "nothing has come" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", [FILE, SEAL])
+@pytest.mark.parametrize("what", ["folder", "pipe", "deep", "bytes"])
+def test_what_lies_in_the_place_of_the_log_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, what: str
+) -> None:
+    place = tmp_path / file
+    match what:
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+        case "deep":
+            place.write_text("[" * 10**5)
+        case "bytes":
+            place.write_bytes(b"\xff" * 9)
+    assert main(["audit", "--state-dir", str(tmp_path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the audit log ")
+
+
+def test_a_sealed_line_that_no_site_writes_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Audit(tmp_path)._append({"run": 3})
+    assert main(["audit", "--state-dir", str(tmp_path)]) == 1
+    assert "line 1 is none that a site writes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["audit"], ["runs"], ["approve", "1"], ["refuse", "1"]])
+@pytest.mark.parametrize("folder", ["none", "a\0b", "~nobody-of-this-name/x", "/dev/null"])
+def test_a_state_folder_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], folder: str
+) -> None:
+    """Where a name is mistyped nobody may read that no run waits, and nothing has come."""
+    place = str(tmp_path / folder) if folder == "none" else folder
+    with pytest.raises(SystemExit):
+        main([*command, "--state-dir", place])
+    assert f"--state-dir: {place!r} cannot be read: " in capsys.readouterr().err

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from datasets import Facts
+from datasets.labels import Labels
+from datasets.site import read_site
 from tests.client_app.policies import Hospital, site_toml, told, train
 from tests.server_app.sites import FEATURES, table, write_table
 
@@ -149,6 +151,35 @@ def test_a_good_table_raises_no_doubts_and_rows_that_repeat_do(tmp_path: Path) -
     assert isinstance(Hospital(tmp_path / "a", features, labels, strict=True).described(), Facts)
     features[50:], labels[50:] = features[40:50], labels[40:50]
     assert Hospital(tmp_path / "b", features, labels, strict=True).described() == "10 rows repeat another one"
+
+
+def test_rows_that_contradict_each_other_raise_a_doubt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where features are numbers; of a few categories many patients have all in common."""
+    features, labels = table(60, seed=0)
+    alike, other = features.copy(), labels.copy()
+    alike[50:], other[50:] = alike[40:50], 1 - other[40:50]
+    said = "20 rows have all features in common with others, and another label"
+    assert Hospital(tmp_path / "strict", alike, other, strict=True).described() == said
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(Hospital(tmp_path / "lax", alike, other).described(), Facts)
+    assert said in caplog.text
+
+    caplog.clear()
+    categories = np.random.default_rng(0).integers(0, 2, features.shape)
+    assert isinstance(Hospital(tmp_path / "few", categories, labels).described(), Facts)
+    assert "rows repeat" in caplog.text
+    assert "another label" not in caplog.text
+
+
+@pytest.mark.parametrize(("label", "contradicts"), [("0", True), ("-1", False), ("", False)])
+def test_what_is_not_known_contradicts_nothing(tmp_path: Path, label: str, contradicts: bool) -> None:
+    patients = [f"{i}.5,{i * 7 % 11},0,{i % 2}" for i in range(40)] + [f"3.5,10,0,{label}", ",,0,1", ",,0,0"]
+    (tmp_path / "data.csv").write_text("\n".join(["age,dose,other,outcome", *patients]))
+    labels = Labels(("other", "outcome"), uncertain=("ignore",) * 2, blank="ignore")
+    doubts = read_site(str(tmp_path), "other,outcome", True, labels=labels).doubts
+    said = [str(doubt) for doubt in doubts if "another label" in str(doubt)]
+    assert len(said) == contradicts
+    assert all("2 rows" in text for text in said)
 
 
 @pytest.mark.parametrize("names", [["63.0", "1.0", "145", "233"], ["63", "sex", "x", "y"], ["4", "2", "4", "2"]])

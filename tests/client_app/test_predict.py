@@ -14,6 +14,7 @@ from client_app.memory import Memory
 from client_app.policy.records import Records
 from models.storage import Stored
 from problems.trained import TrainedModel
+from server_app import simulate
 from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table
 from tests.server_app.test_meaning import with_study
 
@@ -43,6 +44,17 @@ def scored(file: Path) -> list[float]:
     """Return the scores in a file."""
     with file.open(newline="") as stream:
         return [float(line["score"]) for line in csv.DictReader(stream)]
+
+
+@pytest.mark.parametrize(("state", "said"), [("", "ended with the run"), ("state", "are in")])
+def test_copies_of_simulated_sites_are_where_the_run_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str, said: str
+) -> None:
+    folder = str(tmp_path / state) if state else ""
+    small = {"sites": 2, "rounds": 1, "local-steps": 1, "hidden": 4, "workers": 1, "device": "cpu", "report": False}
+    simulate({**small, "runs-dir": str(tmp_path / "runs"), "share-model": True, "state-dir": folder}, quiet=False)
+    assert f"the sites' copies of this model {said}" in capsys.readouterr().out
+    assert len([*(tmp_path / "state").rglob("models/*.safetensors")]) == (2 if state else 0)
 
 
 def test_each_site_keeps_the_common_model_if_the_run_says_so(

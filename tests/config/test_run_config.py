@@ -291,6 +291,7 @@ def test_an_algorithm_takes_exactly_the_problems_that_it_can_solve(algorithm: st
         ({"augment-rotate": 5.0}, ["augment-rotate = 5.0", "for images", "'breast-cancer' is a table"]),
         ({"augment-flip": True, "problem": "saddle"}, ["augment-flip = True", "'saddle' has no data"]),
         ({"augment-crop": 0.6, "dataset": "digits"}, ["augment-crop", "0.6", "0.5"]),
+        ({"label": "outcome"}, ["label = 'outcome'", "'breast-cancer'", "leave it 'label'"]),
     ],
 )
 def test_contradictions_name_both_keys(values: dict[str, Value], named: list[str]) -> None:
@@ -355,6 +356,15 @@ def test_class_lists(text: str, classes: tuple[int, ...]) -> None:
 def test_what_is_no_class_list_is_refused(text: str) -> None:
     [problem] = problems_of({"negative-classes": text})
     assert problem.startswith(f"negative-classes = {text!r}: must list classes")
+
+
+def test_nothing_is_looked_for_in_a_text_without_end() -> None:
+    """To compare a hundred thousand names of labels with each other, or to count so many classes, takes minutes."""
+    names = ",".join(f"outcome-{number}" for number in range(10**5))
+    classes = "0-9999," * 10**5
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse({"dataset": "site", "label": names, "uncertain": names, "positive-classes": classes})
+    assert str(caught.value).count("may have 4,096") == 3
 
 
 def test_all_sites_may_be_needed_and_no_more() -> None:

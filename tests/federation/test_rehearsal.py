@@ -38,7 +38,7 @@ def tables(played: Rehearsal) -> list[list[Table]]:
         for phase in played.phases(r):
             found.append(list(played.sent(r, phase, 1, ["x-0"])))
             sent = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in found[-1][0].items()}
-            found.append(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), pack(sent)))
+            found.append(list(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), pack(sent))))
     return [*found, list(played.last(1))]
 
 
@@ -67,7 +67,7 @@ def test_what_got_lost_makes_other_tables() -> None:
     for phase in kept.phases(2):
         sent = next(kept.sent(2, phase, 0))
         blank = {name: torch.zeros(vector.shape) for name, vector in sent.items()}
-        lost = kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), pack(blank))
+        lost = list(kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), pack(blank)))
     assert [set(one) for one in lost] == [{"x", "y"}, set()], "a site that lost its anchor sits the steps out"
 
 
@@ -89,7 +89,7 @@ def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
 
     played = Rehearsal(Peeking(), {"x": torch.zeros(3)}, 2, 2)
     with pytest.raises(StrategyError, match=r"'peeking' cannot be played without data.*AttributeError.*patients"):
-        played.answered(played.algorithm.turn(1, 2, "train", 2), pack({"x": torch.zeros(3)}))
+        next(played.answered(played.algorithm.turn(1, 2, "train", 2), pack({"x": torch.zeros(3)})))
 
 
 class Telling(FederatedStrategy):
@@ -114,6 +114,33 @@ def test_sites_are_told_apart_as_soon_as_the_algorithm_does(first: int) -> None:
             one, *others = played.sent(r, "train", site)
             assert others == [one] * len(others)
             assert one.get("before", Vector((-1,), "float32")).shape == ((site,) if r >= first else (-1,))
+
+
+class Anchored(FederatedStrategy):
+    """Server and site keep an anchor from the fourth round on, which both send."""
+
+    name = "anchored"
+
+    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        return state
+
+    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        memory = memory | ({"anchor": sent["x"]} if turn.round == 4 else {})
+        return {"x": sent["x"]} | memory, memory
+
+
+def test_a_site_that_comes_later_knows_what_came_in_the_middle_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def later() -> Rehearsal:
+        return Rehearsal(Anchored(), {"x": torch.zeros(3)}, 40, 2)
+
+    assert [set(one) for one in later().sent(20, "train", 0)][-1] == {"x", "anchor"}
+    assert [set(one) for one in later().last(0)][-1] == {"x"}, "the last evaluation is of the model"
+    goes_on = later()
+    turn = goes_on.algorithm.turn(20, 40, "train", 2)
+    assert {"x", "anchor"} in [set(one) for one in goes_on.answered(turn, pack({"x": torch.zeros(3)}))]
+
+    monkeypatch.setattr(rehearsal, "MOST", 19)
+    assert [set(one) for one in later().sent(20, "train", 0)] == [{"x"}] * 3
 
 
 def test_what_is_sent_to_all_alike_is_played_once() -> None:

@@ -58,6 +58,8 @@ def test_a_folder_that_cannot_be_written_is_told_before_it_is_made(tmp_path: Pat
     assert unwritable(tmp_path / "new" / "folder") == ""
     assert unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'} is no folder"
     assert not (tmp_path / "new").exists()
+    assert unwritable("a\0b") == "a path cannot have a NUL character"
+    assert "nobody's home" in unwritable("~nobody-of-this-name/x")
 
 
 NESTED = st.recursive(

@@ -202,6 +202,15 @@ def test_a_metric_or_a_group_that_is_not_there_is_refused_with_the_nearest(runs:
     assert "Did you mean 'codasca'?" in refused(runs / "*", versus="codaska")[0]
 
 
+@pytest.mark.parametrize("place", ["a\0b", "~nobody-of-this-name/x", "/dev/null/x"])
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_a_place_for_results_that_cannot_be_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str
+) -> None:
+    assert main([command, str(tmp_path / "none.toml"), "--to", place]) == 2
+    assert f"--to {place!r}: " in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------- what is written
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -150,11 +151,17 @@ def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -
         ("metrics.jsonl", "3\n", "a line is no round's"),
         ("config.toml", "algorithm = 'codaska'\n", "another version, or the file was changed"),
         ("status.json", "\x00", "status.json is damaged"),
+        ("config.toml", "", "config.toml is empty"),
+        *((file, None, f"{file} is damaged (it is no regular file)") for file in ("metrics.jsonl", "status.json")),
     ],
 )
-def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, content: str, said: str) -> None:
+def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, content: str | None, said: str) -> None:
     folder = simulate(saddle_job(tmp_path, rounds=1)).folder
-    (folder / file).write_text(content)
+    if content is None:
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+    else:
+        (folder / file).write_text(content)
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(RunError, match=re.escape(said)) as caught:
         write_report(folder)
