@@ -241,7 +241,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     no larger than the model.
 
     Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
-    asked to count scores on a grid, which follows from what all sites answered before.
+    asked to count scores on a grid, and to compare two models: either follows from what all sites answered before.
     """
     from client_app.card import write_card
     from client_app.evidence import counted, told
@@ -262,12 +262,13 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
     more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
+    other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
     if request.cuts:
-        content = RecordDict({name: ConfigRecord(one) for name, one in counted(site, request, model).items()})
+        records = counted(site, request, model, other)
+        content = RecordDict({name: ConfigRecord(one) for name, one in records.items()})
     else:
         content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
         if site.gives_evidence:
-            other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
             records = told(site, request, model, other, evaluated=bool(content["metrics"]))
             content.update({name: ConfigRecord(one) for name, one in records.items()})
             more = site.exact and any(records.values())

@@ -43,7 +43,6 @@ from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
-
     from flwr.app import Context, Message
 
     from datasets import Samples
@@ -193,6 +192,10 @@ class Request:
         The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
     bins : tuple of int
         Of several labels: how many of these belong to each.
+    other_cuts, other_bins : tuple of float, tuple of int
+        The same for the scores of the model that the run is compared with.
+    merged : tuple of int
+        The counts of all sites on both grids, see `evidence.told.merged_record`; empty: what is asked for is counts.
     """
 
     round: int
@@ -206,6 +209,14 @@ class Request:
     cohort: Cohort = field(default_factory=Cohort)
     cuts: tuple[float, ...] = ()
     bins: tuple[int, ...] = ()
+    other_cuts: tuple[float, ...] = ()
+    other_bins: tuple[int, ...] = ()
+    merged: tuple[int, ...] = ()
+
+    @property
+    def grids(self) -> tuple[tuple[float, ...], ...]:
+        """What it says of the bins to count in."""
+        return self.cuts, self.bins, self.other_cuts, self.other_bins
 
     @classmethod
     def of(cls, message: Message) -> Request:

@@ -198,7 +198,8 @@ def _compared(compared: Mapping[str, Any] | None) -> Rows:
     if not compared:
         return []
     every = list(compared["by-site"].items())
-    every += [("common test set", compared["common-test-set"])] * bool(compared["common-test-set"])
+    for label, key in (("all sites pooled", "pooled"), ("common test set", "common-test-set")):
+        every += [(label, compared[key])] * bool(compared.get(key))  # an older run has none that is pooled
     rows = [[name, shown(one["auroc"]), shown(one["other"]), estimate(one["difference"], signed=True), shown(one["p"])]
             for name, one in every]  # fmt: skip
     mean = [f"mean within {compared['sites']} sites", "", "", estimate(compared["difference"], signed=True)]
@@ -323,10 +324,17 @@ def _left(run: Content) -> Iterator[list[str]]:
     if run.evidence:
         yield [
             "at the end",
-            "quantiles and counts of held-out scores on a common grid, from which the intervals follow",
+            "quantiles and counts of held-out scores on a common grid, from which the intervals follow"
+            + "; the same of the other model's scores, and sums of how much the two differ" * _compares(run),
         ]
     if algorithm.card.remembers:
         yield ["nothing of", f"what stays at the site between rounds: {algorithm.card.remembers}"]
+
+
+def _compares(run: Content) -> bool:
+    """Whether two models were compared over all sites."""
+    judged = [part.evidence for part in run.parts] if run.labels else [run.evidence]
+    return any(one and one["compared"] and one["compared"].get("pooled") for one in judged)
 
 
 def _settings(config: RunConfig) -> dict[str, Rows]:

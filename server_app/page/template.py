@@ -73,7 +73,8 @@ PAGE = """<!doctype html>
 </section>
 
 {% if part.compared %}<section><{{ level }}>Compared with the other model</{{ level }}>
-<p class="soft">AUROC on the same patients; intervals and p-values (two-sided) by DeLong's test for pairs.</p>
+<p class="soft">AUROC on the same patients; intervals and p-values (two-sided) by DeLong's test for pairs. Pooled,
+pairs of patients of different sites count, too, which rewards telling sites apart.</p>
 {{ table(["", "this model", "the other", "difference", "p"], part.compared) }}</section>{% endif %}
 {% if part.subgroups %}<section><{{ level }}>Subgroups</{{ level }}>
 <p class="soft">AUROC within sites, weighted by their pairs of patients. Groups that are too small are not told.</p>

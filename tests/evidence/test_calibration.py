@@ -158,7 +158,7 @@ def test_the_bootstrap_draws_the_patients_of_each_site_anew() -> None:
     assert len(own) == 3
 
 
-def patients_of_test_with_several_samples_make_intervals_wider() -> None:
+def test_patients_with_several_samples_make_intervals_wider() -> None:
     [site] = told(drawn(2, sites=1, n=600, prior=0.2))
     alone, clustered = (Replicates.of_site(site.counts, np.random.default_rng(0), design) for design in (1.0, 4.0))
     widths = [ends[1] - ends[0] for ends in (alone.average_precision(), clustered.average_precision())]
