@@ -244,7 +244,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     asked to count scores on a grid, and to compare two models: either follows from what all sites answered before.
     """
     from client_app.card import write_card
-    from client_app.evidence import counted, told
+    from client_app.evidence import counted, own_maps, told
     from client_app.site import Request, model_facts
     from federation import unpack
     from federation.encoding import taken
@@ -261,6 +261,10 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
+    data = site.data()
+    shared = site.run.share_model and data is not None and not strategy.personalised
+    mine = dict(model) if strategy.personalised or shared else {}
+    maps = own_maps(site, request, model) if mine else None  # before another model's statistics are in the network
     more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
     other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
     if request.cuts:
@@ -272,13 +276,11 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
             records = told(site, request, model, other, evaluated=bool(content["metrics"]))
             content.update({name: ConfigRecord(one) for name, one in records.items()})
             more = site.exact and any(records.values())
-    data = site.data()
-    shared = site.run.share_model and data is not None and not strategy.personalised
-    mine = dict(model) if strategy.personalised or shared else {}
     if statistics is not None and (mine or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
-        path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data, own=not shared))
+        facts = model_facts(site.run, request.cohort, site.data_config, data, own=not shared, maps=maps)
+        path = store.keep(mine, facts)
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
     if not more:

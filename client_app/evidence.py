@@ -11,11 +11,13 @@ import torch
 
 from client_app.errors import RefusedError
 from client_app.policy.subgroups import subgroups
+from client_app.probabilities import Entry, fitted
 from evidence import Counts, Sketch, Told
 from evidence.delong import design_effect, exact, paired
 from evidence.grid import bins_of
 from evidence.paired import spread
 from evidence.told import LARGEST, counts_record, grids_of, merged_of, record_names, spread_record
+from problems import PROBLEMS, ranks
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
@@ -59,6 +61,22 @@ def told(
         if (known := labels[:, place] >= 0).any():
             theirs = None if scores_of_other is None else scores_of_other[known, place]
             found[name] = _told(site, known, scores[known, place], labels[known, place], theirs).record()
+    return found
+
+
+def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | None] | None:
+    """Return what makes probabilities of a model's scores here, label by label; None where the scores are log-odds.
+
+    It is for the site itself, and no part of what it tells.
+    """
+    problem, held_out = PROBLEMS[site.run.problem], site.samples(request)[1]
+    if not issubclass(problem, NetworkProblem) or not ranks(problem) or problem.log_odds or held_out is None:
+        return None
+    if not len(held_out):
+        return [None] * max(1, len(site.run.several))
+    found = fitted(*_scored(site, request, model))
+    if not site.gives_evidence:
+        _forget(site, request)
     return found
 
 
