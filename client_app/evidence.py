@@ -15,8 +15,8 @@ from client_app.probabilities import Entry, fitted
 from evidence import Counts, Sketch, Told
 from evidence.delong import design_effect, exact, paired
 from evidence.grid import bins_of
-from evidence.paired import spread
-from evidence.told import LARGEST, counts_record, grids_of, merged_of, record_names, spread_record
+from evidence.paired import merged_of, spread
+from evidence.told import LARGEST, counts_record, grids_of, record_names
 from problems import PROBLEMS, ranks
 from problems.network import NetworkProblem
 
@@ -134,7 +134,7 @@ def counted(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> d
         if of_other is None or not _among(counts, merged[place]):
             raise RefusedError("what is said of the scores of all sites has not all that this site told")
         bins = bins_of(*own), bins_of(*of_other)
-        found[name] = spread_record(spread(bins, truth, _patients(site, known), merged[place]))
+        found[name] = spread(bins, truth, _patients(site, known), merged[place]).record()
     if merged or not request.other_cuts:  # the last that is asked
         _forget(site, request)
     return found

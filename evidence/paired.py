@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evidence.delong import binned_placements, from_counts
 from evidence.sums import added
+from evidence.told import COUNT, grids_of
+from keys import Number, Schema, Several, mistakes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evidence.sums import Floats, Ints
 
@@ -44,6 +46,38 @@ class Spread:
     squares: tuple[float, float]
     products: float
     patients: tuple[int, int, int]
+
+    def record(self) -> dict[str, Any]:
+        """Write it as a record of a message: the third answer to the last evaluation."""
+        return {"squares": [*self.squares], "products": self.products, "patients": [*self.patients]}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Spread:
+        """Read a record in which `wrong` found nothing."""
+        (first, second), (p, n, every) = record["squares"], record["patients"]
+        return cls((first, second), record["products"], (p, n, every))
+
+    @staticmethod
+    def wrong(record: Mapping[str, Any], n: int, positives: int) -> list[str]:
+        """Return what is wrong with a record of a site that has so many samples."""
+        most = (2.0 * n) ** 2  # two placements less two AUROCs differ by 2 at most
+        schema: Schema = {
+            "squares": Several(Number(0, most), (2,)),
+            "products": Number(-most, most),
+            "patients": Several(COUNT, (3,)),
+        }
+        if wrong := mistakes(record, schema):
+            return wrong
+        first, second, every = record["patients"]
+        for name, told, count in (("positive", first, positives), ("negative", second, n - positives)):
+            if told > count or bool(told) != bool(count):
+                wrong.append(f"patients = {record['patients']}: {told} have {count} {name} samples")
+        if not max(first, second) <= every <= first + second:
+            wrong.append(f"patients = {record['patients']}: so many have one class, the other, any")
+        squares = record["squares"]
+        if record["products"] ** 2 > squares[0] * squares[1] * (1 + 1e-9):
+            wrong.append(f"products = {record['products']}: more than squares = {squares} allow")
+        return wrong
 
 
 def spread(bins: tuple[Ints, Ints], labels: Floats, patients: Ints | None, merged: tuple[Pair, Pair]) -> Spread:
@@ -103,3 +137,25 @@ def variance_of_difference(merged: Pair, spreads: Sequence[Spread]) -> float:
     corrected = sizes / (sizes - 1)
     within = sum(corrected[kind] * squares[kind] / samples[kind] ** 2 for kind in (0, 1))
     return max(0.0, float(within + 2 * corrected[2] * products / (samples[0] * samples[1])))
+
+
+def merged_record(merged: Sequence[tuple[Pair, Pair]]) -> dict[str, list[int]]:
+    """Write the counts of all sites on both models' grids, label by label, as the third question has them.
+
+    They are in the order: positives on the first model's grids, negatives there, and the same on the other's.
+    """
+    parts = [both[model][kind] for model in (0, 1) for kind in (0, 1) for both in merged]
+    return {"merged": np.concatenate(parts).astype(int).tolist()}
+
+
+def merged_of(
+    merged: Sequence[int], bins: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]
+) -> list[tuple[Pair, Pair]]:
+    """Read what `merged_record` wrote; ``bins`` are the grids of all labels, of both models."""
+    lengths = [len(grid) for model in (0, 1) for _ in (0, 1) for grid in bins[model]]
+    parts = [np.array(part, float) for part in grids_of(merged, lengths)]
+    many = len(bins[0])
+    return [
+        ((parts[place], parts[many + place]), (parts[2 * many + place], parts[3 * many + place]))
+        for place in range(many)
+    ]

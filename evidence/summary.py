@@ -19,8 +19,9 @@ The form of the file, version 1. A number that is not defined is null; lists of 
     The mean over the ``sites`` that have both classes, of their own ``auroc``, an estimate. A pooled AUROC counts pairs
     across sites, too, so it rewards a model that tells sites apart.
 ``subgroups``
-    By column and group: ``n``, ``positives``, ``sites`` (how many told of it) and ``auroc``, an estimate: the mean
-    within sites, weighted by their pairs.
+    By column and group: ``n``, ``positives``, ``sites`` (how many told of it), ``auroc``, an estimate: the mean within
+    sites, weighted by their pairs; ``sensitivity`` and ``specificity``, estimates over all its samples, with a
+    threshold for each site: that at which a share of `evidence.curves.SAME_FOR_ALL` of all its negatives is below.
 ``compared``
     With another model on the same patients (null without one): ``difference``, an estimate, and ``p``, two-sided, of
     the mean within ``sites`` (how many), this model's AUROC less the other's (DeLong, paired); ``by-site`` each site's,
@@ -72,7 +73,7 @@ from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
 from evidence.comparison import compared
 from evidence.grid import Counts
-from evidence.intervals import LEVEL, Estimate, normal, of_auroc, spread
+from evidence.intervals import LEVEL, Estimate, estimate, normal, of_auroc, spread, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -283,21 +284,32 @@ def _mean(own: Sequence[tuple[delong.Auroc, float, float]], weights: Floats) -> 
 
 
 def _subgroups(sites: Sequence[Site]) -> dict[str, dict[str, Any]]:
-    told: dict[tuple[str, str], list[Group]] = {}
+    told: dict[tuple[str, str], list[tuple[Group, bool]]] = {}
     for site in sites:
+        has_threshold = bool(site.counts.negatives.any())
         for group in site.groups:
-            told.setdefault((group.column, group.name), []).append(group)
+            told.setdefault((group.column, group.name), []).append((group, has_threshold))
     found: dict[str, dict[str, Any]] = {}
-    for (column, name), groups in told.items():
+    for (column, name), both in told.items():
+        groups = [group for group, _ in both]
         ranked = [group for group in groups if not math.isnan(group.auroc.value)]
         own = [(group.auroc, float(group.positives), float(group.n - group.positives)) for group in ranked]
+        judged = [group for group, has_threshold in both if has_threshold]
+        positives, negatives = sum(one.positives for one in judged), sum(one.n - one.positives for one in judged)
         found.setdefault(column, {})[name] = {
             "n": int(sum(group.n for group in groups)),
             "positives": int(sum(group.positives for group in groups)),
             "sites": len(groups),
             "auroc": _mean(own, np.array([positives * negatives for _, positives, negatives in own])),
+            "sensitivity": _share(sum(one.hits[0] for one in judged), positives),
+            "specificity": _share(sum(one.hits[1] for one in judged), negatives),
         }
     return found
+
+
+def _share(hits: int, n: int) -> Estimate:
+    """Return a share with its interval."""
+    return estimate(hits / n if n else math.nan, *wilson(hits, n), "Wilson")
 
 
 def _as_json(value: Any) -> Any:

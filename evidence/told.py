@@ -19,7 +19,6 @@ import numpy as np
 
 from evidence.delong import Auroc
 from evidence.grid import BINS, Counts, Sketch
-from evidence.paired import Spread
 from keys import Number, Schema, Several, Text, mistakes
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ COLUMNS: dict[str, Number | Text] = {
     "name": Text(),
     "n": COUNT,
     "positives": COUNT,
+    "true-positives": COUNT,
+    "true-negatives": COUNT,
     "auroc": SHARE,
     "variance": VARIANCE,
 }
@@ -44,12 +45,26 @@ COLUMNS: dict[str, Number | Text] = {
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A subgroup at a site: of which column, its name, its samples, and its AUROC with the variance."""
+    """A subgroup at a site.
+
+    Attributes
+    ----------
+    column, name : str
+        Which.
+    n, positives : int
+        Its samples.
+    hits : (int, int)
+        How many of its positives are at or above the site's threshold (`evidence.curves.SAME_FOR_ALL`), and how many of
+        its negatives are below.
+    auroc : Auroc
+        With the variance.
+    """
 
     column: str
     name: str
     n: int
     positives: int
+    hits: tuple[int, int]
     auroc: Auroc
 
 
@@ -98,10 +113,11 @@ class Told:
 
     def record(self) -> dict[str, Any]:
         """Write it as a record of a message."""
-        groups = {"column": [one.column for one in self.groups], "name": [one.name for one in self.groups],
-                  "n": [one.n for one in self.groups], "positives": [one.positives for one in self.groups],
-                  "auroc": [one.auroc.value for one in self.groups],
-                  "variance": [one.auroc.variance for one in self.groups]}  # fmt: skip
+        rows = [
+            (one.column, one.name, one.n, one.positives, *one.hits, one.auroc.value, one.auroc.variance)
+            for one in self.groups
+        ]
+        groups = {key: [row[place] for row in rows] for place, key in enumerate(COLUMNS)}
         return {
             "positive-cuts": self.cuts[0].tolist(),
             "negative-cuts": self.cuts[1].tolist(),
@@ -124,7 +140,10 @@ class Told:
             (np.array(record["positive-cuts"], float), np.array(record["negative-cuts"], float)),
             Auroc(record["auroc"], record["variance"]),
             record["design"],
-            [Group(column, name, n, positives, Auroc(*auroc)) for column, name, n, positives, *auroc in rows],
+            [
+                Group(column, name, n, positives, (p_right, n_right), Auroc(*auroc))
+                for column, name, n, positives, p_right, n_right, *auroc in rows
+            ],
             Auroc(record["other-auroc"], record["other-variance"]),
             record["covariance"],
             (np.array(record["other-positive-cuts"], float), np.array(record["other-negative-cuts"], float)),
@@ -163,6 +182,10 @@ class Told:
             wrong.append("the columns of its subgroups have not the same length")
         elif any(p > all_ or all_ > n for p, all_ in zip(record["group-positives"], record["group-n"], strict=True)):
             wrong.append(f"a subgroup has more positives than samples, or more samples than the site: {n}")
+        elif any(hits > p or misses > all_ - p for all_, p, hits, misses in zip(
+            *(record[f"group-{key}"] for key in ("n", "positives", "true-positives", "true-negatives")), strict=True
+        )):  # fmt: skip
+            wrong.append("a subgroup has more true positives than positives, or more true negatives than negatives")
         for p, all_, auroc in zip(*(record[f"group-{key}"] for key in ("positives", "n", "auroc")), strict=False):
             if p in (0, all_) and not math.isnan(auroc):
                 wrong.append(f"the AUROC of a subgroup of one class is {auroc}")
@@ -235,61 +258,6 @@ def wrong_counts(record: Mapping[str, Any], bins: int, n: int, positives: int, o
         for of in ("", "other-") if other_bins else ("",):
             if (total := sum(record[f"{of}{name}"])) != count:
                 wrong.append(f"{of}{name} add up to {total}: it has {count}")
-    return wrong
-
-
-def merged_record(merged: Sequence[tuple[Pair, Pair]]) -> dict[str, list[int]]:
-    """Write the counts of all sites on both models' grids, label by label, as the third question has them.
-
-    They are in the order: positives on the first model's grids, negatives there, and the same on the other's.
-    """
-    parts = [both[model][kind] for model in (0, 1) for kind in (0, 1) for both in merged]
-    return {"merged": np.concatenate(parts).astype(int).tolist()}
-
-
-def merged_of(
-    merged: Sequence[int], bins: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]
-) -> list[tuple[Pair, Pair]]:
-    """Read what `merged_record` wrote; ``bins`` are the grids of all labels, of both models."""
-    lengths = [len(grid) for model in (0, 1) for _ in (0, 1) for grid in bins[model]]
-    parts = [np.array(part, float) for part in grids_of(merged, lengths)]
-    many = len(bins[0])
-    return [
-        ((parts[place], parts[many + place]), (parts[2 * many + place], parts[3 * many + place]))
-        for place in range(many)
-    ]
-
-
-def spread_record(spread: Spread) -> dict[str, Any]:
-    """Write the third answer as a record of a message."""
-    return {"squares": [*spread.squares], "products": spread.products, "patients": [*spread.patients]}
-
-
-def spread_of(record: Mapping[str, Any]) -> Spread:
-    """Read a record in which `wrong_spread` found nothing."""
-    squares, patients = record["squares"], record["patients"]
-    return Spread((squares[0], squares[1]), record["products"], (patients[0], patients[1], patients[2]))
-
-
-def wrong_spread(record: Mapping[str, Any], n: int, positives: int) -> list[str]:
-    """Return what is wrong with a third answer, of a site that has so many samples."""
-    most = (2.0 * n) ** 2  # two placements less two AUROCs differ by 2 at most
-    schema: Schema = {
-        "squares": Several(Number(0, most), (2,)),
-        "products": Number(-most, most),
-        "patients": Several(COUNT, (3,)),
-    }
-    if wrong := mistakes(record, schema):
-        return wrong
-    first, second, every = record["patients"]
-    for name, told, count in (("positive", first, positives), ("negative", second, n - positives)):
-        if told > count or bool(told) != bool(count):
-            wrong.append(f"patients = {record['patients']}: {told} have {count} {name} samples")
-    if not max(first, second) <= every <= first + second:
-        wrong.append(f"patients = {record['patients']}: so many have one class, the other, any")
-    squares = record["squares"]
-    if record["products"] ** 2 > squares[0] * squares[1] * (1 + 1e-9):
-        wrong.append(f"products = {record['products']}: more than squares = {squares} allow")
     return wrong
 
 

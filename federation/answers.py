@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
-from evidence.told import grids_of, record_names, wrong_counts, wrong_spread
+from evidence.paired import Spread
+from evidence.told import grids_of, record_names, wrong_counts
 from federation.encoding import decode, unfit
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
@@ -142,7 +143,7 @@ class Answers:
         asked = self._asked_for(question)
         require_records(answer.content, **{names[label]: ConfigRecord for label in asked})
         for label in asked:
-            if wrong := wrong_spread(record_in(answer.content, names[label], ConfigRecord), *self._size(site, label)):
+            if wrong := Spread.wrong(record_in(answer.content, names[label], ConfigRecord), *self._size(site, label)):
                 raise BadAnswerError(in_a_line(wrong))
 
     def _asked_for(self, question: Message, of: str = "") -> dict[str, int]:

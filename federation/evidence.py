@@ -9,7 +9,8 @@ import numpy as np
 from flwr.app import ConfigRecord
 
 from evidence import Counts, Site, Sketch, Told, common_cuts
-from evidence.told import counts_of, counts_of_other, grid_record, merged_record, record_names, spread_of
+from evidence.paired import Spread, merged_record
+from evidence.told import counts_of, counts_of_other, grid_record, record_names
 from federation.messages import metrics_in
 from keys import record_in
 from problems.metrics import BINS, LIMIT, by_label
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from flwr.app import Message
 
-    from evidence.paired import Pair, Spread
+    from evidence.paired import Pair
     from evidence.sums import Floats
     from federation.sites import Site as Place
     from problems import Metrics
@@ -130,7 +131,7 @@ class Evidence:
         """Note a third answer."""
         for label, name in record_names(self.labels).items():
             if record := record_in(answer.content, name, ConfigRecord):
-                self._spreads[label, site] = spread_of(record)
+                self._spreads[label, site] = Spread.of(record)
 
     def found(self) -> dict[str, dict[str, Site]]:
         """Return for each label what is known of each site's scores, by name: its counts, else its histogram."""

@@ -179,7 +179,8 @@ def _judged(run: Content) -> dict[str, Any]:
     ]  # fmt: skip
     rows = [[label, f"{one['n']:,}", estimate(one["calibration"]["intercept"]), estimate(one["calibration"]["slope"]),
              shown(one["calibration"]["brier"]), shown(one["calibration"]["ece"])] for label, one in every]  # fmt: skip
-    groups = [[f"{column}: {name}", f"{one['n']:,}", f"{one['positives']:,}", str(one["sites"]), estimate(one["auroc"])]
+    groups = [[f"{column}: {name}", f"{one['n']:,}", f"{one['positives']:,}", str(one["sites"]),
+               *(estimate(one[key]) if key in one else "-" for key in ("auroc", "sensitivity", "specificity"))]
               for column, found in evidence["subgroups"].items() for name, one in found.items()]  # fmt: skip
     return {
         "evidence": evidence,
@@ -189,6 +190,7 @@ def _judged(run: Content) -> dict[str, Any]:
         "calibration_rows": rows,
         "calibration_heads": ["", "samples", "intercept", "slope", "Brier score", "calibration error (ECE)"],
         "subgroups": groups,
+        "subgroup_heads": ["group", "samples", "positive", "sites", "AUROC", "sensitivity", "specificity"],
         "compared": _compared(evidence["compared"]),
     }
 

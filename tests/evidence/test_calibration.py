@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
 from evidence import Counts, Sketch, common_cuts
 from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import assessment, logistic, platt, platt_of_the_others, probability
-from evidence.curves import average_precision, average_precision_ties, net_benefit, operating_points, roc
+from evidence.curves import average_precision, average_precision_ties, net_benefit, operating_points, roc, threshold
 from evidence.grid import Counts as GridCounts
 from tests.evidence.cases import drawn, together, told
 
@@ -135,6 +135,17 @@ def test_points_are_the_best_of_those_that_keep_what_is_fixed() -> None:
         high = scores >= (np.inf if point["threshold"] is None else point["threshold"])
         reached = (~high[labels == 0]).mean() if point["fixed"] == "specificity" else high[labels == 1].mean()
         assert reached == pytest.approx(point["reached"])
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_threshold_of_samples_is_that_of_their_operating_point(case: int) -> None:
+    scores, labels = together(CASES[case])
+    own = Counts.of(scores, labels, np.unique(scores))
+    for point in operating_points(own.positives, own.negatives, np.unique(scores))[:3]:
+        assert threshold(scores, labels, point["at"]) == point["threshold"]
+    assert threshold(scores, np.ones(len(scores)), 0.9) == scores.min()
+    assert threshold(scores, np.zeros(len(scores)), 0.9) == math.inf
+    assert threshold(-labels, labels, 0.9) == math.inf, "all negatives are above"
 
 
 def test_the_roc_curve_is_that_of_the_samples() -> None:

@@ -14,19 +14,14 @@ from flwr.app import ConfigRecord, Message
 from config import RunConfig
 from evidence import Counts, Sketch, Told
 from evidence.delong import Auroc, exact
-from evidence.paired import Spread
+from evidence.paired import Spread, merged_of, merged_record
 from evidence.told import (
     Group,
     counts_of,
     counts_of_other,
     counts_record,
     grids_of,
-    merged_of,
-    merged_record,
-    spread_of,
-    spread_record,
     wrong_counts,
-    wrong_spread,
 )
 from server_app.console import Progress
 from server_app.coordinator import coordinate
@@ -34,7 +29,7 @@ from server_app.local import LocalGrid, unused_run_id
 from tests.server_app.sites import job
 
 SCORES, LABELS = np.arange(12.0), np.repeat([0.0, 1.0], 6)
-GROUPS = [Group("sex", "f", 7, 3, Auroc(0.5, 0.1)), Group("sex", "m", 5, 3, Auroc(math.nan, math.nan))]
+GROUPS = [Group("sex", "f", 7, 3, (2, 4), Auroc(0.5, 0.1)), Group("sex", "m", 5, 3, (0, 2), Auroc(math.nan, math.nan))]
 
 
 def good() -> dict[str, Any]:
@@ -68,9 +63,11 @@ def test_what_is_told_is_read_again() -> None:
         ({"other-positive-cuts": [1.0]}, "other-negative-cuts has 0 entries, of 6 samples"),
         ({"other-positive-cuts": [1.0], "other-negative-cuts": [0.0]}, "other-auroc = nan: it has samples of both"),
         ({"group-name": ["f"]}, "have not the same length"),
-        ({"group-positives": [7, 3]}, "the AUROC of a subgroup of one class is 0.5"),
+        ({"group-positives": [7, 3], "group-true-negatives": [0, 2]}, "the AUROC of a subgroup of one class is 0.5"),
         ({"group-positives": [8, 3]}, "more positives than samples"),
         ({"group-n": [13, 5]}, "more samples than the site"),
+        ({"group-true-positives": [4, 0]}, "more true positives than positives"),
+        ({"group-true-negatives": [2, 3]}, "more true negatives than negatives"),
         ({"group-name": ["\x1b[2J", "m"]}, "group-name"),
         ({"more": 1}, "'more' is no key"),
     ],
@@ -147,10 +144,10 @@ SPREAD = Spread((2.0, 3.0), -1.0, (5, 6, 11))
     ids=str,
 )
 def test_a_comparison_that_cannot_be_is_named(change: dict[str, Any], said: str) -> None:
-    record = spread_record(SPREAD)
-    assert spread_of(ConfigRecord(record)) == SPREAD
-    assert wrong_spread(record, 12, 6) == []
-    assert said in wrong_spread(record | change, 12, 6)[0]
+    record = SPREAD.record()
+    assert Spread.of(ConfigRecord(record)) == SPREAD
+    assert Spread.wrong(record, 12, 6) == []
+    assert said in Spread.wrong(record | change, 12, 6)[0]
 
 
 class Lying(LocalGrid):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
 from scipy.stats import norm
-from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
 
 from client_app import evidence as at_the_site
 from client_app.app import call
@@ -236,9 +236,21 @@ def test_subgroups_of_the_columns_that_the_study_names(
     assert group["auroc"]["value"] == pytest.approx(wanted, abs=error)
     assert group["auroc"]["low"] < group["auroc"]["value"] < group["auroc"]["high"]
     assert group["n"] == pytest.approx(sum(len(labels) for _, labels in own), abs=6 * (fewest - 1))
+    right = np.zeros((2, 2))  # of positives and negatives: how many are told right, and how many there are
+    for among, scores, labels in older:
+        fpr, tpr, thresholds = roc_curve(labels, scores, drop_intermediate=False)
+        at = thresholds[np.argmax(np.where(1 - fpr >= 0.9, tpr, -1))]
+        for kind, told_right in enumerate((scores >= at, scores < at)):
+            of_class = among & (labels == 1 - kind)
+            right[kind] += (told_right & of_class).sum(), of_class.sum()
+    for key, (hits, count) in zip(("sensitivity", "specificity"), right, strict=True):
+        assert group[key]["value"] == pytest.approx(hits / count, abs=1e-9 if fewest == 1 else 0.1)
+        assert group[key]["low"] < group[key]["value"] < group[key]["high"]
     for told in (group for groups in found.values() for group in groups.values()):
         assert told["sites"] == 3
         assert (told["n"] % fewest, told["positives"] % fewest) == (0, 0)
+        hits = told["sensitivity"]["value"] * told["positives"]
+        assert hits % fewest == pytest.approx(0, abs=1e-6) or hits % fewest == pytest.approx(fewest)
 
 
 def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: None, monkeypatch: Any) -> None:
