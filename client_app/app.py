@@ -241,10 +241,10 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     no larger than the model.
 
     Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
-    asked to count scores on a grid, which follows from what all sites answered before.
+    asked to count scores on a grid, and to compare two models: either follows from what all sites answered before.
     """
     from client_app.card import write_card
-    from client_app.evidence import counted, told
+    from client_app.evidence import counted, own_maps, told
     from client_app.site import Request, model_facts
     from federation import unpack
     from federation.encoding import taken
@@ -261,23 +261,26 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if statistics is not None:
         problem.load_buffers(statistics)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
-    more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
-    if request.cuts:
-        content = RecordDict({name: ConfigRecord(one) for name, one in counted(site, request, model).items()})
-    else:
-        content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
-        if site.gives_evidence:
-            other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
-            records = told(site, request, model, other, evaluated=bool(content["metrics"]))
-            content.update({name: ConfigRecord(one) for name, one in records.items()})
-            more = site.exact and any(records.values())
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
     mine = dict(model) if strategy.personalised or shared else {}
+    maps = own_maps(site, request, model) if mine else None  # before another model's statistics are in the network
+    more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
+    other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
+    if request.cuts:
+        records = counted(site, request, model, other)
+        content = RecordDict({name: ConfigRecord(one) for name, one in records.items()})
+    else:
+        content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
+        if site.gives_evidence:
+            records = told(site, request, model, other, evaluated=bool(content["metrics"]))
+            content.update({name: ConfigRecord(one) for name, one in records.items()})
+            more = site.exact and any(records.values())
     if statistics is not None and (mine or kept_here is not None):
         mine["buffers"] = statistics
     if mine:
-        path = store.keep(mine, model_facts(site.run, request.cohort, site.data_config, data, own=not shared))
+        facts = model_facts(site.run, request.cohort, site.data_config, data, own=not shared, maps=maps)
+        path = store.keep(mine, facts)
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)
     if not more:

@@ -11,20 +11,29 @@ import torch
 
 from client_app.errors import RefusedError
 from client_app.policy.subgroups import subgroups
+from client_app.probabilities import Entry, fitted
 from evidence import Counts, Sketch, Told
 from evidence.delong import design_effect, exact, paired
+from evidence.grid import bins_of
+from evidence.paired import merged_of, spread
 from evidence.told import LARGEST, counts_record, grids_of, record_names
+from problems import PROBLEMS, ranks
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from client_app.site import OpenSite, Request
     from datasets import Samples
     from datasets.source import Mask
+    from evidence.paired import Pair
     from evidence.sums import Floats, Ints
     from problems import Arrays
 
-_SCORES: WeakKeyDictionary[Samples, tuple[bytes, Floats]] = WeakKeyDictionary()
-"""Of the models that sites of this process scored last, until they are asked for the counts."""
+_SCORES: WeakKeyDictionary[Samples, dict[bytes, Floats]] = WeakKeyDictionary()
+"""Of the models that sites of this process scored last, until they have told all of them."""
+
+MODELS = 2  # whose scores are kept: the run's, and the one that it is compared with
 
 STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
 
@@ -45,15 +54,29 @@ def told(
     scores, labels = _scored(site, request, model)
     if not (np.abs(scores) < LARGEST / len(scores)).all():
         return found
-    scores_of_other = None
-    if other and site.exact:
-        if "buffers" in other:
-            site.problem(request).load_buffers(other["buffers"])
-        scores_of_other, _ = _scored(site, request, other)
+    scores_of_other = _scored_by_other(site, request, other) if other and site.exact else None
+    if scores_of_other is not None and not (np.abs(scores_of_other) < LARGEST / len(scores)).all():
+        scores_of_other = None
     for place, name in enumerate(names.values()):
         if (known := labels[:, place] >= 0).any():
             theirs = None if scores_of_other is None else scores_of_other[known, place]
             found[name] = _told(site, known, scores[known, place], labels[known, place], theirs).record()
+    return found
+
+
+def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | None] | None:
+    """Return what makes probabilities of a model's scores here, label by label; None where the scores are log-odds.
+
+    It is for the site itself, and no part of what it tells.
+    """
+    problem, held_out = PROBLEMS[site.run.problem], site.samples(request)[1]
+    if not issubclass(problem, NetworkProblem) or not ranks(problem) or problem.log_odds or held_out is None:
+        return None
+    if not len(held_out):
+        return [None] * max(1, len(site.run.several))
+    found = fitted(*_scored(site, request, model))
+    if not site.gives_evidence:
+        _forget(site, request)
     return found
 
 
@@ -68,16 +91,22 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     if theirs is None:
         return Told(cuts, own, design, groups)
     _, compared, covariance = paired(scores, theirs, labels, patients)
-    return Told(cuts, own, design, groups, compared, covariance)
+    of_other = Sketch.of(theirs, labels)
+    shares = not site.run.strategy.personalised  # else nothing is pooled
+    other_cuts = (of_other.positives, of_other.negatives) if shares else (np.zeros(0), np.zeros(0))
+    return Told(cuts, own, design, groups, compared, covariance, other_cuts)
 
 
-def counted(site: OpenSite, request: Request, model: Arrays) -> dict[str, dict[str, Any]]:
+def counted(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
     """Return the records of the second answer by name, of several labels one for each that was asked for.
+
+    Asked with the counts of all sites, it is the third answer: how much the model and the ``other`` one differ.
 
     Raises
     ------
     RefusedError
-        Where groups of patients are told only: a grid that others choose might have few in a bin.
+        Where groups of patients are told only: a grid that others choose might have few in a bin. And where counts of
+        all sites lack some of this one's.
     """
     if not site.exact:
         raise RefusedError(
@@ -85,14 +114,45 @@ def counted(site: OpenSite, request: Request, model: Arrays) -> dict[str, dict[s
             "grid that others choose"
         )
     scores, labels = _scored(site, request, model)
-    names = record_names(site.run.several or ("",)).values()
+    theirs = _scored_by_other(site, request, other) if request.other_cuts else None
+    grids = grids_of(request.cuts, request.bins)
+    other_grids = grids_of(request.other_cuts, request.other_bins) if request.other_cuts else [()] * len(grids)
+    merged = merged_of(request.merged, (grids, other_grids)) if request.merged else None
     found = {}
-    for place, (name, cuts) in enumerate(zip(names, grids_of(request.cuts, request.bins), strict=True)):
-        if len(cuts):
-            known = labels[:, place] >= 0
-            counts = Counts.of(scores[known, place], labels[known, place], np.array(cuts))
-            found[name] = counts_record(counts)
+    for place, name in enumerate(record_names(site.run.several or ("",)).values()):
+        if not len(grids[place]):
+            continue
+        known = labels[:, place] >= 0
+        own, truth = (scores[known, place], np.array(grids[place])), labels[known, place]
+        of_other = None
+        if theirs is not None and len(other_grids[place]):
+            of_other = theirs[known, place], np.array(other_grids[place])
+        counts = [Counts.of(values, truth, cuts) for values, cuts in filter(None, (own, of_other))]
+        if merged is None:
+            found[name] = counts_record(*counts)
+            continue
+        if of_other is None or not _among(counts, merged[place]):
+            raise RefusedError("what is said of the scores of all sites has not all that this site told")
+        bins = bins_of(*own), bins_of(*of_other)
+        found[name] = spread(bins, truth, _patients(site, known), merged[place]).record()
+    if merged or not request.other_cuts:  # the last that is asked
+        _forget(site, request)
     return found
+
+
+def _forget(site: OpenSite, request: Request) -> None:
+    """Forget the scores of a site, whose memory others of this process may need."""
+    if (held_out := site.samples(request)[1]) is not None:
+        _SCORES.pop(held_out, None)
+
+
+def _among(own: Sequence[Counts], merged: tuple[Pair, Pair]) -> bool:
+    """Whether the counts of all sites on both grids have this site's, of both classes, and are of as many patients."""
+    sizes = {(float(pair[0].sum()), float(pair[1].sum())) for pair in merged}
+    return len(sizes) == 1 and all(
+        pair[0].any() and pair[1].any() and (pair[0] >= counts.positives).all() and (pair[1] >= counts.negatives).all()
+        for counts, pair in zip(own, merged, strict=True)
+    )
 
 
 def most(patients: Ints) -> float:
@@ -110,11 +170,20 @@ def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Fl
     assert isinstance(problem, NetworkProblem), "others give no evidence"
     assert held_out is not None, "a network is evaluated on samples"
     digest = hashlib.blake2b(torch.cat([model["x"], problem.buffers()]).cpu().numpy().data).digest()
-    known, scores = _SCORES.pop(held_out, (b"", np.zeros(0)))
-    if known != digest:
+    kept = _SCORES.setdefault(held_out, {})
+    if (scores := kept.get(digest)) is None:
         scores = problem.logits(model["x"], held_out).double().cpu().numpy().reshape(len(held_out), -1)
-        _SCORES[held_out] = digest, scores
+        if len(kept) >= MODELS:
+            kept.clear()
+        kept[digest] = scores
     return scores, held_out.targets().double().cpu().numpy().reshape(scores.shape)
+
+
+def _scored_by_other(site: OpenSite, request: Request, other: Arrays) -> Floats:
+    """Return the scores of the model that the run is compared with; the problem has its statistics afterwards."""
+    if "buffers" in other:
+        site.problem(request).load_buffers(other["buffers"])
+    return _scored(site, request, other)[0]
 
 
 def _patients(site: OpenSite, which: Mask) -> Ints | None:

@@ -11,7 +11,7 @@ from client_app.errors import RefusedError
 from client_app.site import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
 from evidence import BINS
-from evidence.told import SCORE, wrong_grids
+from evidence.told import COUNT, SCORE, wrong_grids
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
@@ -61,7 +61,8 @@ def require_sound(message: Message, site: OpenSite) -> None:
 
 def _brings_another(message: Message, site: OpenSite) -> bool:
     """Whether a message of the last evaluation has to have the model that the run is compared with."""
-    return bool(site.run.compare_with) and "cuts" not in record_in(message.content, "config", ConfigRecord)
+    asked = record_in(message.content, "config", ConfigRecord)
+    return bool(site.run.compare_with) and ("cuts" not in asked or "other-cuts" in asked)
 
 
 def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
@@ -87,16 +88,23 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     told: dict[str, Any] = {key: value for key, value in record.items() if key not in COHORT}
     several = len(run.several)
     if last and site.gives_evidence and "cuts" in told:
-        schema["cuts"] = Several(SCORE, most=BINS * max(1, several))
-        if several:
-            schema["bins"] = Several(Number(0, BINS, whole=True), (several,))
+        both = "other-cuts" in told and bool(site.run.compare_with) and not strategy.personalised
+        for of in ("", "other-") if both else ("",):
+            schema[f"{of}cuts"] = Several(SCORE, most=BINS * max(1, several))
+            if several:
+                schema[f"{of}bins"] = Several(Number(0, BINS, whole=True), (several,))
+        if both and "merged" in told:
+            schema["merged"] = Several(COUNT, most=4 * BINS * max(1, several))
     wrong = mistakes(told, schema)
     if not wrong and told["site"] >= told["sites"]:
         wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
     if not wrong and told.get("evaluate") and told["phase"] != taking_place[0]:  # of one model in a round is told
         wrong.append(f"evaluate = True: a round is evaluated in its first phase, {taking_place[0]!r}")
-    if not wrong and "cuts" in told:
-        wrong = wrong_grids(told["cuts"], told.get("bins", ()))
+    for of in ("", "other-"):
+        if not wrong and f"{of}cuts" in told:
+            wrong = wrong_grids(told[f"{of}cuts"], told.get(f"{of}bins", ()), of)
+    if not wrong and "merged" in told and len(told["merged"]) != 2 * (len(told["cuts"]) + len(told["other-cuts"])):
+        wrong.append(f"merged has {len(told['merged'])} counts: must be two for each bin")
     return wrong
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from client_app.oracle import SiteOracle, stream
+from client_app.probabilities import Entry, fitted
 from config import RunConfig, read_overrides
 from config.tables import renamed
 from datasets import Cohort, Meaning, columns_hash
@@ -17,7 +18,7 @@ from keys import shown
 from keys.files import is_file, reason
 from models import ModelError, prepare, resolve_device
 from models.storage import Stored
-from problems import PROBLEMS, ProblemError
+from problems import PROBLEMS, ProblemError, ranks
 from problems.metrics import RANKINGS, split
 from problems.network import NetworkProblem
 from strategies.local_steps import Descent, existing
@@ -128,12 +129,15 @@ class Personalised:
         x, and y and buffers where there are such.
     head : int
         Where the head begins in x; what lies before it is as it was given.
+    maps : list, optional
+        What makes probabilities of its scores, see `client_app.probabilities`; None where they are log-odds.
     """
 
     before: Metrics
     after: Metrics
     model: Arrays
     head: int
+    maps: list[Entry | None] | None = None
 
 
 def personalise(
@@ -209,7 +213,12 @@ def personalise(
         raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
     after = problem.metrics(x, y, held_out)
     statistics = problem.buffers()
-    return Personalised(before, after, existing(x=x, y=y, buffers=statistics if statistics.numel() else None), split)
+    maps = None
+    if ranks(type(problem)) and not problem.log_odds:
+        scores = problem.logits(x, held_out).double().cpu().numpy().reshape(len(held_out), -1)
+        maps = fitted(scores, held_out.targets().double().cpu().numpy().reshape(scores.shape))
+    model = existing(x=x, y=y, buffers=statistics if statistics.numel() else None)
+    return Personalised(before, after, model, split, maps)
 
 
 def require_fit(given: FinishedRun, data: SiteData) -> None:

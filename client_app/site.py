@@ -43,8 +43,11 @@ from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flwr.app import Context, Message
 
+    from client_app.probabilities import Entry
     from datasets import Samples
     from datasets.site.study import Study
     from federation import Encoding, FederatedStrategy
@@ -158,11 +161,18 @@ def provenance(run: RunConfig, d: int) -> Provenance:
 
 
 def model_facts(
-    run: RunConfig, cohort: Cohort, config: DataConfig, data: SiteData | None, *, own: bool
+    run: RunConfig,
+    cohort: Cohort,
+    config: DataConfig,
+    data: SiteData | None,
+    *,
+    own: bool,
+    maps: Sequence[Entry | None] | None = None,
 ) -> dict[str, object]:
     """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form.
 
-    Of an ``own`` model it has the labels that this site lacks: nothing here has trained what the model says of them.
+    ``maps`` make probabilities of its scores, label by label; None where they are probabilities, or there are none. Of
+    an ``own`` model it has the labels that this site lacks: nothing here has trained what the model says of them.
     """
     if data is None:
         return {}
@@ -171,6 +181,8 @@ def model_facts(
     lacking = [label for label, some in zip(cohort.labels, known, strict=False) if not some]
     if own and lacking:
         more["lacking"] = lacking
+    if maps is not None:
+        more["platt"] = [*maps]
     return {"hidden": run.hidden, **more, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
 
 
@@ -192,6 +204,10 @@ class Request:
         The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
     bins : tuple of int
         Of several labels: how many of these belong to each.
+    other_cuts, other_bins : tuple of float, tuple of int
+        The same for the scores of the model that the run is compared with.
+    merged : tuple of int
+        The counts of all sites on both grids, see `evidence.told.merged_record`; empty: what is asked for is counts.
     """
 
     round: int
@@ -205,6 +221,14 @@ class Request:
     cohort: Cohort = field(default_factory=Cohort)
     cuts: tuple[float, ...] = ()
     bins: tuple[int, ...] = ()
+    other_cuts: tuple[float, ...] = ()
+    other_bins: tuple[int, ...] = ()
+    merged: tuple[int, ...] = ()
+
+    @property
+    def grids(self) -> tuple[tuple[float, ...], ...]:
+        """What it says of the bins to count in."""
+        return self.cuts, self.bins, self.other_cuts, self.other_bins
 
     @classmethod
     def of(cls, message: Message) -> Request:

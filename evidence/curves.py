@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from evidence.sums import Floats
 
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
+SAME_FOR_ALL = (
+    0.9  # the specificity at a site, over all its patients, of the threshold that its subgroups are judged at
+)
 THRESHOLDS = np.arange(1, 100) / 100  # of decision curves
 GRID = np.arange(1, 101) / 100  # where bands of curves are told
 
@@ -120,3 +123,14 @@ def operating_points(positives: Floats, negatives: Floats, cuts: Floats) -> list
                 "value": float(told_hits[best] / size), "low": low, "high": high, "threshold": float(thresholds[best]),
             })  # fmt: skip
     return points
+
+
+def threshold(scores: Floats, labels: Floats, specificity: float) -> float:
+    """Return the point of `operating_points` with this specificity, of samples: who has this score or more is positive.
+
+    Infinity where no positive has a higher score than so many negatives, and without positives.
+    """
+    negatives, positives = np.sort(scores[labels == 0]), scores[labels == 1]
+    below = int(np.ceil(specificity * len(negatives) - 1e-9))  # so many of them have to lie below it
+    above = positives[positives > negatives[below - 1]] if below else positives
+    return float(above.min(initial=np.inf))

@@ -19,12 +19,15 @@ The form of the file, version 1. A number that is not defined is null; lists of 
     The mean over the ``sites`` that have both classes, of their own ``auroc``, an estimate. A pooled AUROC counts pairs
     across sites, too, so it rewards a model that tells sites apart.
 ``subgroups``
-    By column and group: ``n``, ``positives``, ``sites`` (how many told of it) and ``auroc``, an estimate: the mean
-    within sites, weighted by their pairs.
+    By column and group: ``n``, ``positives``, ``sites`` (how many told of it), ``auroc``, an estimate: the mean within
+    sites, weighted by their pairs; ``sensitivity`` and ``specificity``, estimates over all its samples, with a
+    threshold for each site: that at which a share of `evidence.curves.SAME_FOR_ALL` of all its negatives is below.
 ``compared``
     With another model on the same patients (null without one): ``difference``, an estimate, and ``p``, two-sided, of
     the mean within ``sites`` (how many), this model's AUROC less the other's (DeLong, paired); ``by-site`` each site's,
-    and ``common-test-set`` that there, each with ``auroc``, ``other`` (numbers), ``difference`` and ``p``.
+    ``pooled`` that of all sites' patients ranked together, with ``sites``, ``n`` and ``positives``: those sites that
+    tell of each patient (null where there is none), and ``common-test-set`` that there, each with ``auroc``, ``other``
+    (numbers), ``difference`` and ``p``.
 ``notes``
     What a reader must know, in sentences.
 
@@ -68,12 +71,14 @@ import numpy as np
 from evidence import calibration, curves, delong
 from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
+from evidence.comparison import compared
 from evidence.grid import Counts
-from evidence.intervals import LEVEL, Estimate, normal, of_auroc, spread
+from evidence.intervals import LEVEL, Estimate, estimate, normal, of_auroc, spread, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from evidence.paired import Pair, Spread
     from evidence.sums import Floats
     from evidence.told import Group
 
@@ -107,6 +112,8 @@ class Site:
         Its subgroups.
     other, covariance : Auroc, float
         The AUROC of the model that this one is compared with, and the covariance of the two; None for none.
+    other_counts, spread : Pair, Spread
+        Of the other model's scores on a grid, and by how much the two differ (`evidence.paired`); None for none.
     """
 
     counts: Counts
@@ -117,6 +124,8 @@ class Site:
     groups: Sequence[Group] = ()
     other: delong.Auroc | None = None
     covariance: float = math.nan
+    other_counts: Pair | None = None
+    spread: Spread | None = None
 
 
 def summary(
@@ -176,7 +185,7 @@ def summary(
         found["common-test-set"] = _banded(one, patients)
     found["within-sites"] = _within(every)
     found["subgroups"] = _subgroups(every)
-    found["compared"] = _compared(sites, test)
+    found["compared"] = compared(sites, test)
     said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
     found["notes"] = [*said, *[GROUPED] * any(site.grouped for site in every), *notes]
     return dict(_as_json(found))
@@ -274,51 +283,33 @@ def _mean(own: Sequence[tuple[delong.Auroc, float, float]], weights: Floats) -> 
     return found | {end: min(1.0, max(0.0, found[end])) for end in ("low", "high")}
 
 
-def _compared(sites: Mapping[str, Site], test: Site | None) -> dict[str, Any] | None:
-    """Compare two models: the mean of the sites' differences, whose variance is that of independent numbers."""
-    by_site = {name: one for name, site in sites.items() if (one := _difference(site))}
-    on_test = test and _difference(test)
-    if not by_site and not on_test:
-        return None
-    known = [one for one in by_site.values() if one["variance"] >= 0]
-    value = float(np.mean([one["difference"]["value"] for one in known])) if known else math.nan
-    variance = sum(one["variance"] for one in known) / max(1, len(known)) ** 2
-    told = {name: {key: item for key, item in one.items() if key != "variance"} for name, one in by_site.items()}
-    test_told = on_test and {key: item for key, item in on_test.items() if key != "variance"}
-    return {"sites": len(known), **_tested(value, variance), "by-site": told, "common-test-set": test_told}
-
-
-def _difference(site: Site) -> dict[str, Any] | None:
-    if site.other is None or math.isnan(site.other.value) or site.auroc is None:
-        return None
-    variance = site.auroc.variance + site.other.variance - 2 * site.covariance
-    variance = max(0.0, variance) if not math.isnan(variance) else variance
-    tested = _tested(site.auroc.value - site.other.value, variance)
-    return {"auroc": site.auroc.value, "other": site.other.value, **tested, "variance": variance}
-
-
-def _tested(difference: float, variance: float) -> dict[str, Any]:
-    """Return a difference with its interval and the two-sided p-value of none."""
-    p = math.erfc(abs(difference) / math.sqrt(2 * variance)) if variance > 0 else math.nan
-    return {"difference": normal(difference, variance, "DeLong"), "p": p}
-
-
 def _subgroups(sites: Sequence[Site]) -> dict[str, dict[str, Any]]:
-    told: dict[tuple[str, str], list[Group]] = {}
+    told: dict[tuple[str, str], list[tuple[Group, bool]]] = {}
     for site in sites:
+        has_threshold = bool(site.counts.negatives.any())
         for group in site.groups:
-            told.setdefault((group.column, group.name), []).append(group)
+            told.setdefault((group.column, group.name), []).append((group, has_threshold))
     found: dict[str, dict[str, Any]] = {}
-    for (column, name), groups in told.items():
+    for (column, name), both in told.items():
+        groups = [group for group, _ in both]
         ranked = [group for group in groups if not math.isnan(group.auroc.value)]
         own = [(group.auroc, float(group.positives), float(group.n - group.positives)) for group in ranked]
+        judged = [group for group, has_threshold in both if has_threshold]
+        positives, negatives = sum(one.positives for one in judged), sum(one.n - one.positives for one in judged)
         found.setdefault(column, {})[name] = {
             "n": int(sum(group.n for group in groups)),
             "positives": int(sum(group.positives for group in groups)),
             "sites": len(groups),
             "auroc": _mean(own, np.array([positives * negatives for _, positives, negatives in own])),
+            "sensitivity": _share(sum(one.hits[0] for one in judged), positives),
+            "specificity": _share(sum(one.hits[1] for one in judged), negatives),
         }
     return found
+
+
+def _share(hits: int, n: int) -> Estimate:
+    """Return a share with its interval."""
+    return estimate(hits / n if n else math.nan, *wilson(hits, n), "Wilson")
 
 
 def _as_json(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
+from evidence.paired import Spread
 from evidence.told import grids_of, record_names, wrong_counts
 from federation.encoding import decode, unfit
 from federation.errors import BadAnswerError, BadValuesError
@@ -128,14 +129,30 @@ class Answers:
 
     def on_a_grid(self, site: Site, question: Message, answer: Message) -> None:
         """Check the counts of a site that has answered to the last evaluation before."""
-        asked: Mapping[str, Any] = record_in(question.content, "config", ConfigRecord)
-        grids = zip(record_names(self.labels).items(), grids_of(asked["cuts"], asked.get("bins", ())), strict=True)
-        bins = {label: (name, len(grid)) for (label, name), grid in grids if len(grid)}
-        require_records(answer.content, **{name: ConfigRecord for name, _ in bins.values()})
-        for label, (name, long) in bins.items():
-            record = record_in(answer.content, name, ConfigRecord)
-            if wrong := wrong_counts(record, long, *self._size(site, label)):
+        bins, other_bins = self._asked_for(question), self._asked_for(question, "other-")
+        names = record_names(self.labels)
+        require_records(answer.content, **{names[label]: ConfigRecord for label in bins})
+        for label, long in bins.items():
+            record = record_in(answer.content, names[label], ConfigRecord)
+            if wrong := wrong_counts(record, long, *self._size(site, label), other_bins.get(label, 0)):
                 raise BadAnswerError(in_a_line(wrong))
+
+    def to_the_comparison(self, site: Site, question: Message, answer: Message) -> None:
+        """Check what a site tells of two models once it was sent the counts of all."""
+        names = record_names(self.labels)
+        asked = self._asked_for(question)
+        require_records(answer.content, **{names[label]: ConfigRecord for label in asked})
+        for label in asked:
+            if wrong := Spread.wrong(record_in(answer.content, names[label], ConfigRecord), *self._size(site, label)):
+                raise BadAnswerError(in_a_line(wrong))
+
+    def _asked_for(self, question: Message, of: str = "") -> dict[str, int]:
+        """Return how many bins a question has, label by label; those that it does not ask for are left out."""
+        asked: Mapping[str, Any] = record_in(question.content, "config", ConfigRecord)
+        if f"{of}cuts" not in asked:
+            return {}
+        grids = grids_of(asked[f"{of}cuts"], asked.get(f"{of}bins", ()))
+        return {label: len(grid) for label, grid in zip(self.labels, grids, strict=True) if len(grid)}
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

@@ -234,6 +234,7 @@ class Rounds:
         if any(evidence.first.values()):
             with suppress(RunError):  # it costs exactness, and not the run; the exchange has named who did not answer
                 self._count_scores(arrays, evidence)
+                self._compare_models(arrays, evidence)
             self.observer.told(evidence.found())
         return MetricRecord({**pooled})
 
@@ -242,6 +243,12 @@ class Rounds:
         if messages := self.last_messages(arrays, evidence.questions()):
             for answer in self.exchange(messages, check=self.answers.on_a_grid, min_replies=1):
                 evidence.count(self.exchange.by_node[answer.metadata.src_node_id], answer)
+
+    def _compare_models(self, arrays: ArrayRecord, evidence: Evidence) -> None:
+        """Let the sites tell how much the final model and the other one differ, with the counts of all."""
+        if messages := self.last_messages(arrays, evidence.comparisons()):
+            for answer in self.exchange(messages, check=self.answers.to_the_comparison, min_replies=1):
+                evidence.compare(self.exchange.by_node[answer.metadata.src_node_id], answer)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""
@@ -357,7 +364,8 @@ class Rounds:
     def last_messages(self, arrays: ArrayRecord, grids: Mapping[Site, Grids] | None = None) -> list[Message]:
         """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training.
 
-        With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`.
+        With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`. The other
+        model goes along wherever its scores have a part.
         """
         turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
         told = order({**self.evaluate_config, **self._standing(self.count)}, turn)
@@ -365,8 +373,9 @@ class Rounds:
         for site in self.exchange.sites if grids is None else grids:
             sent = self.algorithm.final(self.state, model, turn, site)
             packed = arrays if sent is model else pack(sent)
-            messages.append(message(packed, told, site, "evaluate", {} if grids is None else grids[site]))
-            if self.other is not None and grids is None:
+            asked = {} if grids is None else grids[site]
+            messages.append(message(packed, told, site, "evaluate", asked))
+            if self.other is not None and (grids is None or "other-cuts" in asked):
                 messages[-1].content["other"] = self.other
         return messages
 

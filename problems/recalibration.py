@@ -19,10 +19,20 @@ EVIDENCE, VERSION = "evidence.json", 1
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Platt's: the probability is σ(intercept + slope · score), score being the network's output."""
+    """Platt's: the probability is σ(intercept + slope · score), score being the network's output.
+
+    Attributes
+    ----------
+    intercept, slope : float
+        Of the map.
+    held_out, positives : int
+        The samples that a site has fitted its own to, and how many of them are positive; 0 for a run's.
+    """
 
     intercept: float
     slope: float
+    held_out: int = 0
+    positives: int = 0
 
     @classmethod
     def read(cls, folder: Path, labels: Sequence[str] = ()) -> tuple[Recalibration | None, ...]:
@@ -61,4 +71,28 @@ class Recalibration:
             return None  # log-odds as they are, or none could be fitted
         if not all(map(is_number, numbers)):
             raise ModelError(f"{file}: probabilities = {shown(fit)}: must have by, and numbers intercept and slope")
-        return cls(*(float(str(number)) for number in numbers))
+        intercept, slope = (float(str(number)) for number in numbers)
+        return cls(intercept, slope)
+
+    @classmethod
+    def of_site(cls, maps: Any, count: int) -> tuple[Recalibration | None, ...]:
+        """Read the entry ``platt`` of the file of a model that a site has kept, of so many labels.
+
+        Raises
+        ------
+        ModelError
+            When it is none.
+        """
+        names = ("intercept", "slope", "held-out", "positives")
+        if not isinstance(maps, list) or len(maps) != count or not all(
+            one is None or (isinstance(one, dict) and {*one} == {*names} and all(map(is_number, one.values())))
+            for one in maps
+        ):  # fmt: skip
+            keys = ", ".join(names)
+            raise ModelError(f"platt = {shown(maps)}: must have {keys}, or nothing, for each of {count} labels")
+        return tuple(
+            None
+            if one is None
+            else cls(float(one["intercept"]), float(one["slope"]), int(one["held-out"]), int(one["positives"]))
+            for one in maps
+        )

@@ -43,11 +43,13 @@ class TrainedModel:
     cohort, meaning : Cohort, Meaning
         What its inputs are.
     recalibrations : tuple of Recalibration
-        What makes probabilities of its scores, of each label; None where the run has not found that.
+        What makes probabilities of its scores, of each label; None where neither the run nor the site has found that.
     lacking : tuple of str
         Of several labels those that the site which the model belongs to does not know.
     notes : tuple of str
         What whoever uses it should know, a line each.
+    kept_by_site : bool
+        Whether a site has kept it, and not the coordinator.
     """
 
     file: Path
@@ -58,6 +60,7 @@ class TrainedModel:
     recalibrations: tuple[Recalibration | None, ...]
     lacking: tuple[str, ...]
     notes: tuple[str, ...]
+    kept_by_site: bool = False
 
     @classmethod
     def read(cls, place: str | Path, device: str = "cpu") -> TrainedModel:
@@ -102,9 +105,11 @@ class TrainedModel:
         each: tuple[Recalibration | None, ...] = (None,) * max(1, len(problem.labels))
         if "d" not in facts:
             each = Recalibration.read(file.parent, problem.labels)
+        elif "platt" in facts:
+            each = Recalibration.of_site(facts["platt"], len(each))
         lacking = tuple(label for label in problem.labels if label in facts.get("lacking", []))
         notes = tuple(_notes(file.parent, facts, cohort, meaning))
-        return cls(file, problem, x, cohort, meaning, each, lacking, notes)
+        return cls(file, problem, x, cohort, meaning, each, lacking, notes, "d" in facts)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -172,14 +177,24 @@ class TrainedModel:
         if any(self.recalibrations):
             none = [name for name, fit in zip(self.labels, self.recalibrations, strict=False) if not fit]
             each = ", label by label" * bool(self.labels) + f"; {', '.join(none)}: none could be fitted" * bool(none)
-            return f"probabilities: the scores, recalibrated on the samples that the sites held out (Platt){each}"
+            whose = "the sites"
+            if counts := [f"{fit.positives} of {fit.held_out} positive" for fit in self.recalibrations
+                          if fit and fit.held_out]:  # fmt: skip
+                whose, each = "this site", f"{each}; they hold where as many are positive as there: {', '.join(counts)}"
+            return f"probabilities: the scores, recalibrated on the samples that {whose} held out (Platt){each}"
         if self.probable:
             shares = zip(self.labels, self.cohort.priors, strict=True)
             share = " and ".join(f"{p:.1%} of {name}" for name, p in shares) or f"{self.cohort.prior:.1%}"
             return f"probabilities hold where {share} are positive, as among those that it was trained on"
+        why = "the run has stored no recalibration"
+        if self.kept_by_site:
+            why = (
+                "this site has fitted no recalibration: that takes ten held-out samples of each class, which the model "
+                "ranks better than chance"
+            )
         return (
-            f"the scores are no probabilities: problem = {self.problem.name!r} trains a ranking, and the run has "
-            "stored no recalibration; a higher score means a higher risk, and no more"
+            f"the scores are no probabilities: problem = {self.problem.name!r} trains a ranking, and {why}; a higher "
+            "score means a higher risk, and no more"
         )
 
 

@@ -167,9 +167,11 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
     if parts:
         yield "; ".join(parts) + ", each with its 95 % interval"
     if compared := content["compared"]:
-        difference = compared["difference"] if compared["sites"] else compared["common-test-set"]["difference"]
-        where = "within sites" if compared["sites"] else "on the common test set"
-        yield f"compared with the other model, on the same patients: AUROC {where} {_interval(difference, sign='+')}"
+        within = compared if compared["sites"] else None
+        places = (("within sites", within), ("pooled", compared["pooled"]),
+                  ("on the common test set", compared["common-test-set"]))  # fmt: skip
+        told = [f"{where} {_interval(one['difference'], sign='+')}" for where, one in places if one]
+        yield f"compared with the other model, on the same patients: AUROC {'; '.join(told)}"
     if pooled:
         calibration = pooled["calibration"]
         by = "after Platt scaling" if content["probabilities"]["by"] == "platt" else "as they are"
@@ -181,7 +183,7 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
 
 def _interval(estimate: Mapping[str, Any], sign: str = "") -> str:
     value, low, high = (_number(estimate[key], sign) for key in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low} to {high})" if low != "-" else f"{value} (no interval)"
 
 
 def _number(value: float | None, sign: str = "") -> str:

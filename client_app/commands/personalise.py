@@ -92,7 +92,8 @@ def run(options: argparse.Namespace) -> None:
     print("\n".join([*of_labels(given.cohort.labels, data), *lines(outcome)]))
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
-        path = store.keep(outcome.model, model_facts(config, given.cohort, own_data, data, own=True))
+        facts = model_facts(config, given.cohort, own_data, data, own=True, maps=outcome.maps)
+        path = store.keep(outcome.model, facts)
         write_card(path, config, own=True)
     except OSError as error:
         raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None

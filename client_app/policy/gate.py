@@ -172,12 +172,14 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     if "round" not in config:
         return record
     request, last = Request.of(message), message.metadata.message_type == "evaluate"
-    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=(), bins=())
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=(), bins=(), other_cuts=(),
+                      other_bins=(), merged=())  # fmt: skip
     said = hashlib.sha256(repr(lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)
     number = int(request.round)
-    place = [1, 0, int(bool(request.cuts))] if last else [0, number, phases.index(request.phase)]
+    asks = bool(request.cuts) + bool(request.merged)
+    place = [1, 0, asks] if last else [0, number, phases.index(request.phase)]
     digest = hashlib.blake2b(repr(sorted(config.items())).encode())
     for arrays in records_in(message.content, ArrayRecord).values():
         for name, array in arrays.items():
@@ -190,7 +192,10 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
             "goes forward, and asks again what it asked before"
         )
     rounds = record.rounds + (place[:2] != record.place[:2])
-    return replace(record, said=said, place=place, question=question, rounds=rounds)
+    grids = hashlib.sha256(repr(request.grids).encode()).hexdigest() if asks else ""
+    if request.merged and record.grids != grids:
+        raise RefusedError("two models are compared on the grids that scores were counted on before, and on no others")
+    return replace(record, said=said, place=place, question=question, grids=grids, rounds=rounds)
 
 
 def _require_enough(site: OpenSite, data: SiteData) -> None:
@@ -284,6 +289,7 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
     if site.gives_evidence:
         more = "where scores of each class can be cut, and counts between cuts that the run chooses"
+        more += "; of a second model's scores, too, and how much the two differ" * bool(run.compare_with)
         shown["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
     if facts.notes:
         shown["does otherwise"] = "; ".join(facts.notes)

@@ -8,6 +8,7 @@ import numpy as np
 
 from client_app.policy.coarse import merged
 from client_app.policy.protect import few
+from evidence.curves import SAME_FOR_ALL, threshold
 from evidence.delong import Auroc, exact, from_counts
 from evidence.told import Group
 from problems.metrics import histogram
@@ -30,6 +31,7 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
     config, data = site.data_config, site.data()
     if data is None or config.study is None:
         return []
+    at = threshold(scores, labels, SAME_FOR_ALL)
     values = data.held_out.inputs[data.held_out.rows].numpy()[which]
     found: list[Group] = []
     for column in config.study.columns:
@@ -40,11 +42,19 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
         if site.exact:
             for name, mask in parts.items():
                 own = exact(scores[mask], labels[mask], None if patients is None else patients[mask])
-                found.append(Group(column.name, name, int(mask.sum()), int(labels[mask].sum()), own))
+                hits = _hits(scores[mask], labels[mask], at)
+                found.append(Group(column.name, name, int(mask.sum()), int(labels[mask].sum()), hits, own))
         elif all(_enough(labels[mask], site.policy) for mask in parts.values()):
             fewest = site.policy.fewest_of_each_class
-            found += [_coarse(column.name, name, scores[mask], labels[mask], fewest) for name, mask in parts.items()]
+            found += [
+                _coarse(column.name, name, scores[mask], labels[mask], at, fewest) for name, mask in parts.items()
+            ]
     return found
+
+
+def _hits(scores: Floats, labels: Floats, at: float) -> tuple[int, int]:
+    """Return how many positives have this score or more, and how many negatives have less."""
+    return int(labels[scores >= at].sum()), int((1 - labels[scores < at]).sum())
 
 
 def _enough(labels: Floats, policy: Policy) -> bool:
@@ -53,10 +63,15 @@ def _enough(labels: Floats, policy: Policy) -> bool:
     return len(labels) >= policy.fewest_held_out and not any(few(n, policy.fewest_of_each_class) for n in classes)
 
 
-def _coarse(column: str, name: str, scores: Floats, labels: Floats, fewest: int) -> Group:
-    """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms."""
+def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int) -> Group:
+    """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms.
+
+    Those that the threshold tells right are a multiple, too, the nearest.
+    """
     positives, negatives = (np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0))
     told = from_counts([(positives, negatives)])
     p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
+    right = [fewest * round(count / fewest) for count in _hits(scores, labels, at)]
     variance = float(f"{told.variance**0.5:.{DIGITS}f}") ** 2
-    return Group(column, name, p + n, p, Auroc(round(told.value, DIGITS), variance))
+    auroc = Auroc(round(told.value, DIGITS), variance)
+    return Group(column, name, p + n, p, (min(right[0], p), min(right[1], n)), auroc)

@@ -35,6 +35,7 @@ def main(options: argparse.Namespace) -> int:
     """Do a sweep; returns the exit code."""
     from config import ConfigError
     from keys.files import as_path, reason, unwritable
+    from server_app.compare.comparison import require_metrics
     from server_app.sweep.file import read
     from server_app.sweep.folder import finish, keep, owned
     from server_app.sweep.jobs import Sweep
@@ -50,6 +51,7 @@ def main(options: argparse.Namespace) -> int:
         study, content = read(options.file)
         sweep = Sweep(study, folder / "runs")
         sweep.check()
+        require_metrics(sweep.kinds(), options.metric)
         keep(options.file, content, folder)
         with owned(folder):
             run(sweep, options.jobs, options.data_root, options.engine)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from config import ConfigError
 from keys import unknown
-from problems.metrics import HEADLINE, METRICS
+from problems import PROBLEMS
+from problems.metrics import HEADLINE, METRICS, RANKINGS
 from server_app.compare.folders import Found, edges, grouped, require_comparable
 from server_app.compare.groups import CONFIDENCE, Difference, Group
 from server_app.compare.pictures import draw
@@ -18,6 +19,8 @@ from strategies import ALGORITHMS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from config import RunConfig
 
 COSTS = {"megabytes": "MB per site", "gradients": "gradients per site", "seconds": "seconds"}
 WHERE = {"central": "test set", "pooled": "held out", "over-sites": "over sites"}
@@ -163,21 +166,59 @@ def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
     there = [path for path in paths(ended[0].run.outcome.last)
              if all(path in paths(each.run.outcome.last) for each in ended)]  # fmt: skip
     own = any(ALGORITHMS[str(each.written["algorithm"])].personalised for each in found)
+    named = _named(there, own=own)
+    if not there:
+        texts = [f"{each.path} has {', '.join(paths(each.run.outcome.last)) or 'none'}" for each in ended]
+        raise ConfigError("runs to compare", ["no metric is in the last line of all of them:", *texts])
+    _require_known(wanted, [*named, *there])
+    default = [path for name, path in named.items() if name in HEADLINE and name != "loss"]
+    default = default or list(named.values()) or there[:1]
+    first = default[0].partition(".")[0]  # the others are taken on the same samples
+    return [named.get(name, name) for name in wanted] or [p for p in default if p.partition(".")[0] == first]
+
+
+def require_metrics(runs: Sequence[RunConfig], wanted: Sequence[str]) -> None:
+    """Check names of metrics before there are any runs.
+
+    Raises
+    ------
+    ConfigError
+        For those that `chosen_metrics` would not find, whatever the runs come to. That there is a common test set shows
+        in the data, later.
+    """
+    each = [_expected(run) for run in runs]
+    there = [path for path in each[0] if all(path in others for others in each)]
+    _require_known(wanted, [*_named(there, own=any(run.strategy.personalised for run in runs)), *there])
+
+
+def _expected(run: RunConfig) -> list[str]:
+    """Return the path of each metric that the last line of such a run may have."""
+    problem = PROBLEMS[run.problem]
+    labels = run.several if problem.several else ()
+    names = [*problem.reports, *(f"{name}.{label}" for name in RANKINGS for label in labels if name in problem.reports)]
+    if problem.needs_data:
+        names.append("loss")
+    tested = not run.strategy.personalised and not (problem.needs_data and (
+        run.dataset == "site" or not run.central_test or run.bn != "average"
+    ))  # fmt: skip
+    parts = ["central"] * tested + ["pooled"]
+    found = [f"{part}.{name}" for part in parts for name in (*names, "n", "positives")]
+    return found + [f"over-sites.{name}.{kind}" for name in names for kind in ("mean", "std", "worst-decile")]
+
+
+def _named(there: Sequence[str], *, own: bool) -> dict[str, str]:
+    """Return names in short, and the path that each stands for; ``own``: whether sites have models of their own."""
     forms = ["central.{}", *(["over-sites.{}.mean"] if own else ["pooled.{}", "over-sites.{}.mean"])]
     named = {}
     for name in (*HEADLINE, *dict.fromkeys(each for path in there if (each := _of_a_label(path)))):
         if path := next((form.format(name) for form in forms if form.format(name) in there), ""):
             named[name] = path
-    if not there:
-        texts = [f"{each.path} has {', '.join(paths(each.run.outcome.last)) or 'none'}" for each in ended]
-        raise ConfigError("runs to compare", ["no metric is in the last line of all of them:", *texts])
-    allowed = [*named, *there]
+    return named
+
+
+def _require_known(wanted: Sequence[str], allowed: Sequence[str]) -> None:
     if wrong := [f"--metric: {unknown('metric', name, allowed)}" for name in wanted if name not in allowed]:
         raise ConfigError("command", wrong)
-    default = [path for name, path in named.items() if name in HEADLINE and name != "loss"]
-    default = default or list(named.values()) or there[:1]
-    first = default[0].partition(".")[0]  # the others are taken on the same samples
-    return [named.get(name, name) for name in wanted] or [p for p in default if p.partition(".")[0] == first]
 
 
 def _of_a_label(path: str) -> str:

@@ -59,9 +59,11 @@ def write_csv(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(lines)
 
 
-TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--", "‖": r"$\|$", "²": r"$^2$"}
+TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": r"\textendash{}", "‖": r"$\|$", "²": r"$^2$"}
 TEX |= {each: f"\\{each}" for each in "&%$#_{}"}
 TEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+TEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # other characters in TeX's oldest fonts
+TEX |= {"[": "{[}", "*": "{*}"}  # behind the end of a line they would be taken for a part of it
 
 
 def latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
@@ -69,7 +71,7 @@ def latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     heading, *rest = ([_tex(cell) for cell in line] for line in lines)
     return "\n".join(
         [
-            *(f"% {note}" for note in notes),
+            *(f"% {' '.join(note.split())}" for note in notes),
             r"% needs \usepackage{booktabs}",
             rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}",
             r"\toprule",
@@ -84,4 +86,9 @@ def latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
 
 
 def _tex(cell: str) -> str:
-    return re.sub(r"(?<![\w.])-(?=[\d.])", "$-$", "".join(TEX.get(each, each) for each in cell))
+    """Return what TeX prints as these characters; the sign of a number is a minus, and two hyphens are no dash."""
+
+    def written(found: re.Match[str]) -> str:
+        return {"sign": "$-$", "hyphen": "-{}"}.get(found.lastgroup or "", TEX.get(found[0], found[0]))
+
+    return re.sub(r"(?P<sign>(?<![\w.-])-(?=[\d.]))|(?P<hyphen>-(?=-))|.", written, " ".join(cell.split()))

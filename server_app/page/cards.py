@@ -128,7 +128,8 @@ def _results(run: Content) -> Iterator[str]:
         yield f"{name}: AUROC {estimate(one['auroc'])}."
     for column, groups in evidence["subgroups"].items():
         for name, one in groups.items():
-            yield f"{column} = {name}: AUROC {estimate(one['auroc'])}."
+            more = [f", {key} {estimate(one[key])}" for key in ("sensitivity", "specificity") if key in one]
+            yield f"{column} = {name}: AUROC {estimate(one['auroc'])}{''.join(more)}."
 
 
 def _platt(run: Content) -> bool:

@@ -179,7 +179,8 @@ def _judged(run: Content) -> dict[str, Any]:
     ]  # fmt: skip
     rows = [[label, f"{one['n']:,}", estimate(one["calibration"]["intercept"]), estimate(one["calibration"]["slope"]),
              shown(one["calibration"]["brier"]), shown(one["calibration"]["ece"])] for label, one in every]  # fmt: skip
-    groups = [[f"{column}: {name}", f"{one['n']:,}", f"{one['positives']:,}", str(one["sites"]), estimate(one["auroc"])]
+    groups = [[f"{column}: {name}", f"{one['n']:,}", f"{one['positives']:,}", str(one["sites"]),
+               *(estimate(one[key]) if key in one else "-" for key in ("auroc", "sensitivity", "specificity"))]
               for column, found in evidence["subgroups"].items() for name, one in found.items()]  # fmt: skip
     return {
         "evidence": evidence,
@@ -189,6 +190,7 @@ def _judged(run: Content) -> dict[str, Any]:
         "calibration_rows": rows,
         "calibration_heads": ["", "samples", "intercept", "slope", "Brier score", "calibration error (ECE)"],
         "subgroups": groups,
+        "subgroup_heads": ["group", "samples", "positive", "sites", "AUROC", "sensitivity", "specificity"],
         "compared": _compared(evidence["compared"]),
     }
 
@@ -198,7 +200,8 @@ def _compared(compared: Mapping[str, Any] | None) -> Rows:
     if not compared:
         return []
     every = list(compared["by-site"].items())
-    every += [("common test set", compared["common-test-set"])] * bool(compared["common-test-set"])
+    for label, key in (("all sites pooled", "pooled"), ("common test set", "common-test-set")):
+        every += [(label, compared[key])] * bool(compared.get(key))  # an older run has none that is pooled
     rows = [[name, shown(one["auroc"]), shown(one["other"]), estimate(one["difference"], signed=True), shown(one["p"])]
             for name, one in every]  # fmt: skip
     mean = [f"mean within {compared['sites']} sites", "", "", estimate(compared["difference"], signed=True)]
@@ -323,10 +326,17 @@ def _left(run: Content) -> Iterator[list[str]]:
     if run.evidence:
         yield [
             "at the end",
-            "quantiles and counts of held-out scores on a common grid, from which the intervals follow",
+            "quantiles and counts of held-out scores on a common grid, from which the intervals follow"
+            + "; the same of the other model's scores, and sums of how much the two differ" * _compares(run),
         ]
     if algorithm.card.remembers:
         yield ["nothing of", f"what stays at the site between rounds: {algorithm.card.remembers}"]
+
+
+def _compares(run: Content) -> bool:
+    """Whether two models were compared over all sites."""
+    judged = [part.evidence for part in run.parts] if run.labels else [run.evidence]
+    return any(one and one["compared"] and one["compared"].get("pooled") for one in judged)
 
 
 def _settings(config: RunConfig) -> dict[str, Rows]:

@@ -73,11 +73,13 @@ PAGE = """<!doctype html>
 </section>
 
 {% if part.compared %}<section><{{ level }}>Compared with the other model</{{ level }}>
-<p class="soft">AUROC on the same patients; intervals and p-values (two-sided) by DeLong's test for pairs.</p>
+<p class="soft">AUROC on the same patients; intervals and p-values (two-sided) by DeLong's test for pairs. Pooled,
+pairs of patients of different sites count, too, which rewards telling sites apart.</p>
 {{ table(["", "this model", "the other", "difference", "p"], part.compared) }}</section>{% endif %}
 {% if part.subgroups %}<section><{{ level }}>Subgroups</{{ level }}>
-<p class="soft">AUROC within sites, weighted by their pairs of patients. Groups that are too small are not told.</p>
-{{ table(["group", "samples", "positive", "sites", "AUROC"], part.subgroups) }}</section>{% endif %}
+<p class="soft">AUROC within sites, weighted by their pairs of patients. Sensitivity and specificity at one threshold
+for all patients of a site, which leaves 90 % of its negatives below it. Groups that are too small are not told.</p>
+{{ table(part.subgroup_heads, part.subgroups) }}</section>{% endif %}
 {% endif %}
 {% endmacro %}
 <header>

@@ -274,6 +274,11 @@ class Sweep(Generic[S]):
                 one = len(self.study.methods) == 1
                 raise ConfigError("sweep", [text if one else f"{label}: {text}" for text, label in wrong.items()])
 
+    def kinds(self) -> list[RunConfig]:
+        """Return a run of each method, which differs from its others in numbers alone."""
+        jobs = (self.reported(each, self.grid(each)[0])[0] for each in self.study.methods)
+        return [parsed({**job.settings, **self.study.place}) for job in jobs]
+
     # ------------------------------------------------------------------ what came of them
 
     def outcome(self, job: Job) -> Outcome | None:

@@ -11,6 +11,7 @@ from flwr.app import Message
 
 from client_app.evidence import most
 from evidence import Told
+from federation import pack
 from tests.client_app.policies import Hospital
 from tests.client_app.test_coarse import reading
 from tests.server_app.sites import SiteGrid, question, table
@@ -112,7 +113,7 @@ def test_below_the_minimum_counts_nothing_is_told(policy: dict[str, Any], tmp_pa
         assert dict(content["evidence"]) == {}
 
 
-def patients_of_test_with_several_samples_are_told_of_by_their_number_only(tmp_path: Path) -> None:
+def test_patients_with_several_samples_are_told_of_by_their_number_only(tmp_path: Path) -> None:
     features, labels = table(400, seed=0)
     features[:, 0] = np.arange(400) // 4
     designs = {}
@@ -127,3 +128,90 @@ def patients_of_test_with_several_samples_are_told_of_by_their_number_only(tmp_p
     assert 0.3 < designs[1] < 3
     assert designs[1] != 1
     assert most(np.array([0, 0, 1])) == 1.75
+
+
+COMPARED: dict[str, Any] = {**LAST, "compare_with": "runs/other"}
+GRIDS: dict[str, Any] = {"cuts": [-1.0, 0.0, 1.0], "other-cuts": [-1.0, 0.5]}
+
+
+def of_two(grid: SiteGrid, **told: Any) -> Message:
+    """Ask about a model that is one feature, and another that is another one."""
+    content = question(grid.config, "evaluate", {"x": reading(2, 1, 0)}, **told)
+    content["other"] = pack({"x": reading(1, 1, 0)})
+    return grid.ask("evaluate", 0, content)
+
+
+def asked_twice(grid: SiteGrid) -> dict[str, Any]:
+    """Ask for both answers that come before the third; return what that is asked with: this site's counts."""
+    assert record(of_two(grid))
+    found = record(of_two(grid, **GRIDS))
+    kinds = ("positives", "negatives", "other-positives", "other-negatives")
+    return {**GRIDS, "merged": [count for kind in kinds for count in found[kind]]}
+
+
+def test_of_two_models_a_site_tells_sums_over_its_patients(tmp_path: Path) -> None:
+    with hospital(tmp_path, 1).run(**COMPARED) as grid:
+        told = record(of_two(grid, **asked_twice(grid)))
+        assert {key: len(value) if isinstance(value, list) else 1 for key, value in told.items()} == {
+            "squares": 2, "products": 1, "patients": 3
+        }  # fmt: skip
+        assert told["products"] == 0, "each patient has one sample"
+
+
+def test_two_models_are_compared_on_the_grids_that_were_counted_on_and_once(tmp_path: Path) -> None:
+    with hospital(tmp_path, 1).run(**COMPARED) as grid:
+        last = asked_twice(grid)
+        assert "on the grids that scores were counted on before" in refused(
+            of_two(grid, **last | {"cuts": [0.0, 1.0, 2.0]})
+        )
+        assert record(of_two(grid, **last)) == record(of_two(grid, **last))
+        more = [*last["merged"]]
+        more[0], more[6] = more[0] + 1, more[6] + 1
+        assert "over here, or was asked for otherwise" in refused(of_two(grid, **last | {"merged": more}))
+
+
+@pytest.mark.parametrize("change", [(0, 1), (1, -1), (6, 1)], ids=str)
+def test_counts_of_all_sites_that_lack_a_patient_of_this_one_are_refused(
+    change: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of fewer than it told, or of more on one grid than on the other: such sums would be about another set."""
+    with hospital(tmp_path, 1).run(**COMPARED) as grid:
+        last = asked_twice(grid)
+        last["merged"][change[0]] += change[1]
+        assert "has not all that this site told" in refused(of_two(grid, **last))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"merged": [1]}, "merged has 1 counts: must be two for each bin"),
+        ({"merged": [-1] * 10}, "merged = [-1, -1, -1"),
+        ({"other-cuts": None}, "'merged' is no key"),
+        ({"other-cuts": [1.0, 0.0]}, "other-cuts do not ascend"),
+        ({"other-cuts": []}, "other-cuts are empty"),
+        ({"cuts": None}, "is no key"),
+    ],
+    ids=str,
+)
+def test_a_comparison_that_is_none_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with hospital(tmp_path, 1).run(**COMPARED) as grid:
+        content = {**asked_twice(grid), **change}
+        content = question(grid.config, "evaluate", {"x": reading(2, 1, 0)}, **content)
+        if "other-cuts" in content["config"] or "cuts" not in content["config"]:
+            content["other"] = pack({"x": reading(1, 1, 0)})
+        assert said in refused(grid.ask("evaluate", 0, content))
+
+
+def test_with_groups_only_two_models_are_not_compared(tmp_path: Path) -> None:
+    with hospital(tmp_path, FEWEST).run(**COMPARED) as grid:
+        told = record(of_two(grid))
+        assert (told["other-positive-cuts"], told["other-negative-cuts"]) == ([], [])
+        assert np.isnan([told["other-auroc"], told["covariance"]]).all()
+        assert "in groups of 5" in refused(of_two(grid, **GRIDS))
+        assert "in groups of 5" in refused(of_two(grid, **GRIDS, merged=[1] * 10))
+
+
+def test_a_run_without_a_second_model_is_told_nothing_of_one(tmp_path: Path) -> None:
+    with hospital(tmp_path, 1).run(**LAST) as grid:
+        answer(grid)
+        assert "'other-cuts' is no key" in refused(answer(grid, **GRIDS))

@@ -5,19 +5,27 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
+from client_app import evidence as at_the_site
 from client_app.__main__ import main
 from client_app.memory import Memory
 from client_app.policy.records import Records
-from models.storage import Stored
+from client_app.probabilities import fitted
+from evidence.calibration import probability
+from models import ModelError
+from models.storage import Stored, write_tensors
 from problems.trained import TrainedModel
 from server_app import simulate
 from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table
 from tests.server_app.test_meaning import with_study
 
+MAP = ("intercept", "slope", "held-out", "positives")
 NAMES = [f"marker_{number}" for number in range(FEATURES)]
 
 
@@ -30,9 +38,9 @@ def patients(folder: Path, rows: int = 6) -> tuple[Path, torch.Tensor]:
     return file, torch.from_numpy(features).float()
 
 
-def with_states(folder: Path) -> list[dict]:
+def with_states(folder: Path, *rows: tuple[int, ...]) -> list[dict]:
     """Describe hospitals that keep what they have."""
-    return [{**node, "state-dir": str(folder / f"state-{node['site']}")} for node in hospitals(folder)]
+    return [{**node, "state-dir": str(folder / f"state-{node['site']}")} for node in hospitals(folder, *rows)]
 
 
 def models(node: dict) -> list[Path]:
@@ -109,6 +117,91 @@ def test_a_site_predicts_with_its_own_model(tmp_path: Path, algorithm: str) -> N
     assert found[0] != found[1] != found[2]
 
 
+def own_map(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Fit Platt's map to samples by another solver, with his targets; return intercept and slope."""
+    p, n = labels.sum(), (1 - labels).sum()
+    targets = np.where(labels == 1, (p + 1) / (p + 2), 1 / (n + 2))
+
+    def loss(weights: np.ndarray) -> float:
+        odds = weights[0] + weights[1] * scores
+        return float((targets * np.logaddexp(0, -odds) + (1 - targets) * np.logaddexp(0, odds)).sum())
+
+    return np.asarray(minimize(loss, [0.0, 1.0], method="BFGS", tol=1e-10).x)
+
+
+@pytest.mark.parametrize("algorithm", ["codasca", "fedrep"])
+def test_after_training_for_auc_a_site_has_probabilities_of_its_own(
+    algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    real = at_the_site._scored
+
+    def noting(site: Any, request: Any, model: Any) -> tuple[np.ndarray, np.ndarray]:
+        scores, labels = real(site, request, model)
+        seen[request.name] = scores[:, 0], labels[:, 0]
+        return scores, labels
+
+    monkeypatch.setattr(at_the_site, "_scored", noting)
+    nodes = with_states(tmp_path, (300, 240, 60))
+    result = run_at(site_job(tmp_path, algorithm=algorithm, model="mlp", rounds=12, share_model=True), nodes)
+    file, features = patients(tmp_path)
+    for node in nodes[:2]:
+        card, kept = models(node)
+        scores, labels = seen[str(node["site"])]
+        model = TrainedModel.read(kept)
+        intercept, slope = own_map(scores, labels)
+        wanted = probability(intercept + slope * model.scores(features).numpy())
+        assert model.probabilities(model.scores(features)).numpy() == pytest.approx(wanted, abs=1e-4)
+        out = tmp_path / f"{node['site']}.csv"
+        assert main(["predict", str(file), "--state-dir", str(node["state-dir"]), "--to", str(out)]) == 0
+        with out.open(newline="") as stream:
+            told = [float(line["probability"]) for line in csv.DictReader(stream)]
+        assert told == pytest.approx(wanted, abs=1e-4)
+        said = "recalibrated on the samples that this site held out (Platt); they hold where as many are positive as "
+        said += f"there: {labels.sum():.0f} of {len(labels)} positive"
+        assert said in capsys.readouterr().out
+        assert said in card.read_text()
+    assert b"platt" not in (result.folder / "model.safetensors").read_bytes(), "it stays at the site"
+    assert not np.allclose(*(own_map(*seen[str(node["site"])]) for node in nodes[:2]))
+    few = TrainedModel.read(models(nodes[2])[1])
+    assert not few.probable
+    assert "this site has fitted no recalibration: that takes ten held-out samples of each class" in few.about_scores()
+
+
+def test_a_map_is_fitted_to_enough_samples_that_are_ranked_better_than_by_chance() -> None:
+    scores, labels = np.arange(40.0)[:, None], (np.arange(40) > 25).astype(float)[:, None]
+    [map_] = fitted(scores, labels)
+    assert map_ is not None
+    assert (map_["held-out"], map_["positives"]) == (40, 14)
+    assert fitted(-scores, labels) == [None]
+    assert fitted(scores, np.where(np.arange(40)[:, None] > 30, labels, 0.0)) == [None], "9 positives"
+    assert fitted(scores, np.ones((40, 1))) == [None]
+    unknown = np.where(np.arange(40)[:, None] < 3, -1.0, labels)
+    [first, second] = fitted(np.hstack([scores, scores]), np.hstack([labels, unknown]))
+    assert first == map_
+    assert second is not None
+    assert (second["held-out"], second["positives"]) == (37, 14)
+
+
+def test_probabilities_after_bce_need_no_map(tmp_path: Path) -> None:
+    nodes = with_states(tmp_path)
+    run_at(site_job(tmp_path, algorithm="fedavg", problem="bce", share_model=True), nodes)
+    kept = models(nodes[0])[1]
+    assert "platt" not in Stored.read(kept).facts
+    assert TrainedModel.read(kept).probable
+
+
+@pytest.mark.parametrize("maps", [[], [1], [{"slope": 1}], [{**dict.fromkeys(MAP, 1.0), "slope": "1"}], {}], ids=str)
+def test_a_map_that_is_none_is_named(maps: Any, tmp_path: Path) -> None:
+    nodes = with_states(tmp_path)
+    run_at(site_job(tmp_path, rounds=1, share_model=True), nodes)
+    kept = models(nodes[0])[1]
+    stored = Stored.read(kept)
+    write_tensors(kept, stored.tensors, {**stored.facts, "platt": maps})
+    with pytest.raises(ModelError, match="platt = "):
+        TrainedModel.read(kept)
+
+
 def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_none(tmp_path: Path) -> None:
     nodes = with_states(tmp_path)
     run_at(site_job(tmp_path, algorithm="fedavg", problem="cross-entropy", share_model=True), nodes)
@@ -128,6 +221,7 @@ def test_a_new_hospital_predicts_with_the_head_that_it_trained(tmp_path: Path) -
     assert main(["predict", str(file), "--state-dir", str(state), "--to", str(tmp_path / "out.csv")]) == 0
     [kept] = (state / "models").glob("*.safetensors")
     assert scored(tmp_path / "out.csv") == TrainedModel.read(kept).scores(features).tolist()
+    assert len(Stored.read(kept).facts["platt"]) == 1, "fitted here, too, or none"
 
 
 def test_the_model_that_was_kept_last_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,3 +34,15 @@ def told(sites: Sequence[Scored], bins: int = 256) -> list[Site]:
     """Return what a coordinator gets to know of the sites."""
     cuts = common_cuts([Sketch.of(*site) for site in sites], bins)
     return [Site(Counts.of(*site, cuts), cuts) for site in sites]
+
+
+def of_patients(seed: int, sites: int = 4, patients: int = 60, size: int = 4) -> list[tuple[Scored, np.ndarray]]:
+    """Draw sites whose patients have several samples, alike in score and mostly in label; return whose each is, too."""
+    rng, found = np.random.default_rng([seed, sites, patients]), []
+    for _ in range(sites):
+        whose = np.repeat(np.arange(patients), rng.integers(1, 2 * size, patients))
+        ill = rng.random(patients) < 0.25 * rng.uniform(0.5, 1.5)
+        labels = np.where(rng.random(len(whose)) < 0.9, ill[whose], rng.random(len(whose)) < 0.25).astype(float)
+        scores = rng.normal(0, 0.5) + labels + rng.normal(0, 0.7, patients)[whose] + rng.normal(0, 0.7, len(whose))
+        found.append(((scores, labels), whose))
+    return found

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
 from evidence import Counts, Sketch, common_cuts
 from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import assessment, logistic, platt, platt_of_the_others, probability
-from evidence.curves import average_precision, average_precision_ties, net_benefit, operating_points, roc
+from evidence.curves import average_precision, average_precision_ties, net_benefit, operating_points, roc, threshold
 from evidence.grid import Counts as GridCounts
 from tests.evidence.cases import drawn, together, told
 
@@ -137,6 +137,17 @@ def test_points_are_the_best_of_those_that_keep_what_is_fixed() -> None:
         assert reached == pytest.approx(point["reached"])
 
 
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_threshold_of_samples_is_that_of_their_operating_point(case: int) -> None:
+    scores, labels = together(CASES[case])
+    own = Counts.of(scores, labels, np.unique(scores))
+    for point in operating_points(own.positives, own.negatives, np.unique(scores))[:3]:
+        assert threshold(scores, labels, point["at"]) == point["threshold"]
+    assert threshold(scores, np.ones(len(scores)), 0.9) == scores.min()
+    assert threshold(scores, np.zeros(len(scores)), 0.9) == math.inf
+    assert threshold(-labels, labels, 0.9) == math.inf, "all negatives are above"
+
+
 def test_the_roc_curve_is_that_of_the_samples() -> None:
     scores, labels = together(CASES[4])
     every = counts(scores, labels)
@@ -158,7 +169,7 @@ def test_the_bootstrap_draws_the_patients_of_each_site_anew() -> None:
     assert len(own) == 3
 
 
-def patients_of_test_with_several_samples_make_intervals_wider() -> None:
+def test_patients_with_several_samples_make_intervals_wider() -> None:
     [site] = told(drawn(2, sites=1, n=600, prior=0.2))
     alone, clustered = (Replicates.of_site(site.counts, np.random.default_rng(0), design) for design in (1.0, 4.0))
     widths = [ends[1] - ends[0] for ends in (alone.average_precision(), clustered.average_precision())]

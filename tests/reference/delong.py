@@ -21,7 +21,17 @@ def delong(labels: np.ndarray, *models: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def clustered(labels: np.ndarray, scores: np.ndarray, patients: np.ndarray) -> float:
     """Return the variance of Obuchowski (1997) by its sums over patients."""
-    v10, v01 = components(labels, scores)
+    return _over_patients(*components(labels, scores), labels, patients)
+
+
+def clustered_difference(labels: np.ndarray, one: np.ndarray, other: np.ndarray, patients: np.ndarray) -> float:
+    """Return that of the difference of two AUROCs: of the components' differences."""
+    both = zip(components(labels, one), components(labels, other), strict=True)
+    v10, v01 = (first - second for first, second in both)
+    return _over_patients(v10, v01, labels, patients)
+
+
+def _over_patients(v10: np.ndarray, v01: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> float:
     theta, m, n = v10.mean(), len(v10), len(v01)
     own = {}
     for patient in np.unique(patients):

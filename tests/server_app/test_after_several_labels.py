@@ -185,7 +185,10 @@ def test_a_comparison_of_two_models_is_shown_label_by_label(folder: Path, data: 
     found = simulate(labelled(tmp_path, data, rounds=3, compare_with=str(folder))).folder
     said = parts(html(Content.read(found)))
     for name, own in evidence_in(found)["labels"].items():
-        assert own["compared"]
+        assert (own["compared"]["pooled"]["n"], own["compared"]["pooled"]["auroc"]) == (
+            own["pooled"]["n"], own["pooled"]["auroc"]["value"]
+        )  # fmt: skip
+        assert estimate(own["compared"]["pooled"]["difference"], signed=True) in said[name]
         assert estimate(own["compared"]["difference"], signed=True) in said[name]
         assert f"{own['compared']['common-test-set']['other']:.4f}" in said[name]
     assert "Compared with the other model" not in said[""]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
@@ -24,6 +24,7 @@ from server_app.__main__ import main
 from server_app.compare.comparison import Comparison
 from server_app.compare.folders import read
 from server_app.compare.pictures import COLOURS, apart, curves
+from server_app.compare.text import latex
 from tests.server_app.compared import COST, leave
 
 FEDAVG = {"algorithm": "fedavg", "problem": "bce"}
@@ -241,6 +242,39 @@ def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.Captur
     assert "±" not in tex.replace("% Mean ±", "")
     assert (to / "curves-bytes.pdf").read_bytes().startswith(b"%PDF")
     assert Image.open(to / "curves-bytes.png").width > 600
+
+
+TOKENS = re.compile(
+    r"\\text(?P<word>backslash|asciitilde|asciicircum|less|greater|bar|endash)\{\}|\\(?P<escaped>[&%$#_{}])|\{(?P<braced>[\[*])\}|"
+    r"\$(?P<formula>\\pm|\\\||\^2|-)\$|(?P<hyphen>-)(?:\{\}|(?!-))|(?P<plain>[^-\\{}$&#%_^~<>|\[*])"
+)
+MEANT = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less": "<", "greater": ">", "bar": "|",
+         "endash": "–", r"\pm": "±", r"\|": "‖", "^2": "²", "-": "-"}  # fmt: skip
+
+
+def typeset(cell: str) -> str:
+    """Return what TeX prints of a cell; an assertion fails where a character would do something else."""
+    printed, place = "", 0
+    while place < len(cell):
+        token = TOKENS.match(cell, place)
+        assert token, f"TeX takes {cell[place:]!r} for something else"
+        found = next(filter(None, token.groups()))
+        printed, place = printed + MEANT.get(found, found), token.end()
+    return printed
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.text("a_%&#$x {}~^\\[]*<>|±–‖².-0", min_size=1, max_size=12), min_size=2, max_size=4))
+def test_whatever_a_label_holds_the_table_for_latex_prints_it(cells: list[str]) -> None:
+    lines = latex([["setting", *cells[1:]], cells, cells], ["a note with 100 % of a\nsecond line"]).splitlines()
+    start = lines.index(rf"\begin{{tabular}}{{l{'r' * (len(cells) - 1)}}}")
+    assert all(line.startswith("%") for line in lines[:start])
+    rows = [line for line in lines[start:] if line.endswith(r" \\")]
+    assert len(rows) == 3
+    for row in rows[1:]:
+        told = re.split(r"(?<!\\) & ", row.removesuffix(r" \\"))
+        assert [typeset(cell) for cell in told] == [" ".join(cell.split()) for cell in cells]
+        assert row[0] not in "[*", "the line before it would take that for its own"
 
 
 @pytest.mark.parametrize(("against", "step"), [("rounds", 1.0), ("bytes", 2.0), ("gradients", 4.0), ("seconds", 0.5)])

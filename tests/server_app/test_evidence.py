@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
 from scipy.stats import norm
-from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
 
 from client_app import evidence as at_the_site
 from client_app.app import call
@@ -236,9 +236,21 @@ def test_subgroups_of_the_columns_that_the_study_names(
     assert group["auroc"]["value"] == pytest.approx(wanted, abs=error)
     assert group["auroc"]["low"] < group["auroc"]["value"] < group["auroc"]["high"]
     assert group["n"] == pytest.approx(sum(len(labels) for _, labels in own), abs=6 * (fewest - 1))
+    right = np.zeros((2, 2))  # of positives and negatives: how many are told right, and how many there are
+    for among, scores, labels in older:
+        fpr, tpr, thresholds = roc_curve(labels, scores, drop_intermediate=False)
+        at = thresholds[np.argmax(np.where(1 - fpr >= 0.9, tpr, -1))]
+        for kind, told_right in enumerate((scores >= at, scores < at)):
+            of_class = among & (labels == 1 - kind)
+            right[kind] += (told_right & of_class).sum(), of_class.sum()
+    for key, (hits, count) in zip(("sensitivity", "specificity"), right, strict=True):
+        assert group[key]["value"] == pytest.approx(hits / count, abs=1e-9 if fewest == 1 else 0.1)
+        assert group[key]["low"] < group[key]["value"] < group[key]["high"]
     for told in (group for groups in found.values() for group in groups.values()):
         assert told["sites"] == 3
         assert (told["n"] % fewest, told["positives"] % fewest) == (0, 0)
+        hits = told["sensitivity"]["value"] * told["positives"]
+        assert hits % fewest == pytest.approx(0, abs=1e-6) or hits % fewest == pytest.approx(fewest)
 
 
 def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: None, monkeypatch: Any) -> None:
@@ -274,6 +286,47 @@ def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: 
     assert any("compared with the other model" in line for line in in_words(found))
 
 
+PAIRS = {
+    "breast cancer": {"dataset": "breast-cancer", "sites": 4},
+    "one class at most sites": {"dataset": "breast-cancer", "sites": 6, "concentration": 0.05},
+    "digits": {"dataset": "digits", "sites": 4, "positive-classes": "3", "negative-classes": "8"},
+    "heart": {"dataset": "heart-disease", "sites": 4, "partition": "sites", "thin-share": 0.0, "holdout-share": 0.5},
+    "mnist": {"dataset": "mnist", "sites": 3, "positive-classes": "3", "negative-classes": "8", "model": "linear"},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[REAL] * (name in ("heart", "mnist"))) for name in PAIRS])
+def test_two_models_are_compared_on_all_sites_patients_ranked_together(
+    name: str, tmp_path: Path, evidence: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Any] = {"rounds": 1, "model": "mlp", **PAIRS[name]}
+    first = simulate(job(tmp_path, **keys, algorithm="fedavg", problem="bce", run_name="first"))
+    seen: dict[str, list[np.ndarray]] = {}
+    real = at_the_site._scored
+
+    def noting(site: Any, request: Any, model: Any) -> Scored:
+        found = real(site, request, model)
+        if not request.cuts:
+            seen.setdefault(request.name, [found[1][:, 0]]).append(found[0][:, 0])
+        return found
+
+    monkeypatch.setattr(at_the_site, "_scored", noting)
+    found = left_by(simulate(job(tmp_path, **keys, compare_with=str(first.folder))))
+    labels, own, other = (np.concatenate(parts) for parts in zip(*seen.values(), strict=True))
+    values, covariance = delong(labels, own, other)
+    spread = np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+    exact = max(len(np.unique(own)), len(np.unique(other))) <= 256
+    assert exact or name in ("heart", "mnist", "digits")
+    error, pooled = 1e-9 if exact else 1e-3, found["compared"]["pooled"]
+    assert (pooled["sites"], pooled["n"], pooled["positives"]) == (len(seen), len(labels), labels.sum())
+    assert (pooled["auroc"], pooled["other"]) == pytest.approx(tuple(values), abs=error)
+    assert pooled["auroc"] == found["pooled"]["auroc"]["value"]
+    difference = pooled["difference"]
+    assert difference["value"] == pytest.approx(values[0] - values[1], abs=error)
+    assert difference["high"] - difference["low"] == pytest.approx(2 * 1.959964 * spread, abs=max(error, 1e-6))
+    assert pooled["p"] == pytest.approx(2 * norm.sf(abs(values[0] - values[1]) / spread), abs=2e-2, rel=1e-6)
+
+
 def test_a_model_compared_with_itself_does_not_differ(tmp_path: Path, small_resnet: None, evidence: None) -> None:
     """Of images, with statistics of batch norm, which the other model brings along."""
     keys: dict[str, Value] = {"dataset": "mnist", "model": "resnet18", "sites": 2, "rounds": 1, "positive-classes": "3",
@@ -284,6 +337,31 @@ def test_a_model_compared_with_itself_does_not_differ(tmp_path: Path, small_resn
     found = left_by(simulate(job(tmp_path, **keys, compare_with=str(first.folder))))["compared"]  # type: ignore[arg-type]
     assert [one["difference"]["value"] for one in found["by-site"].values()] == [0, 0]
     assert found["common-test-set"]["difference"]["value"] == 0
+    both = (found["pooled"], found)
+    assert [(one["difference"]["value"], one["difference"]["high"], one["p"]) for one in both] == [(0, None, None)] * 2
+
+
+def test_models_of_their_own_are_compared_within_sites_only(tmp_path: Path, evidence: None) -> None:
+    keys: dict[str, Any] = {"sites": 2, "rounds": 1, "model": "mlp"}
+    first = simulate(job(tmp_path, **keys, run_name="first"))
+    found = left_by(simulate(job(tmp_path, **keys, algorithm="fedrep", compare_with=str(first.folder))))["compared"]
+    assert found["pooled"] is None
+    assert found["by-site"]
+
+
+def test_of_a_site_that_does_not_tell_the_rest_no_pooled_difference_is_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+) -> None:
+    def failing(message: Message, context: Context) -> Message:
+        if "merged" in message.content.config_records["config"] and message.metadata.dst_node_id == 2:
+            return Message(Error(0, "it broke"), reply_to=message)
+        return call(message, context)
+
+    first = simulate(job(tmp_path, sites=3, rounds=1, run_name="first"))
+    monkeypatch.setattr("client_app.app.call", failing)
+    found = left_by(simulate(job(tmp_path, sites=3, rounds=1, seed=0, compare_with=str(first.folder))))["compared"]
+    assert found["pooled"] is None
+    assert found["sites"] > 1
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from config import ConfigError, RunConfig, flatten
 from keys.files import read_toml
 from server_app import simulate
 from server_app.__main__ import main
-from server_app.compare.runs import OUTCOME
+from server_app.compare.comparison import require_metrics
+from server_app.compare.runs import OUTCOME, paths
 from server_app.sweep.file import read
 from server_app.sweep.folder import owned
 from server_app.sweep.jobs import PAUSE, Job, Sweep
@@ -153,6 +154,39 @@ def test_a_mistake_gets_one_line_before_anything_starts(
     assert problems[0].startswith("1 problem in the sweep")
     assert len(problems) == 2
     assert re.search(told, problems[1])
+    assert not (file.parent / "runs").exists()
+
+
+BASES = {
+    "saddle": {"problem": "saddle", "algorithm": "local-sgda"},
+    "one label": {"dataset": "digits", "positive-classes": "3", "negative-classes": "8"},
+    "own models": {"dataset": "digits", "positive-classes": "3", "negative-classes": "8", "algorithm": "fedrep"},
+    "classes": {"dataset": "digits", "problem": "robust", "algorithm": "local-sgda", "thin-share": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_metrics_that_a_run_has_are_known_before_it_and_others_refused(name: str, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"sites": 2, "rounds": 1, "local-steps": 1, "workers": 1, "runs-dir": str(tmp_path)}
+    keys |= BASES[name]
+    run, there = RunConfig.parse(keys), paths(simulate(keys).metrics[-1])
+    require_metrics([run], there)
+    with pytest.raises(ConfigError, match=r"--metric: unknown metric 'pooled\.aurok'"):
+        require_metrics([run], [there[0], "pooled.aurok"])
+    if name == "own models":
+        with pytest.raises(ConfigError, match=r"central\.auroc"):
+            require_metrics([run], ["central.auroc"])
+    if name == "saddle":
+        with pytest.raises(ConfigError, match="'auroc'"):
+            require_metrics([run], ["auroc"])
+
+
+def test_a_metric_that_there_will_not_be_is_told_before_anything_starts(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    assert main(["sweep", str(file), "--jobs", "1", "--metric", "distance-z"]) == 2
+    assert "--metric: unknown metric 'distance-z'. Did you mean 'distance-" in capsys.readouterr().err
     assert not (file.parent / "runs").exists()
 
 

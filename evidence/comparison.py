@@ -1,0 +1,71 @@
+"""Two models on the same patients: within each site, over all sites ranked together, and on a common test set."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evidence.delong import from_counts
+from evidence.intervals import normal
+from evidence.paired import variance_of_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evidence.paired import Pair
+    from evidence.summary import Site
+
+
+def compared(sites: Mapping[str, Site], test: Site | None) -> dict[str, Any] | None:
+    """Compare two models: the mean of the sites' differences, whose variance is that of independent numbers."""
+    by_site = {name: one for name, site in sites.items() if (one := _difference(site))}
+    on_test, pooled = test and _difference(test), _pooled(list(sites.values()))
+    if not by_site and not on_test and not pooled:
+        return None
+    known = [one for one in by_site.values() if one["variance"] >= 0]
+    value = float(np.mean([one["difference"]["value"] for one in known])) if known else math.nan
+    spread = sum(one["variance"] for one in known) / max(1, len(known)) ** 2
+    told = {name: {key: item for key, item in one.items() if key != "variance"} for name, one in by_site.items()}
+    test_told = on_test and {key: item for key, item in on_test.items() if key != "variance"}
+    within = {"sites": len(known), **_tested(value, spread), "by-site": told}
+    return {**within, "pooled": pooled, "common-test-set": test_told}
+
+
+def _pooled(sites: Sequence[Site]) -> dict[str, Any] | None:
+    """Compare two models on the patients of all sites that told of both; None where one of them told no spread."""
+    told = [(site.counts, site.other_counts, site.spread) for site in sites if site.other_counts is not None]
+    spreads = [spread for *_, spread in told if spread is not None]
+    if not told or len(spreads) < len(told):
+        return None
+    own = _sum([(counts.positives, counts.negatives) for counts, *_ in told])
+    other = _sum([pair for _, pair, _ in told if pair is not None])
+    ours, theirs = from_counts([own]).value, from_counts([other]).value
+    n, positives = int(own[0].sum() + own[1].sum()), int(own[0].sum())
+    tested = _tested(ours - theirs, variance_of_difference(own, spreads))
+    return {"sites": len(told), "n": n, "positives": positives, "auroc": ours, "other": theirs, **tested}
+
+
+def _sum(pairs: Sequence[Pair]) -> Pair:
+    positives, negatives = (np.asarray(np.sum([pair[kind] for pair in pairs], axis=0)) for kind in (0, 1))
+    return positives, negatives
+
+
+def _difference(site: Site) -> dict[str, Any] | None:
+    if site.other is None or math.isnan(site.other.value) or site.auroc is None:
+        return None
+    variance = site.auroc.variance + site.other.variance - 2 * site.covariance
+    variance = max(0.0, variance) if not math.isnan(variance) else variance
+    tested = _tested(site.auroc.value - site.other.value, variance)
+    return {"auroc": site.auroc.value, "other": site.other.value, **tested, "variance": variance}
+
+
+def _tested(difference: float, variance: float) -> dict[str, Any]:
+    """Return a difference with its interval and the two-sided p-value of none.
+
+    Where both models place every patient alike, the variance is 0. That is no certainty, so there is neither.
+    """
+    known = variance if variance > 0 else math.nan
+    p = math.erfc(abs(difference) / math.sqrt(2 * known)) if variance > 0 else math.nan
+    return {"difference": normal(difference, known, "DeLong"), "p": p}
