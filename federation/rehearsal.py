@@ -133,7 +133,7 @@ class Rehearsal:
 
     def remembered(self) -> Table:
         """Return the table of what a site keeps for its next round."""
-        return self._rehearsed(lambda player: player.remembered(((0,), True)))
+        return self._rehearsed(lambda player: player.remembered(History((0,))))
 
     def _played(self, place: tuple[int, str], site: int, named: Iterable[str]) -> Iterator[Table]:
         """Yield what is sent after each history: at first that nothing got lost."""

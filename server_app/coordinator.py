@@ -265,7 +265,8 @@ def wait_for_sites(config: RunConfig, grid: Grid) -> list[int]:
 
 def where_models_are(grid: Grid, *, common: bool = False) -> str:
     """Say where the models are that the sites have kept: each its own, or all the common one."""
-    if not isinstance(grid, LocalGrid) or any(c.node_config["state-dir"] != str(grid.states.folder) for c in grid.contexts):
+    folder = str(grid.states.folder) if isinstance(grid, LocalGrid) else ""
+    if not isinstance(grid, LocalGrid) or any(c.node_config["state-dir"] != folder for c in grid.contexts):
         what = "this model, with its card" if common else "its own model"
         return f"each site has kept {what}, in the folder models of its state-dir"
     what = "the sites' copies of this model" if common else "the sites' own models"
