@@ -4,11 +4,12 @@
     EDELWEISS_DATA=folder/with/mnist python -m benchmarks.growth --rounds 100 --sites 1000 4000
 
 CODASCA on the AUC of MNIST (a small network, d = 7,973), which remembers control variates at each site that has taken
-part. One process does everything, so that its memory is all there is: its resident set (the part that other processes
-do not share), and the files in shared memory that hold what sites remember. ``data`` are the bytes of the samples.
+part. One process does everything, so that its memory is all there is: its resident set, and the files in shared memory
+that hold what sites remember.
 
-The last line of the first table is held against data + 1.2 times what is remembered + 300 MB. The second table has runs
+The first table holds their sum against the bytes of the samples + 1.2 times what is remembered + 300 MB. The second table has runs
 over fewer and more sites of whom equally many take part: the median CPU time of a round, in runs one after the other.
+The third has 16 and 256 sites that all take part, on the same samples.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 SITES, ASKED, ROUNDS = (1_000, 4_000, 10_000), 100, 500
 MARKS = (2, 50, 100, 250, 500)
+SHARING, FEW = (16, 256), 4  # sites that all take part, and for how many rounds
 JOB: dict[str, Any] = {
     "algorithm": "codasca",
     "problem": "auc",
@@ -50,11 +52,11 @@ JOB: dict[str, Any] = {
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has: what it shares with others counts in parts."""
-    for line in Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines():
-        if line.startswith("Pss:"):
+    """Return the bytes of this process's resident set."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
             return 1024 * int(line.split()[1])
-    raise KeyError("Pss")
+    raise KeyError("VmRSS")
 
 
 def played(sites: int, rounds: int, asked: int, marks: Iterable[int]) -> dict[str, Any]:
@@ -95,11 +97,11 @@ def played(sites: int, rounds: int, asked: int, marks: Iterable[int]) -> dict[st
     return {"seen": seen, "data": data, "cpu": [b - a for a, b in itertools.pairwise(cpu)]}
 
 
-def measured(sites: int, options: argparse.Namespace) -> dict[str, Any]:
+def measured(sites: int, asked: int, rounds: int) -> dict[str, Any]:
     """Play a run in a process of its own."""
-    words = [sys.executable, "-m", "benchmarks.growth", "--only", "--sites", str(sites), "--asked", str(options.asked)]
+    words = [sys.executable, "-m", "benchmarks.growth", "--only", "--sites", str(sites), "--asked", str(asked)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    words += ["--rounds", str(options.rounds if sites == max(options.sites) else options.short)]
+    words += ["--rounds", str(rounds)]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -118,13 +120,14 @@ def main() -> None:
     if options.only:
         print(json.dumps(played(options.sites[0], options.rounds, options.asked, marks)))
         return
-    runs = {sites: measured(sites, options) for sites in options.sites}
-    longest = runs[max(options.sites)]
+    most = max(options.sites)
+    runs = {n: measured(n, options.asked, options.rounds if n == most else options.short) for n in options.sites}
+    longest = runs[most]
     print("| round | sites that remember | remembered, MB | process, MB | together, MB | allowed, MB |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for mark in longest["seen"]:
-        most = longest["data"] + 1.2 * mark["states"] + 300e6
-        sizes = [mark["states"], mark["memory"], mark["states"] + mark["memory"], most]
+        allowed = longest["data"] + 1.2 * mark["states"] + 300e6
+        sizes = [mark["states"], mark["memory"], mark["states"] + mark["memory"], allowed]
         cells = [f"{mark['round']:.0f}", f"{mark['kept']:,.0f}", *(f"{size / 1e6:,.0f}" for size in sizes)]
         print(f"| {' | '.join(cells)} |")
     print("\n| sites | of them in a round | CPU ms / round | ratio |")
@@ -133,6 +136,11 @@ def main() -> None:
     for sites, run in runs.items():
         median = statistics.median(run["cpu"][1 : options.short])
         print(f"| {sites:,} | {options.asked} | {1e3 * median:.0f} | {median / first:.2f} |")
+    print("\n| sites, all of them in a round | remembered, MB | process, MB |")
+    print("| ---: | ---: | ---: |")
+    for sites in SHARING:
+        mark = measured(sites, sites, FEW)["seen"][-1]
+        print(f"| {sites} | {mark['states'] / 1e6:,.0f} | {mark['memory'] / 1e6:,.0f} |")
 
 
 if __name__ == "__main__":
