@@ -44,6 +44,11 @@ LINKED = Kind(
     "refused",
 )
 TWICE = Kind("are listed more than once", "leave one line of each", "refused")
+TWIN = Kind(
+    "show exactly what another one shows",
+    "leave one of them, or see that the labels agree and that they are of one patient",
+    "note",
+)
 MISNAMED = Kind("are of another kind than their names say, and read as what they are", "rename them", "note")
 
 PASSING = (UNOPENED, CODEC)  # which may be mended without a change of the file

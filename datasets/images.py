@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections import Counter
@@ -15,7 +16,7 @@ import numpy as np
 
 from datasets.errors import DataError
 from datasets.image_cache import ImageCache
-from datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, UNREADABLE, BadImageError, Faults
+from datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, TWIN, UNREADABLE, BadImageError, Faults
 from datasets.image_file import Header, ImageForm, header, pixels
 from datasets.source import Bytes
 from datasets.stored import let_go
@@ -129,16 +130,19 @@ def _decode(files: Mapping[str, Path], form: ImageForm, images: Bytes, faults: F
     rows = {name: row for row, name in enumerate(files)}
     grey = images.shape[1] == 1
 
-    def decode(name: str, path: Path) -> None:
-        images[rows[name]] = pixels(path, form, grey)
+    def decode(name: str, path: Path) -> bytes:
+        image = images[rows[name]] = pixels(path, form, grey)
+        return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
-    count = 0
-    for place, (name, _, error) in enumerate(_each(decode, files)):
+    count, first = 0, dict[bytes, str]()
+    for place, (name, _, shows) in enumerate(_each(decode, files)):
         if not place % AT_ONCE:
             let_go(images)
-        if isinstance(error, BadImageError):
-            faults.add(error.kind, name, error.detail)
+        if isinstance(shows, BadImageError):
+            faults.add(shows.kind, name, shows.detail)
             continue
+        if (other := first.setdefault(shows, name)) != name:
+            faults.add(TWIN, name, f"as {other}")
         if rows[name] != count:
             images[count] = images[rows[name]]
         count += 1

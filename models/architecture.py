@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 
 import torch
 
-from keys import ConfigError
+from keys import ConfigError, shown
 from models.errors import ModelError
 from models.flat import FlatNetwork
 from models.networks import build
 from models.precision import computes_bf16
+
+DEVICE = re.compile("cpu|cuda(:[0-9]{1,4})?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +74,13 @@ def resolve_device(wanted: str) -> str:
     Raises
     ------
     ConfigError
-        For a CUDA device that is not there.
+        For what is no device, and for a CUDA device that is not there.
     """
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if not DEVICE.fullmatch(wanted):
+        allowed = '"auto", "cpu", "cuda", "cuda:0", "cuda:1", ...'
+        raise ConfigError("site", [f"device = {shown(wanted)}: allowed are {allowed}"])
     index = int(wanted.partition(":")[2] or 0)
     if wanted.startswith("cuda") and index >= (torch.cuda.device_count() if torch.cuda.is_available() else 0):
         raise ConfigError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from keys import shown
 from keys.files import as_path, reason
 from models import ModelError, build
 from models.storage import replacing
@@ -83,7 +84,10 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
     if missing := absent():
         fix = "pip install -c constraints.txt '.[onnx]'"
         raise ModelError(f"export needs {', '.join(missing)}, not installed here: {fix}")
-    path = as_path(target)
+    try:
+        path = as_path(target)
+    except OSError as error:
+        raise ModelError(f"{shown(str(target))} cannot be written: {reason(error)}") from None
     if os.path.lexists(path):
         raise ModelError(f"{path} exists: remove it, or name another file after --onnx")
     module = Exported(model)

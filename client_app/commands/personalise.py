@@ -16,18 +16,23 @@ DESCRIPTION = (
 )
 
 
+NODE = ("data-dir", "study", "state-dir", "label", "device")
+MOST_STEPS = 10**6
+LARGEST = 1e38  # that a float32 holds
+
+
 def above_zero(text: str) -> float:
     """Parse a step size."""
     value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: must be a finite number above 0")
+    if not 0 < value <= LARGEST:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, up to {LARGEST:g}")
     return value
 
 
 def at_least_one(text: str) -> int:
     """Parse a number of steps."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be 1 or more")
+    if not 1 <= (value := int(text)) <= MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 1 to {MOST_STEPS:,}")
     return value
 
 
@@ -61,9 +66,14 @@ def run(options: argparse.Namespace) -> None:
     from client_app.memory import Memory
     from client_app.personalise import FinishedRun, PersonaliseError, lines, of_labels, personalise
     from client_app.site import model_facts, provenance, study_of
-    from config import read_overrides
+    from config import SiteConfig, read_overrides
     from datasets import load_site
+    from keys.files import as_path
 
+    # What `join` would be told, too, is held against the same; the name ends in the model's file.
+    SiteConfig.parse({key: getattr(options, key.replace("-", "_")) for key in NODE})
+    name = options.site or as_path(options.data_dir).resolve().name
+    SiteConfig.parse({"site": name})
     # A hospital's own folder, whatever data the run was on, so how that was split plays no part.
     own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False, "data-file": ""}
     own |= {"group-column": "", "study": ""}
@@ -84,7 +94,6 @@ def run(options: argparse.Namespace) -> None:
         device=options.device,
     )
 
-    name = options.site or Path(options.data_dir).resolve().name
     d = len(outcome.model["x"])
     print(f"{name}: {len(data.train)} samples to train on, {len(data.held_out)} held out; {config.model} of "
           f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "

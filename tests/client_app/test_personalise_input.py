@@ -84,6 +84,18 @@ def _no_device(run: Path, data: Path) -> Sequence[str]:
     return ["--device", "cuda:99"]
 
 
+def _no_kind_of_device(run: Path, data: Path) -> Sequence[str]:
+    return ["--device", "tpu"]
+
+
+def _a_name_that_leads_out(run: Path, data: Path) -> Sequence[str]:
+    return ["--site", "../../evil"]
+
+
+def _a_name_that_cannot_be_printed(run: Path, data: Path) -> Sequence[str]:
+    return ["--site", "a\0"]
+
+
 def _unknown_key(run: Path, data: Path) -> Sequence[str]:
     return ["--run-config", "step=3"]
 
@@ -112,6 +124,9 @@ def _state_is_a_file(run: Path, data: Path) -> Sequence[str]:
         (_no_label, 1, ["no label column 'outcome'"]),
         (_too_fast, 1, ["diverges", "--lr 1e+30"]),
         (_no_device, 2, ["device = 'cuda:99'"]),
+        (_no_kind_of_device, 2, ["device = 'tpu'", '"cuda:1"']),
+        (_a_name_that_leads_out, 2, ["site = '../../evil'", "without /"]),
+        (_a_name_that_cannot_be_printed, 2, ["site = 'a\\x00'"]),
         (_unknown_key, 2, ["unknown key 'step'"]),
         (_state_is_a_file, 1, ["cannot be written", "--state-dir"]),
     ],
@@ -157,7 +172,16 @@ def test_runs_that_share_no_body_are_refused(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "option", [["--steps", "0"], ["--lr", "0"], ["--lr", "nan"], ["--lr-dual", "-1"], ["--steps", "many"]]
+    "option",
+    [
+        ["--steps", "0"],
+        ["--steps", str(10**12)],
+        ["--steps", "many"],
+        ["--lr", "0"],
+        ["--lr", "nan"],
+        ["--lr", "1e300"],
+        ["--lr-dual", "-1"],
+    ],
 )
 def test_numbers_out_of_range_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

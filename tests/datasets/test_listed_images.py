@@ -55,6 +55,19 @@ def shades(source: Source) -> list[int]:
     return found
 
 
+def test_the_same_picture_in_two_files_is_a_doubt_and_kept_with_what_was_decoded(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    (place / "copy.png").write_bytes((place / "p3.png").read_bytes())
+    with (place / "labels.csv").open("a") as lines:
+        lines.write("\ncopy.png,0,patient-99")
+    for cache in (None, *[ImageCache(tmp_path / "cache", 10**9)] * 2):
+        source = read(place, cache=cache)
+        [doubt] = source.doubts
+        assert "show exactly what another one shows: row 21 ('copy.png'): as row 4 ('p3.png')" in str(doubt)
+        assert doubt.public == "labels.csv: 1 images show exactly what another one shows"
+        assert len(source.inputs) == ROWS + 1
+
+
 def spoil(place: Path, rows: list[int]) -> None:
     """Damage files in turn: one that is cut behind its header, one that is a page of the web, one that is not there."""
     for turn, row in enumerate(rows):

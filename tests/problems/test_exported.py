@@ -68,6 +68,8 @@ def test_another_program_gets_the_same_scores(
     assert said["missing"] == "mean"
     assert main(["export", str(ranking), "--onnx", str(file)]) == 1
     assert "exists: remove it" in capsys.readouterr().err
+    assert main(["export", str(ranking), "--onnx", "a\0b"]) == 1
+    assert "'a\\x00b' cannot be written: a path cannot have a NUL" in capsys.readouterr().err
 
 
 @INSTALLED
