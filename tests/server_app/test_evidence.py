@@ -420,16 +420,18 @@ def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path,
     assert set(found[5]) == {"marker_1"}
 
 
-@pytest.mark.parametrize("algorithm", ["codasca", "fedrep"])
-def test_a_run_that_was_stopped_between_the_two_answers_goes_on(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+@pytest.mark.parametrize(("algorithm", "at"), [("codasca", "cuts"), ("fedrep", "cuts"), ("codasca", "merged")])
+def test_a_run_that_was_stopped_between_two_answers_goes_on(
+    algorithm: str, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
 ) -> None:
     keys = job(tmp_path, sites=2, rounds=2, algorithm=algorithm)
+    if at == "merged":
+        keys["compare-with"] = str(simulate(job(tmp_path, sites=2, rounds=1, run_name="other")).folder)
     quiet, push = simulate(keys | {"run-name": "quiet"}), LocalGrid.push_messages
 
     def stopping(grid: LocalGrid, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
-        if "cuts" in messages[0].content.config_records["config"]:
+        if at in messages[0].content.config_records["config"]:
             raise KeyboardInterrupt
         return push(grid, messages)
 
