@@ -94,6 +94,12 @@ SAME_PATIENTS = (
 )
 
 
+NOT_COMPARED = (
+    "The two models are not compared: no site that tells of each patient has both classes, and there is no common test "
+    "set."
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """What is known of a site's held-out samples.
@@ -135,7 +141,7 @@ def summary(
     log_odds: bool,
     test: Site | None = None,
     random: np.random.Generator,
-    notes: Sequence[str] = (),
+    asked_to_compare: bool = False,
 ) -> dict[str, Any]:
     """Return the content of evidence.json, as JSON has it.
 
@@ -151,8 +157,8 @@ def summary(
         The common test set.
     random : numpy.random.Generator
         Of the bootstrap.
-    notes : sequence of str
-        More for ``notes``.
+    asked_to_compare : bool
+        Whether the run has another model, so that it is said where it cannot be compared.
     """
     every, counts = list(sites.values()), [site.counts for site in sites.values()]
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
@@ -187,7 +193,8 @@ def summary(
     found["subgroups"] = _subgroups(every)
     found["compared"] = compared(sites, test)
     said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
-    found["notes"] = [*said, *[GROUPED] * any(site.grouped for site in every), *notes]
+    said += [GROUPED] * any(site.grouped for site in every)
+    found["notes"] = said + [NOT_COMPARED] * (asked_to_compare and found["compared"] is None)
     return dict(_as_json(found))
 
 

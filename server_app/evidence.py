@@ -11,6 +11,7 @@ import numpy as np
 from datasets import patients_of_test
 from evidence import Counts, Site, Sketch, common_cuts, of_labels, summary
 from evidence.delong import design_effect, exact, paired
+from evidence.summary import NOT_COMPARED
 from keys import Stream
 from models import ModelError
 from models.storage import replacing
@@ -55,6 +56,7 @@ def evidence_of(
                 common=not ALGORITHMS[config.algorithm].personalised,
                 log_odds=problem.log_odds,
                 test=tested.get(name),
+                asked_to_compare=other is not None,
                 random=np.random.default_rng([config.seed, Stream.EVIDENCE, *[place] * bool(name)]),
             )
     if not found:
@@ -172,6 +174,8 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
                   ("on the common test set", compared["common-test-set"]))  # fmt: skip
         told = [f"{where} {_interval(one['difference'], sign='+')}" for where, one in places if one]
         yield f"compared with the other model, on the same patients: AUROC {'; '.join(told)}"
+    elif NOT_COMPARED in content["notes"]:
+        yield NOT_COMPARED
     if pooled:
         calibration = pooled["calibration"]
         by = "after Platt scaling" if content["probabilities"]["by"] == "platt" else "as they are"

@@ -324,19 +324,25 @@ def _left(run: Content) -> Iterator[list[str]]:
         named = ", ".join(METRICS[name].label for name in judged)
         yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]
     if run.evidence:
-        yield [
-            "at the end",
-            "quantiles and counts of held-out scores on a common grid, from which the intervals follow"
-            + "; the same of the other model's scores, and sums of how much the two differ" * _compares(run),
-        ]
+        yield ["at the end", _left_at_the_end(run)]
     if algorithm.card.remembers:
         yield ["nothing of", f"what stays at the site between rounds: {algorithm.card.remembers}"]
 
 
-def _compares(run: Content) -> bool:
-    """Whether two models were compared over all sites."""
-    judged = [part.evidence for part in run.parts] if run.labels else [run.evidence]
-    return any(one and one["compared"] and one["compared"].get("pooled") for one in judged)
+def _left_at_the_end(run: Content) -> str:
+    """Return what left the sites for the evidence: of those that tell of groups only no counts on a grid."""
+    every = [part.evidence for part in run.parts] if run.labels else [run.evidence]
+    judged = [one for one in every if one]
+    grouped = [site["grouped"] for one in judged for site in one["sites"].values()]
+    said = []
+    if not all(grouped):
+        whose = ", of the sites that tell of each patient" * any(grouped)
+        said.append("quantiles and counts of held-out scores on a common grid, from which the intervals follow" + whose)
+    if any(one["compared"] and one["compared"].get("pooled") for one in judged):
+        said.append("the same of the other model's scores, and sums of how much the two differ")
+    if any(one["subgroups"] for one in judged):
+        said.append("of each subgroup counts and AUROC")
+    return "; ".join(said) or "nothing more of scores"
 
 
 def _settings(config: RunConfig) -> dict[str, Rows]:

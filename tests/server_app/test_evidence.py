@@ -36,8 +36,12 @@ JOBS = {
     "one class at most sites": {"dataset": "breast-cancer", "sites": 6, "concentration": 0.05},
     "average precision": {"sites": 3, "problem": "auprc", "algorithm": "fcsg", "partition": "iid"},
     "heart": {"dataset": "heart-disease", "sites": 4, "partition": "sites", "thin-share": 0.0},
+    "digits": {"dataset": "digits", "sites": 4, "positive-classes": "3", "negative-classes": "8"},
     "mnist": {"dataset": "mnist", "sites": 3, "positive-classes": "3", "negative-classes": "8", "model": "linear"},
+    "cifar10": {"dataset": "cifar10", "sites": 2, "positive-classes": "3", "negative-classes": "5", "model": "linear"},
 }
+LARGE = ("heart", "mnist", "cifar10")  # more scores than bins; and not here without EDELWEISS_DATA
+MARKS = {name: [REAL] for name in LARGE} | {"cifar10": [REAL, pytest.mark.slow]}
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def is_delong(estimate: Mapping[str, Any], labels: np.ndarray, scores: np.ndarra
         assert (estimate["low"], estimate["high"]) == pytest.approx(tuple(probability(ends)), abs=max(error, 1e-4))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[REAL] * (name in ("heart", "mnist"))) for name in JOBS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in JOBS])
 def test_what_is_pooled_is_what_all_scores_together_would_give(
     name: str, tmp_path: Path, scored: dict[str, Scored], evidence: None
 ) -> None:
@@ -79,7 +83,7 @@ def test_what_is_pooled_is_what_all_scores_together_would_give(
     scores, labels = together(scored)
     pooled, exact = found["pooled"], len(np.unique(scores)) <= 256
     assert (pooled["n"], pooled["positives"], pooled["grouped"]) == (len(labels), labels.sum(), False)
-    assert exact or name in ("heart", "mnist")
+    assert exact or name in LARGE
     is_delong(pooled["auroc"], labels, scores, 1e-9 if exact else 1e-3)
     precision = average_precision_score(labels, scores)
     assert pooled["auprc"]["value"] == pytest.approx(precision, abs=1e-9 if exact else 0.01)
@@ -182,6 +186,16 @@ def test_hospitals_tell_of_groups_and_the_file_says_so(
     assert found["pooled"]["n"] == len(labels)
     assert any("groups" in note for note in found["notes"])
     assert found["pooled"]["auroc"]["value"] == pytest.approx(delong(labels, scores)[0][0], abs=0.05)
+
+
+def test_where_two_models_cannot_be_compared_it_says_so(tmp_path: Path, evidence: None) -> None:
+    sites = [hospital(tmp_path, f"h{n}", n, holdout_share=0.5) for n in range(2)]
+    first = run_at(site_job(tmp_path, sites=2, rounds=1), sites)
+    found = left_by(run_at(site_job(tmp_path, sites=2, rounds=1, compare_with=str(first.folder)), sites))
+    assert found["compared"] is None
+    [said] = [line for line in in_words(found) if "not compared" in line]
+    assert said in found["notes"]
+    assert not any("not compared" in note for note in left_by(first)["notes"])
 
 
 def test_open_hospitals_are_exact_and_others_beside_them_are_not(tmp_path: Path, evidence: None) -> None:
@@ -291,15 +305,16 @@ PAIRS = {
     "one class at most sites": {"dataset": "breast-cancer", "sites": 6, "concentration": 0.05},
     "digits": {"dataset": "digits", "sites": 4, "positive-classes": "3", "negative-classes": "8"},
     "heart": {"dataset": "heart-disease", "sites": 4, "partition": "sites", "thin-share": 0.0, "holdout-share": 0.5},
-    "mnist": {"dataset": "mnist", "sites": 3, "positive-classes": "3", "negative-classes": "8", "model": "linear"},
+    "mnist": JOBS["mnist"],
+    "cifar10": JOBS["cifar10"],
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[REAL] * (name in ("heart", "mnist"))) for name in PAIRS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in PAIRS])
 def test_two_models_are_compared_on_all_sites_patients_ranked_together(
     name: str, tmp_path: Path, evidence: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys: dict[str, Any] = {"rounds": 1, "model": "mlp", **PAIRS[name]}
+    keys: dict[str, Any] = {"rounds": 1, "model": "mlp", "local-steps": 2, **PAIRS[name]}
     first = simulate(job(tmp_path, **keys, algorithm="fedavg", problem="bce", run_name="first"))
     seen: dict[str, list[np.ndarray]] = {}
     real = at_the_site._scored
@@ -316,7 +331,7 @@ def test_two_models_are_compared_on_all_sites_patients_ranked_together(
     values, covariance = delong(labels, own, other)
     spread = np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
     exact = max(len(np.unique(own)), len(np.unique(other))) <= 256
-    assert exact or name in ("heart", "mnist", "digits")
+    assert exact or name in LARGE
     error, pooled = 1e-9 if exact else 1e-3, found["compared"]["pooled"]
     assert (pooled["sites"], pooled["n"], pooled["positives"]) == (len(seen), len(labels), labels.sum())
     assert (pooled["auroc"], pooled["other"]) == pytest.approx(tuple(values), abs=error)
@@ -405,16 +420,18 @@ def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path,
     assert set(found[5]) == {"marker_1"}
 
 
-@pytest.mark.parametrize("algorithm", ["codasca", "fedrep"])
-def test_a_run_that_was_stopped_between_the_two_answers_goes_on(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+@pytest.mark.parametrize(("algorithm", "at"), [("codasca", "cuts"), ("fedrep", "cuts"), ("codasca", "merged")])
+def test_a_run_that_was_stopped_between_two_answers_goes_on(
+    algorithm: str, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
 ) -> None:
     keys = job(tmp_path, sites=2, rounds=2, algorithm=algorithm)
+    if at == "merged":
+        keys["compare-with"] = str(simulate(job(tmp_path, sites=2, rounds=1, run_name="other")).folder)
     quiet, push = simulate(keys | {"run-name": "quiet"}), LocalGrid.push_messages
 
     def stopping(grid: LocalGrid, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
-        if "cuts" in messages[0].content.config_records["config"]:
+        if at in messages[0].content.config_records["config"]:
             raise KeyboardInterrupt
         return push(grid, messages)
 

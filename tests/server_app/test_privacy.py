@@ -14,7 +14,9 @@ from flwr.app import Message
 
 from datasets import Facts
 from evidence import BINS as MOST
-from evidence import Told
+from evidence import Counts, Told
+from evidence.paired import Spread
+from evidence.told import counts_record
 from keys import Value, key_of
 from problems.metrics import BINS
 from server_app.console import Progress
@@ -76,7 +78,9 @@ def test_what_it_tells_for_the_evidence_is_what_its_page_lists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = text[text.index("| by the default rules |") : text.index("turns all of it off")].split("\n|")[2:]
     listed = {key for row in rows for key in re.findall(r"`([a-z-]+)`", row.split(" | ")[0])}
-    assert listed == {*Told().record(), *COUNTED}
+    nobody = Counts(np.zeros(1), np.zeros(1), np.zeros(1))
+    of_two = {**counts_record(nobody, nobody), **Spread((0.0, 0.0), 0.0, (0, 0, 0)).record()}
+    assert listed == {*Told().record(), *COUNTED, *of_two}
 
 
 @pytest.mark.parametrize(
