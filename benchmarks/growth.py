@@ -7,9 +7,9 @@ CODASCA on the AUC of MNIST (a small network, d = 7,973), which remembers contro
 part. One process does everything, so that its memory is all there is: its resident set, and the files in shared memory
 that hold what sites remember.
 
-The first table holds their sum against the bytes of the samples + 1.2 times what is remembered + 300 MB. The second table has runs
-over fewer and more sites of whom equally many take part: the median CPU time of a round, in runs one after the other.
-The third has 16 and 256 sites that all take part, on the same samples.
+The first table holds their sum against the bytes of the samples + 1.2 times what is remembered + 300 MB. The second has
+runs over fewer and more sites of whom equally many take part: the median CPU time of a round. The third has 16 and 256
+sites that all take part, on the same samples.
 """
 
 from __future__ import annotations
