@@ -136,9 +136,11 @@ class LocalGrid(Grid):
 
     def hold(self, size: int) -> int:
         """Let the sites write what they remember where there is room for so many bytes, see `States.hold`."""
+        before = str(self.states.folder)
         held = self.states.hold(size)
         for context in self.contexts:
-            context.node_config["state-dir"] = str(self.states.folder)
+            if context.node_config["state-dir"] == before:
+                context.node_config["state-dir"] = str(self.states.folder)
         return held
 
     def store(self, run: str, server_round: int, file: Path) -> list[int] | None:
@@ -193,7 +195,8 @@ class LocalGrid(Grid):
             message.metadata.__dict__["_message_id"] = str(next(self._identifiers))  # as Flower's own grids set it
         trains = bool(messages) and messages[0].metadata.message_type != "query"
         if trains:
-            self._asked |= {str(record_in(message.content, "config", ConfigRecord)["name"]) for message in messages}
+            told = [record_in(message.content, "config", ConfigRecord) for message in messages]
+            self._asked |= {str(record.get("name", "")) for record in told}
         if trains and not self._pool:
             self._pool = self._started(messages[0])
         if trains and self._pool:
