@@ -117,7 +117,7 @@ def data_of(folder: Path, run: RunConfig) -> DataConfig:
 
 def stages(folder: Path) -> Iterator[str]:
     """Go through a run's stages at a site; yields what each was."""
-    from client_app.site import data_hash
+    from client_app.once import data_hash
     from config import RunConfig
     from datasets import Facts, load_site
 

@@ -164,8 +164,9 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
     """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
     import torch
 
+    from client_app.once import received
     from client_app.oracle import SiteOracle, stream
-    from client_app.site import Request, received
+    from client_app.request import Request
     from client_app.together import Update
     from federation import not_finite, pack
     from federation.encoding import remembered, taken
@@ -245,7 +246,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """
     from client_app.card import write_card
     from client_app.evidence import counted, own_maps, told
-    from client_app.site import Request, model_facts
+    from client_app.request import Request
+    from client_app.site import model_facts
     from federation import unpack
     from federation.encoding import taken
 

@@ -23,7 +23,8 @@ from problems.network import NetworkProblem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from client_app.site import OpenSite, Request
+    from client_app.request import Request
+    from client_app.site import OpenSite
     from datasets import Samples
     from datasets.source import Mask
     from evidence.paired import Pair

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.errors import RefusedError
-from client_app.site import Request
+from client_app.request import Request
 from datasets import Cohort, cohort_schema, wrong_cohort
 from evidence import BINS
 from evidence.told import COUNT, SCORE, wrong_grids

@@ -167,7 +167,7 @@ def free() -> None:
     """Give memory back between runs, that of the GPU above all."""
     import torch
 
-    from client_app.site import forget_all
+    from client_app.once import forget_all
 
     forget_all()
     gc.collect()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.memory import Memory, Provenance
+from client_app.once import Options, cached_problem, data_hash, dealt_once, dimension, prepared, rehearsed
 from client_app.policy import Policy
-from client_app.policy.coarse import coarse, dealt
+from client_app.policy.coarse import coarse
 from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
 from client_app.policy.records import Records
-from client_app.together import forget_stacks
 from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from config.study import read_study
 from datasets import (
@@ -27,109 +25,25 @@ from datasets import (
     ImageCache,
     Meaning,
     SiteData,
-    forget_data,
     load_site,
     patient_hashes,
     stamp,
 )
 from datasets.config import SITE, TABLE
-from datasets.labels import UNKNOWN
-from datasets.stored import in_blocks
-from federation import unpack
-from federation.encoding import decode
 from federation.rehearsal import Rehearsal
-from keys import Value, arguments, from_record, plain, record_in
 from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flwr.app import Context, Message
+    from flwr.app import Context
 
     from client_app.probabilities import Entry
+    from client_app.request import Request
     from datasets import Samples
     from datasets.site.study import Study
-    from federation import Encoding, FederatedStrategy
     from problems import Arrays, Metrics
-
-Options = tuple[tuple[str, Value], ...]
-
-
-@lru_cache(maxsize=32)
-def cached_problem(name: str, setting: Setting, options: Options) -> Problem:
-    """Build a problem; once per process, for all sites that it serves."""
-    return PROBLEMS[name](setting, **arguments(dict(options)))
-
-
-@lru_cache(maxsize=1024)
-def dimension(name: str, setting: Setting, options: Options) -> int:
-    """Return d, the length of x; once per process."""
-    return len(cached_problem(name, setting, options).initial()["x"])
-
-
-@lru_cache(maxsize=64)
-def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem, encoding: Encoding) -> Rehearsal:
-    """Return what knows which vectors an algorithm sends; once per process."""
-    start = problem.initial()
-    if (buffers := problem.buffers()).numel():
-        start["buffers"] = buffers
-    return Rehearsal(algorithm, start, rounds, sites, problem, encoding=encoding)
-
-
-@lru_cache(maxsize=1024)
-def prepared(
-    config: DataConfig, site: int, sites: int, device: str, cohort: Cohort, hidden: tuple[int, ...] = ()
-) -> tuple[Samples, Samples]:
-    """Return the training and held-out samples of a site, standardised, on the device; once per process.
-
-    The ``hidden`` of several labels are unknown among the held-out.
-    """
-    data = load_site(config, site, sites)
-    held_out = data.held_out
-    if hidden:
-        labels = held_out.labels.clone()
-        labels[:, hidden] = UNKNOWN
-        held_out = replace(held_out, labels=labels)
-    return cohort.standardised(data.train).to(device), cohort.standardised(held_out).to(device)
-
-
-@lru_cache(maxsize=32)
-def data_hash(config: DataConfig) -> str:
-    """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
-    data = load_site(config, 0, 1)
-    digest, inputs = hashlib.sha256(), data.train.inputs
-    for block in in_blocks(inputs, torch.arange(len(inputs))):
-        digest.update(block.numpy().data)
-    for part in (data.train.labels, data.train.rows, data.held_out.rows):
-        digest.update(part.numpy().data)
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=32)
-def dealt_once(config: DataConfig) -> list[torch.Tensor]:
-    """Deal a hospital's held-out patients into parts; once per process."""
-    return dealt(load_site(config, 0, 1), config.key)
-
-
-def forget_all() -> None:
-    """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once):
-        cached.cache_clear()
-    _last.clear()
-    forget_stacks()
-    forget_data()
-
-
-_last: list[tuple[ArrayRecord, torch.device, Arrays]] = []  # what was read last
-
-
-def received(message: Message, device: torch.device) -> Arrays:
-    """Return the vectors that a message brings; the same tensors where many sites are sent the same record."""
-    record = record_in(message.content, "arrays", ArrayRecord)
-    if not (_last and _last[0][0] is record and _last[0][1] == device):
-        _last[:] = [(record, device, decode(unpack(record, device)))]
-    return dict(_last[0][2])
 
 
 def study_of(file: str) -> Study | None:
@@ -184,57 +98,6 @@ def model_facts(
     if maps is not None:
         more["platt"] = [*maps]
     return {"hidden": run.hidden, **more, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a message asks of a site; the rest follows from the run-config.
-
-    Attributes
-    ----------
-    round, phase, evaluate
-        Where the run stands, and whether to evaluate what was received.
-    site, name, sites : int, str, int
-        This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
-    run, settled : str, int
-        The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
-    cohort : Cohort
-        What holds for the data of all sites together.
-    cuts : tuple of float
-        The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
-    bins : tuple of int
-        Of several labels: how many of these belong to each.
-    other_cuts, other_bins : tuple of float, tuple of int
-        The same for the scores of the model that the run is compared with.
-    merged : tuple of int
-        The counts of all sites on both grids, see `evidence.told.merged_record`; empty: what is asked for is counts.
-    """
-
-    round: int
-    phase: str
-    site: int
-    name: str
-    sites: int
-    run: str
-    settled: int
-    evaluate: bool = True
-    cohort: Cohort = field(default_factory=Cohort)
-    cuts: tuple[float, ...] = ()
-    bins: tuple[int, ...] = ()
-    other_cuts: tuple[float, ...] = ()
-    other_bins: tuple[int, ...] = ()
-    merged: tuple[int, ...] = ()
-
-    @property
-    def grids(self) -> tuple[tuple[float, ...], ...]:
-        """What it says of the bins to count in."""
-        return self.cuts, self.bins, self.other_cuts, self.other_bins
-
-    @classmethod
-    def of(cls, message: Message) -> Request:
-        """Read the message's ``config`` record."""
-        record = plain(message.content, "config", ConfigRecord)
-        return from_record(cls, record, cohort=from_record(Cohort, record))
 
 
 @dataclass(frozen=True)

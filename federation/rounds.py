@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import time
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,16 +18,16 @@ from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
 from federation.encoding import Encoding, decode
-from federation.errors import RunError, StrategyError
-from federation.evidence import Evidence, Grids
-from federation.messages import message, metrics_in, noting, order
+from federation.errors import RunError, StrategyError, naming_round
+from federation.last import LastEvaluation
+from federation.messages import message, noting, order
 from federation.observer import Nobody, Observer
 from federation.output import Output
 from federation.rehearsal import Rehearsal
 from federation.sites import Reply, Site
 from federation.wire import beyond, pack, unpack
 from keys import Stream, record_in
-from problems.metrics import metric, pool
+from problems.metrics import metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -186,7 +185,7 @@ class Rounds:
                     self._require_convergence(metrics)
             self.checkpoints.reached(self.snapshot(r))
         result.arrays = self._returned()
-        result.evaluate_metrics_clientapp[self.count] = self._last_evaluation(result.arrays)
+        result.evaluate_metrics_clientapp[self.count] = LastEvaluation(self, result.arrays).play()
         return result
 
     def _round(self, r: int) -> ArrayRecord:
@@ -221,34 +220,6 @@ class Rounds:
         answers = self.exchange(self.messages(turn, evaluate=wanted), check=check, first_come=self.first_come)
         samples = self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
         return samples
-
-    def _last_evaluation(self, arrays: ArrayRecord) -> MetricRecord:
-        """Let all sites evaluate the final model. One that is missing by now costs its line in a table, not the run."""
-        final: list[tuple[Site, Metrics]] = []
-        evidence = Evidence(self.answers.labels, common=not self.algorithm.personalised)
-        answers = self.exchange(self.last_messages(arrays), check=self.answers.to_the_end, min_replies=1)
-        with naming_round(self.count, self.count):
-            noted = evidence.noting(noting(answers, self.exchange.by_node, final), self.exchange.by_node)
-            pooled = pool([metrics_in(reply) for reply in noted])
-        self.observer.evaluated(self.count, final)
-        if any(evidence.first.values()):
-            with suppress(RunError):  # it costs exactness, and not the run; the exchange has named who did not answer
-                self._count_scores(arrays, evidence)
-                self._compare_models(arrays, evidence)
-            self.observer.told(evidence.found())
-        return MetricRecord({**pooled})
-
-    def _count_scores(self, arrays: ArrayRecord, evidence: Evidence) -> None:
-        """Let the sites count the final model's scores, those that tell of each patient."""
-        if messages := self.last_messages(arrays, evidence.questions()):
-            for answer in self.exchange(messages, check=self.answers.on_a_grid, min_replies=1):
-                evidence.count(self.exchange.by_node[answer.metadata.src_node_id], answer)
-
-    def _compare_models(self, arrays: ArrayRecord, evidence: Evidence) -> None:
-        """Let the sites tell how much the final model and the other one differ, with the counts of all."""
-        if messages := self.last_messages(arrays, evidence.comparisons()):
-            for answer in self.exchange(messages, check=self.answers.to_the_comparison, min_replies=1):
-                evidence.compare(self.exchange.by_node[answer.metadata.src_node_id], answer)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""
@@ -335,13 +306,13 @@ class Rounds:
 
     # ------------------------------------------------------------------ messages
 
-    def _standing(self, server_round: int) -> dict[str, object]:
+    def standing(self, server_round: int) -> dict[str, object]:
         """Return what tells a site which of its memories a message is about."""
         return {"run": self.checkpoints.key, "settled": self.checkpoints.settled(server_round)}
 
     def messages(self, turn: Turn, *, evaluate: bool) -> list[Message]:
         """Write a phase's messages to the sites that take part in this round; equal contents are serialised once."""
-        told = order({**self.train_config, **self._standing(turn.round), "evaluate": evaluate}, turn)
+        told = order({**self.train_config, **self.standing(turn.round), "evaluate": evaluate}, turn)
         packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
         before = self.residual  # of this phase: an estimator is the same for all sites
         messages = []
@@ -361,24 +332,6 @@ class Rounds:
             messages.append(message(packed[1], told, site, "train"))
         return messages
 
-    def last_messages(self, arrays: ArrayRecord, grids: Mapping[Site, Grids] | None = None) -> list[Message]:
-        """Write the messages of the last evaluation, to all sites. In other rounds evaluation rides on training.
-
-        With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`. The other
-        model goes along wherever its scores have a part.
-        """
-        turn, model = self.turn(self.count, self.algorithm.phases[-1]), unpack(arrays)
-        told = order({**self.evaluate_config, **self._standing(self.count)}, turn)
-        messages = []
-        for site in self.exchange.sites if grids is None else grids:
-            sent = self.algorithm.final(self.state, model, turn, site)
-            packed = arrays if sent is model else pack(sent)
-            asked = {} if grids is None else grids[site]
-            messages.append(message(packed, told, site, "evaluate", asked))
-            if self.other is not None and (grids is None or "other-cuts" in asked):
-                messages[-1].content["other"] = self.other
-        return messages
-
     def participants(self, server_round: int) -> Sequence[Site]:
         """Return the sites of all phases of a round, drawn from (seed, round)."""
         sites = self.exchange.sites
@@ -387,12 +340,3 @@ class Rounds:
             return sites
         random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])
         return [sites[i] for i in sorted(random.choice(len(sites), count, replace=False))]
-
-
-@contextmanager
-def naming_round(server_round: int, rounds: int) -> Iterator[None]:
-    """Say in a RunError which round it was."""
-    try:
-        yield
-    except RunError as error:
-        raise RunError(f"round {server_round} of {rounds}: {error}") from None

@@ -78,7 +78,7 @@ def _convolution(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -
 @pytest.fixture
 def small_resnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let "resnet18" stand for a network with statistics that takes no seconds; forked workers have it too."""
-    from client_app.site import cached_problem
+    from client_app.once import cached_problem
     from models import networks
 
     monkeypatch.setitem(networks._BUILDERS, "resnet18", _convolution)

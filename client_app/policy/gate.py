@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from client_app.errors import RefusedError
 from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
 from client_app.policy.records import RunRecord
-from client_app.site import Request
+from client_app.request import Request
 from config.resume import lasting
 from datasets import DataError
 from keys import record_in, records_in

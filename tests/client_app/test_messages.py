@@ -14,7 +14,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.site import Request
+from client_app.request import Request
 from config import RunConfig
 from datasets import Cohort
 from federation import Site, pack, unpack

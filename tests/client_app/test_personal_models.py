@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from client_app.memory import Memory, path_of
-from client_app.site import OpenSite, Request
+from client_app.request import Request
+from client_app.site import OpenSite
 from config import RunConfig, SiteConfig
 from datasets import Cohort, load_site
 from federation import RunError

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from client_app.site import cached_problem
+from client_app.once import cached_problem
 from config import RunConfig
 from config.tables import own_options
 from datasets import Cohort

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
-from client_app.site import cached_problem
+from client_app.once import cached_problem
 from federation import unpack
 from keys import Value
 from models import networks

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app.site import OpenSite, Request
+from client_app.request import Request
+from client_app.site import OpenSite
 from config import RunConfig, SiteConfig
 from datasets import Cohort
 from problems.network import NetworkProblem

@@ -12,7 +12,8 @@ from flwr.app import Message
 
 from client_app.memory import Memory
 from client_app.personalise import FinishedRun, personalise
-from client_app.site import OpenSite, Request
+from client_app.request import Request
+from client_app.site import OpenSite
 from config import RunConfig, SiteConfig
 from datasets import Cohort
 from federation import unpack

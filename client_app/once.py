@@ -1,0 +1,107 @@
+"""What a process reads and builds once, for all messages and sites that it serves."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from flwr.app import ArrayRecord
+
+from client_app.policy.coarse import dealt
+from client_app.together import forget_stacks
+from datasets import Cohort, DataConfig, forget_data, load_site
+from datasets.labels import UNKNOWN
+from datasets.stored import in_blocks
+from federation import unpack
+from federation.encoding import decode
+from federation.rehearsal import Rehearsal
+from keys import Value, arguments, record_in
+from problems import PROBLEMS, Problem, Setting
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+    from datasets import Samples
+    from federation import Encoding, FederatedStrategy
+    from problems import Arrays
+
+Options = tuple[tuple[str, Value], ...]
+
+
+@lru_cache(maxsize=32)
+def cached_problem(name: str, setting: Setting, options: Options) -> Problem:
+    """Build a problem; once per process, for all sites that it serves."""
+    return PROBLEMS[name](setting, **arguments(dict(options)))
+
+
+@lru_cache(maxsize=1024)
+def dimension(name: str, setting: Setting, options: Options) -> int:
+    """Return d, the length of x; once per process."""
+    return len(cached_problem(name, setting, options).initial()["x"])
+
+
+@lru_cache(maxsize=64)
+def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem, encoding: Encoding) -> Rehearsal:
+    """Return what knows which vectors an algorithm sends; once per process."""
+    start = problem.initial()
+    if (buffers := problem.buffers()).numel():
+        start["buffers"] = buffers
+    return Rehearsal(algorithm, start, rounds, sites, problem, encoding=encoding)
+
+
+@lru_cache(maxsize=1024)
+def prepared(
+    config: DataConfig, site: int, sites: int, device: str, cohort: Cohort, hidden: tuple[int, ...] = ()
+) -> tuple[Samples, Samples]:
+    """Return the training and held-out samples of a site, standardised, on the device; once per process.
+
+    The ``hidden`` of several labels are unknown among the held-out.
+    """
+    data = load_site(config, site, sites)
+    held_out = data.held_out
+    if hidden:
+        labels = held_out.labels.clone()
+        labels[:, hidden] = UNKNOWN
+        held_out = replace(held_out, labels=labels)
+    return cohort.standardised(data.train).to(device), cohort.standardised(held_out).to(device)
+
+
+@lru_cache(maxsize=32)
+def data_hash(config: DataConfig) -> str:
+    """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
+    data = load_site(config, 0, 1)
+    digest, inputs = hashlib.sha256(), data.train.inputs
+    for block in in_blocks(inputs, torch.arange(len(inputs))):
+        digest.update(block.numpy().data)
+    for part in (data.train.labels, data.train.rows, data.held_out.rows):
+        digest.update(part.numpy().data)
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=32)
+def dealt_once(config: DataConfig) -> list[torch.Tensor]:
+    """Deal a hospital's held-out patients into parts; once per process."""
+    return dealt(load_site(config, 0, 1), config.key)
+
+
+def forget_all() -> None:
+    """Forget data and problems, of a run that is over; the next one reads its data anew."""
+    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once):
+        cached.cache_clear()
+    _last.clear()
+    forget_stacks()
+    forget_data()
+
+
+_last: list[tuple[ArrayRecord, torch.device, Arrays]] = []  # what was read last
+
+
+def received(message: Message, device: torch.device) -> Arrays:
+    """Return the vectors that a message brings; the same tensors where many sites are sent the same record."""
+    record = record_in(message.content, "arrays", ArrayRecord)
+    if not (_last and _last[0][0] is record and _last[0][1] == device):
+        _last[:] = [(record, device, decode(unpack(record, device)))]
+    return dict(_last[0][2])

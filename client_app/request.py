@@ -1,0 +1,65 @@
+"""What a message asks of a site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord
+
+from datasets import Cohort
+from keys import from_record, plain
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a message asks of a site; the rest follows from the run-config.
+
+    Attributes
+    ----------
+    round, phase, evaluate
+        Where the run stands, and whether to evaluate what was received.
+    site, name, sites : int, str, int
+        This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
+    run, settled : str, int
+        The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
+    cohort : Cohort
+        What holds for the data of all sites together.
+    cuts : tuple of float
+        The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
+    bins : tuple of int
+        Of several labels: how many of these belong to each.
+    other_cuts, other_bins : tuple of float, tuple of int
+        The same for the scores of the model that the run is compared with.
+    merged : tuple of int
+        The counts of all sites on both grids, see `evidence.told.merged_record`; empty: what is asked for is counts.
+    """
+
+    round: int
+    phase: str
+    site: int
+    name: str
+    sites: int
+    run: str
+    settled: int
+    evaluate: bool = True
+    cohort: Cohort = field(default_factory=Cohort)
+    cuts: tuple[float, ...] = ()
+    bins: tuple[int, ...] = ()
+    other_cuts: tuple[float, ...] = ()
+    other_bins: tuple[int, ...] = ()
+    merged: tuple[int, ...] = ()
+
+    @property
+    def grids(self) -> tuple[tuple[float, ...], ...]:
+        """What it says of the bins to count in."""
+        return self.cuts, self.bins, self.other_cuts, self.other_bins
+
+    @classmethod
+    def of(cls, message: Message) -> Request:
+        """Read the message's ``config`` record."""
+        record = plain(message.content, "config", ConfigRecord)
+        return from_record(cls, record, cohort=from_record(Cohort, record))

@@ -1,0 +1,89 @@
+"""The evaluation of a run's final model, at all of its sites."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from flwr.app import MetricRecord
+
+from federation.errors import RunError, naming_round
+from federation.evidence import Evidence
+from federation.messages import message, metrics_in, noting, order
+from federation.wire import pack, unpack
+from problems.metrics import pool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flwr.app import ArrayRecord, Message
+
+    from federation.evidence import Grids
+    from federation.rounds import Rounds
+    from federation.sites import Site
+    from problems import Metrics
+
+
+class LastEvaluation:
+    """What follows the last round; the evaluations before it ride on training.
+
+    Parameters
+    ----------
+    rounds : Rounds
+        All of which have been played.
+    arrays : ArrayRecord
+        The model that the run returns.
+    """
+
+    def __init__(self, rounds: Rounds, arrays: ArrayRecord) -> None:
+        self.rounds, self.arrays = rounds, arrays
+        self.evidence = Evidence(rounds.answers.labels, common=not rounds.algorithm.personalised)
+
+    def play(self) -> MetricRecord:
+        """Let all sites evaluate the model. One that is missing by now costs its line in a table, not the run."""
+        rounds, exchange, evidence = self.rounds, self.rounds.exchange, self.evidence
+        final: list[tuple[Site, Metrics]] = []
+        answers = exchange(self.messages(), check=rounds.answers.to_the_end, min_replies=1)
+        with naming_round(rounds.count, rounds.count):
+            noted = evidence.noting(noting(answers, exchange.by_node, final), exchange.by_node)
+            pooled = pool([metrics_in(reply) for reply in noted])
+        rounds.observer.evaluated(rounds.count, final)
+        if any(evidence.first.values()):
+            with suppress(RunError):  # it costs exactness, and not the run; the exchange has named who did not answer
+                self._count_scores()
+                self._compare_models()
+            rounds.observer.told(evidence.found())
+        return MetricRecord({**pooled})
+
+    def _count_scores(self) -> None:
+        """Let the sites count the model's scores, those that tell of each patient."""
+        exchange = self.rounds.exchange
+        if messages := self.messages(self.evidence.questions()):
+            for answer in exchange(messages, check=self.rounds.answers.on_a_grid, min_replies=1):
+                self.evidence.count(exchange.by_node[answer.metadata.src_node_id], answer)
+
+    def _compare_models(self) -> None:
+        """Let the sites tell how much the model and the other one differ, with the counts of all."""
+        exchange = self.rounds.exchange
+        if messages := self.messages(self.evidence.comparisons()):
+            for answer in exchange(messages, check=self.rounds.answers.to_the_comparison, min_replies=1):
+                self.evidence.compare(exchange.by_node[answer.metadata.src_node_id], answer)
+
+    def messages(self, grids: Mapping[Site, Grids] | None = None) -> list[Message]:
+        """Write the messages to all sites.
+
+        With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`. The other
+        model goes along wherever its scores have a part.
+        """
+        rounds = self.rounds
+        turn, model = rounds.turn(rounds.count, rounds.algorithm.phases[-1]), unpack(self.arrays)
+        told = order({**rounds.evaluate_config, **rounds.standing(rounds.count)}, turn)
+        messages = []
+        for site in rounds.exchange.sites if grids is None else grids:
+            sent = rounds.algorithm.final(rounds.state, model, turn, site)
+            packed = self.arrays if sent is model else pack(sent)
+            asked = {} if grids is None else grids[site]
+            messages.append(message(packed, told, site, "evaluate", asked))
+            if rounds.other is not None and (grids is None or "other-cuts" in asked):
+                messages[-1].content["other"] = rounds.other
+        return messages
