@@ -60,7 +60,8 @@ def test_no_file_of_the_app_imports_what_the_bundle_lacks(package: str) -> None:
 def test_only_the_local_engine_calls_the_client_app() -> None:
     # Elsewhere the two are on different machines and know of each other what a message holds.
     calling = {path.name for path in (ROOT / "server_app").rglob("*.py") if "client_app" in imported(path.read_text())}
-    assert calling == {"local.py", "worker.py", "sizes.py"}  # the last asks which clients can train side by side
+    # The last two: which clients can train side by side, and where on this machine's disk sites remember.
+    assert calling == {"local.py", "worker.py", "sizes.py", "states.py"}
 
 
 def test_an_algorithm_knows_nothing_of_flower() -> None:
