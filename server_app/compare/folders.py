@@ -148,7 +148,7 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
     ConfigError
         For all that cannot be used.
     """
-    found: dict[Path, Found] = {}
+    found: dict[str, Found] = {}
     wrong: list[str] = []
     for name in names:
         try:
@@ -161,8 +161,9 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
             continue
         for path in meant:
             try:
-                if path.resolve() not in found and (path.is_dir() or len(meant) == 1):
-                    found[path.resolve()] = Found.read(path)
+                real = os.path.realpath(path)  # of links in a circle, too
+                if real not in found and (path.is_dir() or len(meant) == 1):
+                    found[real] = Found.read(path)
             except (ValueError, OSError) as error:
                 wrong.append(f"{path}: {reason(error)}")
     if not wrong and not found:

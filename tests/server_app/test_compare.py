@@ -244,6 +244,12 @@ def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.Captur
     assert Image.open(to / "curves-bytes.png").width > 600
 
 
+def test_a_link_to_itself_is_no_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["compare", str(tmp_path / "loop")]) == 2
+    assert "loop" in capsys.readouterr().err
+
+
 TOKENS = re.compile(
     r"\\text(?P<word>backslash|asciitilde|asciicircum|less|greater|bar|endash)\{\}|\\(?P<escaped>[&%$#_{}])|\{(?P<braced>[\[*])\}|"
     r"\$(?P<formula>\\pm|\\\||\^2|-)\$|(?P<hyphen>-)(?:\{\}|(?!-))|(?P<plain>[^-\\{}$&#%_^~<>|\[*])"
