@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from client_app.together import why_alone
-from federation import RunError
+from federation import RunError, StrategyError
 from federation.rehearsal import Rehearsal
 from keys.memory import free_memory, shortage
 from problems.stacked import tried
@@ -30,7 +30,10 @@ def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
         return 0
     algorithm, encoding = config.strategy, config.encoding
     rehearsal = Rehearsal(algorithm, start, config.rounds, config.sites, problem, encoding=encoding)
-    each = sum(vector.bytes for vector in rehearsal.remembered().values())
+    try:
+        each = sum(vector.bytes for vector in rehearsal.remembered().values())
+    except StrategyError:  # the run itself says it, in its own words
+        return 0
     each += 4 * len(start["x"]) * len(encoding.coarse)  # what rounding took away
     # Where a run can go on, the sites of a round have what they remembered before it, too.
     return each * (config.sites + (algorithm.asked(config.sites) if config.checkpoint_every else 0))

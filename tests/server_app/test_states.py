@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from config import RunConfig
-from federation import RunError
+from federation import RunError, StrategyError
 from models.storage import Stored
 from problems import PROBLEMS
 from server_app import simulate
@@ -17,7 +17,7 @@ from server_app.local import LocalGrid, unused_run_id
 from server_app.sizes import remembered
 from strategies import ALGORITHMS, can_solve
 from tests.problems.example import make
-from tests.server_app.sites import job
+from tests.server_app.sites import job, saddle_job
 
 WITH_SAMPLES = [name for name in PROBLEMS if PROBLEMS[name].needs_data]
 TASKS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1}
@@ -71,3 +71,11 @@ def test_what_a_run_that_goes_on_has_too_much_of_moves_to_the_disk(tmp_path: Pat
         assert moved.read_bytes() == b"what it remembers"
         assert {context.node_config["state-dir"] for context in grid.contexts} == {str(grid.states.folder)}
     assert not moved.exists(), "nothing is left behind"
+
+
+def test_an_algorithm_that_cannot_run_says_so_itself(tmp_path: Path) -> None:
+    graph = tmp_path / "graph.csv"
+    graph.write_text("0,1\n", encoding="utf-8")
+    keys = saddle_job(tmp_path) | {"algorithm": "d-psgd", "d-psgd.topology": "file", "d-psgd.graph-file": str(graph)}
+    with pytest.raises(StrategyError, match=r"^d-psgd\.graph-file = .* not connected"):
+        simulate(keys | {"sites": 3, "engine": "local"})
