@@ -94,13 +94,13 @@ class Meddler(LocalGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return answers; one may be changed."""
-        before = files(self.state)
+        before = files(self.states.folder)
         answers = list(super().pull_messages(message_ids))
         for answer in answers:
             if answer.metadata.src_node_id == VICTIM and answer.has_content():
                 self.answered.append(answer.content)
                 if len(self.sent) - 1 in self.on_its_way:
-                    raise Told(None if files(self.state) != before else refusal(answer))
+                    raise Told(None if files(self.states.folder) != before else refusal(answer))
                 if change := self.on_its_way_back.get(len(self.answered) - 1):
                     change(answer.content)
             elif answer.metadata.src_node_id == VICTIM and len(self.sent) - 1 in self.on_its_way:

@@ -43,7 +43,7 @@ class Forgetful(LocalGrid):
         messages = list(messages)
         config = messages[0].content.config_records["config"]
         if messages[0].metadata.message_type == "train" and config["round"] in self.rounds:
-            folder = run_folder(self.state, str(config["run"]))
+            folder = run_folder(self.states.folder, str(config["run"]))
             if folder.exists():
                 shutil.rmtree(folder)
                 self.deleted += 1
