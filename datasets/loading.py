@@ -330,6 +330,10 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
             least=2 if holds_out else 1,
         )
         owner = partition(config.partition, rows, sites, _rng(config, "partition"))[units.of]
+        if config.folds > (largest := int(np.bincount(owner).max())):
+            raise DataError.plain(
+                f"folds = {config.folds}: no site has so many rows, the largest has {largest}; take at most {largest}"
+            )
     held_out = np.zeros(len(labels), np.bool_)
     for site, members in enumerate(_by_owner(owner, sites) if holds_out else ()):
         held_out[members] = _held_out(config, pool, site, members)

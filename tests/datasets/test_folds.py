@@ -112,6 +112,13 @@ def test_more_folds_than_rows_leave_some_without_held_out_rows(table: Callable[.
     assert sorted(sizes) == [0, 1, 1]
 
 
+def test_more_folds_than_any_site_has_rows_are_refused() -> None:
+    with pytest.raises(DataError, match=r"^folds = 1000000: no site has so many rows, the largest has \d+") as no:
+        load_site(DataConfig(dataset="breast-cancer", folds=10**6), 0, 2)
+    largest = int(str(no.value).rpartition(" ")[2])
+    assert len(load_site(DataConfig(dataset="breast-cancer", folds=largest), 0, 2).train)
+
+
 def test_the_only_row_of_a_site_cannot_be_held_out(table: Callable[..., DataConfig]) -> None:
     with pytest.raises(DataError, match="only row is held out in fold 0"):
         load_site(table("a,label\n3,yes\n", folds=2), 0, 1)
