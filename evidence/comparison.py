@@ -9,12 +9,11 @@ import numpy as np
 
 from evidence.delong import from_counts
 from evidence.intervals import normal
-from evidence.paired import variance_of_difference
+from evidence.paired import summed, variance_of_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evidence.paired import Pair
     from evidence.summary import Site
 
 
@@ -39,17 +38,12 @@ def _pooled(sites: Sequence[Site]) -> dict[str, Any] | None:
     spreads = [spread for *_, spread in told if spread is not None]
     if not told or len(spreads) < len(told):
         return None
-    own = _sum([(counts.positives, counts.negatives) for counts, *_ in told])
-    other = _sum([pair for _, pair, _ in told if pair is not None])
+    own = summed([(counts.positives, counts.negatives) for counts, *_ in told])
+    other = summed([pair for _, pair, _ in told if pair is not None])
     ours, theirs = from_counts([own]).value, from_counts([other]).value
     n, positives = int(own[0].sum() + own[1].sum()), int(own[0].sum())
     tested = _tested(ours - theirs, variance_of_difference(own, spreads))
     return {"sites": len(told), "n": n, "positives": positives, "auroc": ours, "other": theirs, **tested}
-
-
-def _sum(pairs: Sequence[Pair]) -> Pair:
-    positives, negatives = (np.asarray(np.sum([pair[kind] for pair in pairs], axis=0)) for kind in (0, 1))
-    return positives, negatives
 
 
 def _difference(site: Site) -> dict[str, Any] | None:

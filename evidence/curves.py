@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from evidence.sums import Floats
 
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
-SAME_FOR_ALL = (
-    0.9  # the specificity at a site, over all its patients, of the threshold that its subgroups are judged at
-)
+SAME_FOR_ALL = 0.9  # specificity, over all patients of a site, of the threshold that its subgroups are judged at
 THRESHOLDS = np.arange(1, 100) / 100  # of decision curves
 GRID = np.arange(1, 101) / 100  # where bands of curves are told
 

@@ -80,6 +80,12 @@ class Spread:
         return wrong
 
 
+def summed(pairs: Sequence[Pair]) -> Pair:
+    """Return the counts of some sites on one grid, added up; of one site at least."""
+    positives, negatives = (np.asarray(np.sum([pair[kind] for pair in pairs], axis=0)) for kind in (0, 1))
+    return positives, negatives
+
+
 def spread(bins: tuple[Ints, Ints], labels: Floats, patients: Ints | None, merged: tuple[Pair, Pair]) -> Spread:
     """Return the sums of a site.
 

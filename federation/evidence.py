@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import ConfigRecord
 
 from evidence import Counts, Site, Sketch, Told, common_cuts
-from evidence.paired import Spread, merged_record
+from evidence.paired import Spread, merged_record, summed
 from evidence.told import counts_of, counts_of_other, grid_record, record_names
 from federation.messages import metrics_in
 from keys import record_in
@@ -106,8 +106,7 @@ class Evidence:
         told = [(self._counts[key], pair) for key, pair in self._other_counts.items() if key[0] == label]
         if not told:
             return None
-        both = ([(own.positives, own.negatives) for own, _ in told], [pair for _, pair in told])
-        own, other = ((_sum(pairs, 0), _sum(pairs, 1)) for pairs in both)
+        own, other = summed([(own.positives, own.negatives) for own, _ in told]), summed([pair for _, pair in told])
         return (own, other) if own[0].any() and own[1].any() else None
 
     def comparisons(self) -> dict[Place, Grids]:
@@ -154,11 +153,6 @@ class Evidence:
             other_counts=self._other_counts.get((label, site)),
             spread=self._spreads.get((label, site)),
         )
-
-
-def _sum(pairs: Sequence[Pair], kind: int) -> Floats:
-    """Add up the counts of a class."""
-    return np.asarray(np.sum([pair[kind] for pair in pairs], axis=0))
 
 
 def _size(metrics: Metrics) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """The local engine: a Flower Grid that calls the ClientApp directly, in this process or in a few of its own.
 
-What a site remembers is in files, in the run's folder in shared memory or in its ``state-dir``, so that any worker can
-serve any site.
+What a site remembers is in files (`server_app.states`), so that any worker can serve any site.
 """
 
 from __future__ import annotations
@@ -78,10 +77,15 @@ class LocalGrid(Grid):
         not pay (see `processes_pay`); 1 works in this process.
     run_id : int
         Any number that no other run on this machine has.
-    stack : int
-        How many clients are trained side by side at most; whoever knows the problem sets it.
     fork : bool
         Whether workers may be forks of this process, which start at once and share its data. Not where it has threads.
+
+    Attributes
+    ----------
+    stack : int
+        How many clients are trained side by side at most; whoever knows the problem sets it.
+    states : States
+        Where the sites write what they remember.
     """
 
     def __init__(self, config: RunConfig, run_id: int, *, fork: bool = True) -> None:

@@ -30,7 +30,7 @@ def train(job: Job, clock: Clock) -> Trained:
             batch = rows[positions]
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(network(inputs[batch]), labels[batch])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             optimizer.step()
             steps += 1
         metrics = MetricRecord({"num-examples": len(rows), "steps": steps})

@@ -59,7 +59,7 @@ def _run(job: Job, clock: Clock) -> Trained:
     torch.set_num_threads(1)
     visits = steps = 0
 
-    class Shuffled(Dataset):  # type: ignore[misc]
+    class Shuffled(Dataset):  # type: ignore[misc]  # pfl has no types
         """pfl's own has the same batches in every round, and ends with the epoch."""
 
         def iter(self, batch_size: int | None) -> object:
@@ -81,7 +81,7 @@ def _run(job: Job, clock: Clock) -> Trained:
         def metrics(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, object]:
             return {}
 
-    class Ends(TrainingProcessCallback):  # type: ignore[misc]
+    class Ends(TrainingProcessCallback):  # type: ignore[misc]  # pfl has no types
         def after_central_iteration(self, *_: object, **__: object) -> tuple[bool, Metrics]:
             clock()
             return False, Metrics()

@@ -236,11 +236,11 @@ def test_who_cannot_says_why(algorithm: str, problem: Problem, why: str) -> None
 
 
 def test_nobody_inherits_with_another_update_that_it_stacks() -> None:
-    class Own(type(strategy_of("fedavg"))):  # type: ignore[misc]
+    class Own(type(strategy_of("fedavg"))):  # type: ignore[misc]  # a base that is computed
         def local_update(self, *arguments: Any) -> Any:
             return super().local_update(*arguments)
 
-    class Same(type(strategy_of("fedavg"))):  # type: ignore[misc]
+    class Same(type(strategy_of("fedavg"))):  # type: ignore[misc]  # a base that is computed
         pass
 
     assert (Own.stacks, Same.stacks) == (False, True)
