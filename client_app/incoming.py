@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.errors import RefusedError
-from client_app.request import Request
-from datasets import Cohort, cohort_schema, wrong_cohort
+from client_app.request import COHORT, Request
+from datasets import cohort_schema, wrong_cohort
 from evidence import BINS
 from evidence.told import COUNT, SCORE, wrong_grids
 from federation import BadAnswerError, unpack
@@ -18,16 +17,16 @@ from federation.answers import require_records
 from federation.encoding import decode, unfit
 from federation.schema import misfits, table
 from federation.wire import LARGEST, beyond
-from keys import Flag, Number, Schema, Several, Text, in_a_line, mistakes, plain, record_in
+from keys import Flag, Number, Schema, Several, Text, in_a_line, latest, mistakes, plain, record_in
 from problems import PROBLEMS
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from flwr.app import Message
+    from flwr.app import Array, Message
 
     from client_app.site import OpenSite
+    from federation import FederatedStrategy, Turn
 
-COHORT = {field.name for field in fields(Cohort)}
 RUN = {"app": Text(64), "run": Text(64, plain=True, least=1)}
 
 
@@ -112,13 +111,23 @@ def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
     """Return what is wrong with what a message says of all sites' data."""
     record, data = plain(message.content, "config", ConfigRecord), site.data()
     multiclass = PROBLEMS[site.run.problem].multiclass
-    shape, classes = ((), 2) if data is None else (data.train.shape, data.classes)
-    labels = site.run.several
+    known = None if data is None else (data.train.shape, data.classes)
+    keys = tuple(key for key in COHORT if key in record)
+    return _unlike(known, multiclass, site.run.several, keys, *(record[key] for key in keys))
+
+
+@latest
+def _unlike(
+    known: tuple[tuple[int, ...], int] | None, multiclass: bool, labels: tuple[str, ...], keys: tuple[str, ...],
+    *values: object,
+) -> list[str]:  # fmt: skip
+    """Return what in a record of a cohort cannot be of data with this shape and so many classes; None: without data."""
+    shape, classes = known or ((), 2)
     schema = cohort_schema(shape, multiclass=multiclass, labels=max(1, len(labels)))
-    told = {key: record[key] for key in schema if key in record}
-    if wrong := mistakes(told, schema, optional=schema if data is None else ()):
+    told = dict(zip(keys, values, strict=True))
+    if wrong := mistakes(told, schema, optional=() if known else schema):
         return wrong
-    return [] if data is None else wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels)
+    return wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels) if known else []
 
 
 def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
@@ -135,11 +144,23 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     problem = site.problem(request)
     if isinstance(problem, NetworkProblem) and other and (text := misfits(other, [table(problem.model())])):
         return [f"of the other model: {text}"]
-    written = unpack(record)
-    arrays = decode(written)
-    if bad := [*beyond(arrays), *beyond(unpack(other))]:
-        return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in bad]
     strategy = site.run.strategy
     turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
-    text = unfit(written) or strategy.unfit(arrays, turn, rehearsal.d)
+    if wrong := _wrong_values(strategy, turn, rehearsal.d, *record.items()):
+        return wrong
+    return _overflowing(beyond(unpack(other)))
+
+
+@latest
+def _wrong_values(strategy: FederatedStrategy, turn: Turn, d: int, *arrays: tuple[str, Array]) -> list[str]:
+    """Return what is wrong with the values of arrays, which have the names, shapes and types that they may have."""
+    written = unpack(ArrayRecord(dict(arrays)))
+    meant = decode(written)
+    if wrong := _overflowing(beyond(meant)):
+        return wrong
+    text = unfit(written) or strategy.unfit(meant, turn, d)
     return [text] if text else []
+
+
+def _overflowing(names: list[str]) -> list[str]:
+    return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in names]

@@ -18,12 +18,13 @@ from datasets.stored import in_blocks
 from federation import unpack
 from federation.encoding import decode
 from federation.rehearsal import Rehearsal
-from keys import Value, arguments, record_in
+from keys import Value, arguments, latest, record_in
 from problems import PROBLEMS, Problem, Setting
 
 if TYPE_CHECKING:
     from flwr.app import Message
 
+    from client_app.site import OpenSite
     from datasets import Samples
     from federation import Encoding, FederatedStrategy
     from problems import Arrays
@@ -87,21 +88,25 @@ def dealt_once(config: DataConfig) -> list[torch.Tensor]:
     return dealt(load_site(config, 0, 1), config.key)
 
 
+@latest
+def open_sites(run_id: int) -> dict[tuple[int, int], OpenSite]:
+    """Return the sites that stay open from message to message, of the run that the process is at."""
+    return {}
+
+
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once):
+    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once, open_sites, _decoded):
         cached.cache_clear()
-    _last.clear()
     forget_stacks()
     forget_data()
 
 
-_last: list[tuple[ArrayRecord, torch.device, Arrays]] = []  # what was read last
-
-
 def received(message: Message, device: torch.device) -> Arrays:
     """Return the vectors that a message brings; the same tensors where many sites are sent the same record."""
-    record = record_in(message.content, "arrays", ArrayRecord)
-    if not (_last and _last[0][0] is record and _last[0][1] == device):
-        _last[:] = [(record, device, decode(unpack(record, device)))]
-    return dict(_last[0][2])
+    return dict(_decoded(record_in(message.content, "arrays", ArrayRecord), device))
+
+
+@latest
+def _decoded(record: ArrayRecord, device: torch.device) -> Arrays:
+    return decode(unpack(record, device))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
 from datasets import Cohort
-from keys import from_record, plain
+from keys import from_record, latest, plain
 
 if TYPE_CHECKING:
     from flwr.app import Message
+
+COHORT = tuple(field.name for field in fields(Cohort))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,4 +64,10 @@ class Request:
     def of(cls, message: Message) -> Request:
         """Read the message's ``config`` record."""
         record = plain(message.content, "config", ConfigRecord)
-        return from_record(cls, record, cohort=from_record(Cohort, record))
+        told = [key for key in COHORT if key in record]
+        return from_record(cls, record, cohort=_cohort(tuple(told), *(record[key] for key in told)))
+
+
+@latest
+def _cohort(keys: tuple[str, ...], *values: object) -> Cohort:
+    return from_record(Cohort, dict(zip(keys, values, strict=True)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from client_app.memory import Memory, Provenance
-from client_app.once import Options, cached_problem, data_hash, dealt_once, dimension, prepared, rehearsed
+from client_app.once import Options, cached_problem, data_hash, dealt_once, dimension, open_sites, prepared, rehearsed
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse
 from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
@@ -29,8 +29,9 @@ from datasets import (
     patient_hashes,
     stamp,
 )
-from datasets.config import SITE, TABLE
+from datasets.config import OWN, SITE, TABLE
 from federation.rehearsal import Rehearsal
+from keys import latest
 from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from datasets import Samples
     from datasets.site.study import Study
     from problems import Arrays, Metrics
+
+MOST_OPEN = 1024  # sites of a run that a process keeps open
 
 
 def study_of(file: str) -> Study | None:
@@ -123,7 +126,7 @@ class OpenSite:
 
     @classmethod
     def from_context(cls, context: Context) -> OpenSite:
-        """Read both configurations.
+        """Read both configurations. A site of public data, which does not change, stays open for the run.
 
         Raises
         ------
@@ -131,6 +134,19 @@ class OpenSite:
             When one of them cannot be used.
         """
         run, node = parse_run_config(context.run_config), parse_node_config(context.node_config)
+        known, key = open_sites(context.run_id), (id(run), id(node))  # an open site holds both: the ids are theirs
+        if (site := known.get(key)) is None:
+            site = cls._of(run, node, context.run_id)
+            if run.dataset not in OWN and not node.policy:
+                if len(known) >= MOST_OPEN:
+                    known.clear()
+                known[key] = site
+        torch.set_num_threads(run.threads)
+        prepare(site.device, run.matmul_precision)
+        return site
+
+    @classmethod
+    def _of(cls, run: RunConfig, node: SiteConfig, run_id: int) -> OpenSite:
         needs_data = PROBLEMS[run.problem].needs_data
         missing = []
         if needs_data and run.dataset == "site" and not node.data_dir:
@@ -150,10 +166,7 @@ class OpenSite:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if missing:
             raise ConfigError("node-config", missing)
-        torch.set_num_threads(run.threads)
-        site = cls(run, node, policy, context.run_id)
-        prepare(site.device, run.matmul_precision)
-        return site
+        return cls(run, node, policy, run_id)
 
     @property
     def guarded(self) -> bool:
@@ -225,8 +238,17 @@ class OpenSite:
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends: the same to all sites, site 0's will do."""
-        run, problem = self.run, self.problem(replace(request, site=0))
-        return rehearsed(run.strategy, run.rounds, request.sites, problem, run.encoding)
+        return self._rehearsed(request.cohort, request.sites)
+
+    @cached_property
+    def _rehearsed(self) -> latest[Rehearsal]:
+        run = self.run
+
+        def play(cohort: Cohort, sites: int) -> Rehearsal:
+            problem = cached_problem(*self._problem_key(cohort, 0))
+            return rehearsed(run.strategy, run.rounds, sites, problem, run.encoding)
+
+        return latest(play)
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.
@@ -261,21 +283,21 @@ class OpenSite:
         """Return training and held-out samples, standardised with the moments of all sites."""
         if not PROBLEMS[self.run.problem].needs_data:
             return None, None
-        part = max(0, self.node.partition_id)
         data = self.data() if self.guarded else None
-        hidden = hidden_labels(data, self.policy) if data else ()
-        return prepared(self.data_config, part, self.run.sites, self.device, request.cohort, hidden)
+        return self._prepared(request.cohort, hidden_labels(data, self.policy) if data else ())
+
+    @cached_property
+    def _prepared(self) -> latest[tuple[Samples, Samples]]:
+        part = max(0, self.node.partition_id)
+        return latest(partial(prepared, self.data_config, part, self.run.sites, self.device))
 
     def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        known = self._problems.get(request.site)
-        if known is None or known.setting.cohort != request.cohort:
-            known = self._problems[request.site] = cached_problem(*self._problem_key(request))
-        return known
+        return self._problem(request.cohort, request.site)
 
     @cached_property
-    def _problems(self) -> dict[int, Problem]:
-        return {}
+    def _problem(self) -> latest[Problem]:
+        return latest(lambda cohort, site: cached_problem(*self._problem_key(cohort, site)))
 
     def own_problem(self, request: Request) -> Problem:
         """Return the problem as this site trains and evaluates its own model: with its own p, where y is its own."""
@@ -291,15 +313,19 @@ class OpenSite:
 
     def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""
-        mine = provenance(self.run, dimension(*self._problem_key(request)))
+        mine = provenance(self.run, self._dimension(request.cohort, request.site))
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
         simulated = self.run.state_dir if self.node.partition_id >= 0 else ""
         return Memory(self.node.state_dir or simulated, request.run, request.name, mine)
 
-    def _problem_key(self, request: Request) -> tuple[str, Setting, Options]:
+    @cached_property
+    def _dimension(self) -> latest[int]:
+        return latest(lambda cohort, site: dimension(*self._problem_key(cohort, site)))
+
+    def _problem_key(self, cohort: Cohort, site: int) -> tuple[str, Setting, Options]:
         run = self.run
-        if PROBLEMS[run.problem].needs_data and not request.cohort.shape:
+        if PROBLEMS[run.problem].needs_data and not cohort.shape:
             raise ConfigError(
                 "message", ["it says nothing of the data: start() needs the cohort's facts as train_config"]
             )
-        return run.problem, run.setting(request.cohort, self.device, request.site), tuple(run.options.items())
+        return run.problem, run.setting(cohort, self.device, site), tuple(run.options.items())

@@ -205,6 +205,8 @@ class StackedOracle:
         positions = torch.stack(hands).add_(offsets)
         batch = samples.batch(positions.flatten())
         inputs, labels = (part.view(*positions.shape, *part.shape[1:]) for part in batch)
+        if not self.oracles[0].weights(labels[0]):  # one sampler for all
+            return inputs, labels
         weights = [oracle.weights(own) for oracle, own in zip(self.oracles, labels, strict=True)]
         return (inputs, labels, *map(torch.stack, zip(*weights, strict=True)))
 

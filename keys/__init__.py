@@ -13,6 +13,7 @@ from keys.fields import (
     options_of,
     text_errors,
 )
+from keys.latest import latest
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, plain, record_in, records_in, to_record
 from keys.registry import by_name
@@ -43,6 +44,7 @@ __all__ = [
     "hyper",
     "in_a_line",
     "key_of",
+    "latest",
     "mistakes",
     "options_of",
     "plain",

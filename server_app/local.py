@@ -5,6 +5,7 @@ What a site remembers is in files (`server_app.states`), so that any worker can 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import multiprocessing
@@ -112,6 +113,7 @@ class LocalGrid(Grid):
         self.states = States(self.config, given, self.scratch, in_memory=in_memory)
         sites, run_config = self.config.sites, self.config.flat()
         self._asked: set[str] = set()  # sites, in this round
+        self._trainings = 0
         self.contexts = [
             Context(
                 run_id=self.run_id,
@@ -133,6 +135,7 @@ class LocalGrid(Grid):
         """End the workers and remove the folder. What a run that stopped left in its ``state-dir`` stays there."""
         if self._pool:
             self._pool.close(patience=5 if error is None else 0.5)
+        gc.unfreeze()
         self.scratch.remove()
         self.states.remove()
 
@@ -199,6 +202,9 @@ class LocalGrid(Grid):
             message.metadata.__dict__["_message_id"] = str(next(self._identifiers))  # as Flower's own grids set it
         trains = bool(messages) and messages[0].metadata.message_type != "query"
         if trains:
+            self._trainings += 1
+            if self._trainings == 2:  # all modules are there: the garbage collector need not look at them again
+                gc.freeze()
             told = [record_in(message.content, "config", ConfigRecord) for message in messages]
             self._asked |= {str(record.get("name", "")) for record in told}
         if trains and not self._pool:

@@ -1,0 +1,38 @@
+"""What was worked out last, for whoever asks for the same next: sites that share a process are told the same things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
+    """Keep what a function returned last, and return it again for the same arguments.
+
+    Values are the same if they are equal and of one type; what can change (a list, a record) only if it is the same
+    object, and nobody may have changed it since.
+    """
+
+    def __init__(self, function: Callable[..., T]) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._known: tuple[tuple[object, ...], T] | None = None
+
+    def __call__(self, *arguments: object) -> T:
+        """Return what the function returns."""
+        if self._known is None or not _same(self._known[0], arguments):
+            self._known = arguments, self._function(*arguments)
+        return self._known[1]
+
+    def cache_clear(self) -> None:
+        """Forget it."""
+        self._known = None
+
+
+def _same(known: tuple[object, ...], asked: tuple[object, ...]) -> bool:
+    return len(known) == len(asked) and all(
+        a is b or (type(a) is type(b) and a.__hash__ is not None and a == b) for a, b in zip(known, asked, strict=True)
+    )
