@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flwr.app import Array, Message
 
     from client_app.site import OpenSite
+    from config import RunConfig
     from federation import FederatedStrategy, Turn
 
 RUN = {"app": Text(64), "run": Text(64, plain=True, least=1)}
@@ -67,23 +68,12 @@ def _brings_another(message: Message, site: OpenSite) -> bool:
 def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
     run, record = site.run, plain(message.content, "config", ConfigRecord)
-    place: Schema = {
-        "round": Number(run.rounds if last else 1, run.rounds, whole=True),
-        "site": Number(0, run.sites - 1, whole=True),
-        "sites": Number(1, run.sites, whole=True),
-    }
+    place = _place(run, last)
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
     strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
-    taking_place = tuple(phases_of(strategy, number, run.rounds, int(str(record.get("sites", run.sites)))))
-    schema: dict[str, Flag | Number | Several | Text] = {
-        **RUN,
-        **place,
-        "phase": Text(options=strategy.phases[-1:] if last else taking_place),
-        "name": Text(name=True),
-        "settled": Number(0, number, whole=True),
-        **({} if last else {"evaluate": Flag()}),
-    }
+    described, taking_place = _message(run, last, number, int(str(record.get("sites", run.sites))))
+    schema = dict(described)
     told: dict[str, Any] = {key: value for key, value in record.items() if key not in COHORT}
     several = len(run.several)
     if last and site.gives_evidence and "cuts" in told:
@@ -105,6 +95,31 @@ def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
     if not wrong and "merged" in told and len(told["merged"]) != 2 * (len(told["cuts"]) + len(told["other-cuts"])):
         wrong.append(f"merged has {len(told['merged'])} counts: must be two for each bin")
     return wrong
+
+
+@latest
+def _place(run: RunConfig, last: bool) -> Schema:
+    """Describe where in a run a message may be, and to whom."""
+    return {
+        "round": Number(run.rounds if last else 1, run.rounds, whole=True),
+        "site": Number(0, run.sites - 1, whole=True),
+        "sites": Number(1, run.sites, whole=True),
+    }
+
+
+@latest
+def _message(run: RunConfig, last: bool, server_round: int, sites: int) -> tuple[Schema, tuple[str, ...]]:
+    """Describe what a message of a round says of itself; and the phases that take place there."""
+    taking_place = tuple(phases_of(run.strategy, server_round, run.rounds, sites))
+    schema = {
+        **RUN,
+        **_place(run, last),
+        "phase": Text(options=run.strategy.phases[-1:] if last else taking_place),
+        "name": Text(name=True),
+        "settled": Number(0, server_round, whole=True),
+        **({} if last else {"evaluate": Flag()}),
+    }
+    return schema, taking_place
 
 
 def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:

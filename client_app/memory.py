@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import tempfile
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,10 +68,7 @@ def state_folder(state_dir: str) -> Path:
         When somebody else has made that one, and could read or change what the site writes there.
     """
     if state_dir:
-        try:
-            return as_path(state_dir)
-        except OSError as error:
-            raise ConfigError("node-config", [f"state-dir cannot be used: {reason(error)}"]) from None
+        return _named(state_dir)
     folder = Path(tempfile.gettempdir()) / f"edelweiss-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -81,6 +78,14 @@ def state_folder(state_dir: str) -> Path:
             "node-config", ["state-dir is missing, and the folder in its place is not this user's alone: set state-dir"]
         )
     return folder
+
+
+@lru_cache(maxsize=8)
+def _named(state_dir: str) -> Path:
+    try:
+        return as_path(state_dir)
+    except OSError as error:
+        raise ConfigError("node-config", [f"state-dir cannot be used: {reason(error)}"]) from None
 
 
 class Memory:

@@ -31,6 +31,11 @@ def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generat
     return torch.Generator().manual_seed(int(state[0]))
 
 
+def parts(batch: Batch, size: int, axis: int = 0) -> Iterator[Batch]:
+    """Yield the batches of a size that lie one behind the other in a large one, along an axis."""
+    return zip(*(torch.split(part, size, axis) for part in batch), strict=True)
+
+
 class SiteOracle:
     """Batches and gradients of one site; what `federation.Oracle` describes.
 
@@ -121,9 +126,23 @@ class SiteOracle:
     def draw(self, size: int | None = None, then: Sequence[int] | None = None) -> Batch | None:
         """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known."""
         size = size or self.batch_size
-        if size == self.batch_size and size < self.problem.draws_ahead:
-            return next(self._ahead, None) or self._many()
+        if self.draws_ahead(size):
+            if (batch := next(self._ahead, None)) is None:
+                self._ahead = parts(self.draw_many(), size)
+                batch = next(self._ahead)
+            return batch
         return self._batches.draw(size) if self._loader is None else self._loader.take(size, then)
+
+    def draws_ahead(self, size: int) -> bool:
+        """Whether batches of this size are drawn many at once."""
+        return size == self.batch_size and size < self.problem.draws_ahead
+
+    def draw_many(self) -> Batch:
+        """Return the next batches as one, of twice as many as the last time: a round may be short."""
+        self._count = min(2 * self._count, self.problem.draws_ahead // self.batch_size)
+        many = self._batches.draw(self.batch_size * self._count)
+        assert many is not None, "what can be drawn ahead is something"
+        return many
 
     @property
     def full(self) -> int:
@@ -164,15 +183,6 @@ class SiteOracle:
         sizes = [count * (i + 1) // batches - count * i // batches for i in range(batches)]
         for i, size in enumerate(sizes):
             yield self.draw(size, sizes[i + 1 :])
-
-    def _many(self) -> Batch:
-        """Draw batches ahead, twice as many as the last time (a round may be short); return the first of them."""
-        size = self.batch_size
-        self._count = min(2 * self._count, self.problem.draws_ahead // size)
-        many = self._batches.draw(size * self._count)
-        assert many is not None, "what can be drawn ahead is something"
-        self._ahead = zip(*(torch.split(part, size) for part in many), strict=True)
-        return next(self._ahead)
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Tensor | None]:
         """Return (gx, gy) at any point, on the given batch or on a fresh one.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from client_app.oracle import SiteOracle
+from client_app.oracle import SiteOracle, parts
 from problems import Problem
 from problems.stacked import Stacked
 
@@ -193,9 +193,16 @@ class StackedOracle:
         self.problem, self.oracles, self._stacked = problem, oracles, stacked(problem)
         self.gradients = self.differentiated = 0
         self._table = _shared_table(oracles)
+        self._ahead: Iterator[Batch] = iter(())
 
     def draw(self, size: int | None = None) -> Batch | None:
         """Return a fresh mini-batch of each client: (K, n, *shape) and (K, n)."""
+        first = self.oracles[0]
+        if first.draws_ahead(size := size or first.batch_size):
+            if (batch := next(self._ahead, None)) is None:
+                self._ahead = parts(self._many(), size, 1)
+                batch = next(self._ahead)
+            return batch
         if self._table is None:
             return _even([oracle.draw(size) for oracle in self.oracles])
         samples, offsets = self._table
@@ -205,10 +212,15 @@ class StackedOracle:
         positions = torch.stack(hands).add_(offsets)
         batch = samples.batch(positions.flatten())
         inputs, labels = (part.view(*positions.shape, *part.shape[1:]) for part in batch)
-        if not self.oracles[0].weights(labels[0]):  # one sampler for all
+        if not first.weights(labels[0]):  # one sampler for all
             return inputs, labels
         weights = [oracle.weights(own) for oracle, own in zip(self.oracles, labels, strict=True)]
         return (inputs, labels, *map(torch.stack, zip(*weights, strict=True)))
+
+    def _many(self) -> Batch:
+        many = _even([oracle.draw_many() for oracle in self.oracles])
+        assert many is not None, "what can be drawn ahead is something"
+        return many
 
     def epoch(self) -> Iterator[Batch | None]:
         """Yield the mini-batches of one pass over each client's samples."""

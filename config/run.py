@@ -197,11 +197,12 @@ class RunConfig(RunKeys):
 
     def setting(self, cohort: Cohort, device: str, site: int = -1) -> Setting:
         """Describe what the problem is built from; ``site`` is -1 at the coordinator."""
+        problem = PROBLEMS[self.problem]
         return Setting(
             cohort=cohort,
             architecture=Architecture(model=self.model, hidden=self.hidden, head=self.head, amp=self.amp),
-            # Only a closed-form problem differs from site to site; a network is shared by the sites of a process.
-            site=-1 if PROBLEMS[self.problem].needs_data else site,
+            # What is the same for all sites of a process is shared by them.
+            site=-1 if problem.needs_data or problem.same_everywhere else site,
             sites=self.sites,
             seed=self.seed,
             device=device,

@@ -87,6 +87,9 @@ class Problem(ABC):
         `problems.metrics.METRICS`; where it is from.
     needs_data : bool
         False for problems given in closed form: they are run without a data set and without a model.
+    same_everywhere : bool
+        Of these: whether sites differ in nothing but what they draw. Else each has a problem of its own,
+        ``setting.site``.
     multiclass : bool
         Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
     several : bool
@@ -114,6 +117,7 @@ class Problem(ABC):
     reports: ClassVar[tuple[str, ...]]
     papers: ClassVar[tuple[Paper, ...]] = ()
     needs_data: ClassVar[bool] = True
+    same_everywhere: ClassVar[bool] = False
     multiclass: ClassVar[bool] = False
     several: ClassVar[bool] = False
     sampler: ClassVar[str] = "uniform"
@@ -222,6 +226,21 @@ class Problem(ABC):
         They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes.
         """
         return f"problem = {self.name!r} has gradients of one client at a time"
+
+    def gradients(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Return the `gradient` of K clients at once, from a problem without data.
+
+        Every argument and result has a leading axis of length K. ``vmap`` makes it of `gradient`; to write it out pays
+        where a step is so little work that ``vmap`` itself takes longer.
+        """
+
+        def of_one(x: Tensor, y: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+            gx, gy = self.gradient(x, None if nothing else y, batch or None)
+            return gx, y if gy is None else gy
+
+        nothing = y is None
+        gx, gy = torch.vmap(of_one)(x, x[:, :0] if y is None else y, *(batch or ()))
+        return gx, None if nothing else gy
 
     def lacks(self, counts: Sequence[int]) -> str:
         """Say what a set of samples lacks to be learnt from or judged by; empty: nothing.

@@ -49,6 +49,7 @@ class InvariantLogistic(Problem):
     reports = ("accuracy",)
     papers = (papers.FCSG,)
     needs_data = False
+    same_everywhere = True
 
     inner_samples: int = hyper(10, "m: views of each of the batch-size outer samples", low=1)
     dimension: int = hyper(10, "d", low=1)
@@ -97,6 +98,16 @@ class InvariantLogistic(Problem):
         regular = torch.div(x, bend)  # times 2λγ
         # Few operations, for here they are what a step costs.
         return torch.addmv(regular, signed.t(), slope, beta=2 * LAMBDA * GAMMA, alpha=-1 / len(signed)), None
+
+    def gradients(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Return the same for x (K, d) and batches (K, n, d), a few operations for all."""
+        assert batch is not None, "the samples are drawn"
+        signed, columns = batch[0], x[:, :, None]
+        slope = torch.bmm(signed, columns).neg_().sigmoid_()
+        bend = torch.addcmul(self._ones[:, None], columns, columns, value=GAMMA).square_()
+        regular = torch.div(columns, bend)
+        weight = -1 / signed.shape[1]
+        return regular.baddbmm_(signed.mT, slope, beta=2 * LAMBDA * GAMMA, alpha=weight).squeeze(2), None
 
     def not_stacked(self) -> str:
         """Sites differ in what they draw, and not in the function."""

@@ -33,20 +33,16 @@ class Stacked:
         self.problem = problem
         self._network = problem.network if isinstance(problem, NetworkProblem) else None
         self._gradients = vmap(grad(self._value, argnums=(0, 1, 2)))
-        self._closed_form = vmap(self._in_closed_form)
         self._projection = None if type(problem).project is Problem.project else vmap(problem.project)
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients by x (K, d) and by y (K, p), each row as `Problem.gradient` has it."""
-        nothing = x[:, :0]
-        dual = nothing if y is None else y
         if self._network is None or batch is None:
-            gx, gy = self._closed_form(x, dual, batch)
-        else:
-            self._network.train(True)
-            size = self._network.size
-            parts, g_scalars, gy = self._gradients(self._network.pieces(x), x[:, size:], dual, batch)
-            gx = torch.cat([*(part.flatten(1) for part in parts.values()), g_scalars], 1)
+            return self.problem.gradients(x, y, batch)
+        self._network.train(True)
+        size, dual = self._network.size, x[:, :0] if y is None else y
+        parts, g_scalars, gy = self._gradients(self._network.pieces(x), x[:, size:], dual, batch)
+        gx = torch.cat([*(part.flatten(1) for part in parts.values()), g_scalars], 1)
         return gx, None if y is None else gy
 
     def project(self, y: Tensor) -> Tensor:
@@ -57,10 +53,6 @@ class Stacked:
         """Return the objective of one client."""
         assert isinstance(self.problem, NetworkProblem), "others have gradients in closed form"
         return self.problem.value(batch, scalars, y, parameters)
-
-    def _in_closed_form(self, x: Tensor, y: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        gx, gy = self.problem.gradient(x, y, batch)
-        return gx, y if gy is None else gy
 
 
 def tried(problem: Problem) -> str:

@@ -23,11 +23,12 @@ SITES = 7
 
 
 def played(folder: Path, **keys: Value) -> Result:
-    """Play a run over seven sites of different sizes."""
+    """Play a run over seven sites of different sizes, or of a problem without data, whose draws are many at once."""
+    keys |= {"problem": "invariant-logistic", "local-steps": 50} if keys["algorithm"] == "fcsg" else {}
     return simulate(job(folder, sites=SITES, engine="local", **keys))
 
 
-@pytest.mark.parametrize("algorithm", ["codasca", "fmgda"])
+@pytest.mark.parametrize("algorithm", ["codasca", "fmgda", "fcsg"])
 def test_the_bits_are_those_of_any_number_of_workers_and_the_numbers_those_of_one_by_one(
     tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
