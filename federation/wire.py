@@ -36,7 +36,7 @@ def pack(arrays: Arrays) -> ArrayRecord:
     packed = ArrayRecord()
     for name, vector in arrays.items():
         values = vector.detach().cpu().contiguous().numpy()
-        dtype, shape = str(values.dtype), tuple(values.shape)
+        dtype, shape = str(vector.dtype).removeprefix("torch."), tuple(vector.shape)  # NumPy's names are the same
         data = b"".join((header(dtype, shape), values.data.cast("B") if values.size else b""))
         packed[name] = Array(dtype, shape, "numpy.ndarray", data)
     return packed

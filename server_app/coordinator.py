@@ -149,10 +149,11 @@ def _play(
     other = compared_with(config, problem)
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
     state.agree(sites, cohort, start)
-    state.require_room(len(start["x"]))
+    states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
+    state.require_room(len(start["x"]), states)
     about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
-        make_ready(grid, problem, start, progress)
+        make_ready(grid, problem, len(start["x"]), states, progress)
     elif config.stack != 1:
         progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
     model = ModelFile(
@@ -196,17 +197,16 @@ def _play(
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
 
 
-def make_ready(grid: LocalGrid, problem: Problem, start: Arrays, progress: Progress) -> None:
-    """Decide how a run on this machine uses its memory.
+def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, progress: Progress) -> None:
+    """Decide how a run on this machine uses its memory; its sites remember so many bytes.
 
     Raises
     ------
     RunError
         When there is too little.
     """
-    config, d = grid.config, len(start["x"])
+    config = grid.config
     grid.stack = stack_of(config, problem, d, progress)
-    states = remembered(config, problem, start)
     held = grid.hold(states)
     require_memory(config, d, grid.workers, grid.stack, held)
     if held < states and not config.state_dir:

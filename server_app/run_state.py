@@ -35,7 +35,7 @@ FACTS = {"round": int, "names": list, "facts": dict, "twins": dict, "line": dict
          "app": str, "local": bool}  # fmt: skip
 LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
 PARTS = ("state", "buffers", "residual", "output", "start")
-STATE, MEMORY = 5, 2  # vectors as long as x that a state and a site's memory have, about
+STATE = 5  # vectors as long as x that a state has, about
 
 
 class RunState(Checkpoints):
@@ -142,8 +142,15 @@ class RunState(Checkpoints):
                 f"the run cannot go on: {', '.join(changed)} joined, left or changed its data since it was stopped"
             )
 
-    def require_room(self, d: int) -> None:
-        """Check that the disk has room for about what this run writes; d is the length of x.
+    def require_room(self, d: int, states: int) -> None:
+        """Check that the disk has room for about what this run writes.
+
+        Parameters
+        ----------
+        d : int
+            The length of x.
+        states : int
+            Bytes of what the sites remember; 0 where they keep it elsewhere.
 
         Raises
         ------
@@ -151,10 +158,8 @@ class RunState(Checkpoints):
             When it has not.
         """
         config = self.report.config
-        vectors = 1 + (STATE if self.every else 0)
-        if self.every and self.local and config.remembers:
-            vectors += MEMORY * config.sites
-        needed, free = 2 * vectors * 4 * d, shutil.disk_usage(self.folder).free  # the new beside the old, in float32
+        written = 4 * d * (1 + (STATE if self.every else 0)) + (states if self.every else 0)
+        needed, free = 2 * written, shutil.disk_usage(self.folder).free  # the new beside the old
         if free < needed:
             less = "; checkpoint-every = 0 takes less" if self.every else ""
             raise RunError(

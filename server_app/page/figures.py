@@ -71,6 +71,7 @@ def save(draw: Callable[[], Figure], path: Path) -> None:
     with style("black"):
         figure = draw()
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+        figure.set_layout_engine("none")  # it lies as it should
         figure.savefig(path.with_suffix(".png"), dpi=150, facecolor="white")
 
 
