@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from server_app.page import write_report
+
 
 def pytest_configure() -> None:
     """Let Ctrl-C reach what tests start: in the background of a script it is ignored, and children inherit that."""
@@ -45,16 +47,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_curves() -> Iterator[None]:
+    """Save seconds per run, which are most of its time, where curves are not what a test, or a fixture, is about."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
+        yield
+
+
 @pytest.fixture
-def curves() -> None:
+def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the runs of a test draw their curves."""
-
-
-@pytest.fixture(autouse=True)
-def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per run, which is most of its time, where curves are not what a test is about."""
-    if "curves" not in request.fixturenames:
-        monkeypatch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
+    monkeypatch.setattr("server_app.coordinator.write_report", write_report)
 
 
 @pytest.fixture
