@@ -8,9 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +27,21 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def forked(work: Callable[[], object], folder: Path, timeout: float = 600) -> Ended:
-    """Do something in a process of its own, in a folder; what it starts are forks, too."""
+class Started(NamedTuple):
+    """A process that goes on, with a session of its own; ``ended`` waits for its end."""
+
+    pid: int
+    ended: Callable[[], Ended]
+
+
+@contextmanager
+def started(work: Callable[[], object], folder: Path) -> Iterator[Started]:
+    """Do something in a process of its own, in a folder; what it starts are forks, too, and end with the block."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
 
         def child() -> None:
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
             os.chdir(folder)
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
@@ -38,19 +49,25 @@ def forked(work: Callable[[], object], folder: Path, timeout: float = 600) -> En
             multiprocessing.get_context = lambda method=None: FORK  # type: ignore[assignment, misc]
             work()
 
+        def ended() -> Ended:
+            process.join(600)
+            for file in (out, err):
+                file.seek(0)
+            return Ended(process.exitcode, out.read(), err.read())
+
         process = FORK.Process(target=child)
         process.start()
-        process.join(timeout)
-        if process.is_alive():
-            process.kill()
+        assert process.pid is not None
+        try:
+            yield Started(process.pid, ended)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.join()
-        for file in (out, err):
-            file.seek(0)
-        return Ended(process.exitcode, out.read(), err.read())
 
 
 def python(arguments: Sequence[str], folder: Path, anew: Collection[str] = ()) -> Ended:
-    """Do what ``python ARGUMENTS`` does in a folder; packages in ``anew`` are those that lie there."""
+    """Return what ``python ARGUMENTS`` did in a folder; packages in ``anew`` are those that lie there."""
 
     def work() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] in anew]:
@@ -64,4 +81,5 @@ def python(arguments: Sequence[str], folder: Path, anew: Collection[str] = ()) -
             sys.argv = list(arguments)
             runpy.run_path(str(folder / option), run_name="__main__")
 
-    return forked(work, folder)
+    with started(work, folder) as process:
+        return process.ended()
