@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,8 +66,8 @@ def started(work: Callable[[], object], folder: Path) -> Iterator[Started]:
             process.join()
 
 
-def python(arguments: Sequence[str], folder: Path, anew: Collection[str] = ()) -> Ended:
-    """Return what ``python ARGUMENTS`` did in a folder; packages in ``anew`` are those that lie there."""
+def begun(arguments: Sequence[str], folder: Path, anew: Collection[str] = ()) -> AbstractContextManager[Started]:
+    """Begin what ``python ARGUMENTS`` does in a folder; packages in ``anew`` are those that lie there."""
 
     def work() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] in anew]:
@@ -81,5 +81,10 @@ def python(arguments: Sequence[str], folder: Path, anew: Collection[str] = ()) -
             sys.argv = list(arguments)
             runpy.run_path(str(folder / option), run_name="__main__")
 
-    with started(work, folder) as process:
+    return started(work, folder)
+
+
+def python(arguments: Sequence[str], folder: Path, anew: Collection[str] = ()) -> Ended:
+    """Return what that did in the end."""
+    with begun(arguments, folder, anew) as process:
         return process.ended()
