@@ -318,7 +318,7 @@ def test_deep_networks_without_normalisation_start_at_the_scale_of_their_inputs(
     assert 0.05 < features.square().mean().sqrt() < 5
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.sampled_from(PLAIN), st.integers(1, 3), st.integers(12, 70), st.integers(12, 70))
 def test_images_of_every_size_fit_the_same_classifier(name: str, c: int, h: int, w: int) -> None:
     try:
