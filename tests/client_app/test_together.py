@@ -58,7 +58,7 @@ STACKED = {
     ]
     for algorithm, kind in ALGORITHMS.items()
 }
-EVERYWHERE = ("fedavg", "coda", "fedrep")  # gradients of x, with those of y and its closed form, of a head
+EVERYWHERE = ("fedavg", "local-sgda", "coda", "fedrep")  # x alone, with y, with its closed form; a head
 PAIRS = [(a, p) for a, solved in STACKED.items() for p in (solved if a in EVERYWHERE else solved[:1])]
 """Every algorithm, every problem, and whatever one of them asks of the other."""
 
