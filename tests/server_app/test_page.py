@@ -121,9 +121,8 @@ def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["ditto", "codasca"])
 def test_a_run_without_patients_or_with_a_model_for_each_site_has_one(tmp_path: Path, algorithm: str) -> None:
     folder = simulate(saddle_job(tmp_path, algorithm=algorithm) | {"run-name": "it"}).folder
-    said = Page(write_report(folder).read_text()).said
+    said = Page(html(Content.read(folder))).said
     assert "needs no patients" in said
-    assert (folder / "curves.pdf").read_bytes().startswith(b"%PDF")
     assert ("mean over sites" in said) == (algorithm == "ditto")
 
 
