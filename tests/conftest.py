@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import time
 import uuid
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+
+from server_app.page import write_report
 
 
 def pytest_configure() -> None:
@@ -36,6 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from what stays to the end: the tests, and all modules."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Compute with one thread: batches are tiny, and threads that wait for a busy core make them ten times slower."""
@@ -45,16 +53,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_curves() -> Iterator[None]:
+    """Save seconds per run, which are most of its time, where curves are not what a test, or a fixture, is about."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
+        yield
+
+
 @pytest.fixture
-def curves() -> None:
+def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the runs of a test draw their curves."""
-
-
-@pytest.fixture(autouse=True)
-def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per run, which is most of its time, where curves are not what a test is about."""
-    if "curves" not in request.fixturenames:
-        monkeypatch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
+    monkeypatch.setattr("server_app.coordinator.write_report", write_report)
 
 
 @pytest.fixture

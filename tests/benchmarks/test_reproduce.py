@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
 from server_app.compare.runs import OUTCOME
 from server_app.sweep.workers import compute
+from tests import forks
 
 
 def test_a_run_that_diverged_is_a_result(sweep: Sweep) -> None:
@@ -70,20 +70,19 @@ def test_a_sweep_runs_once_whatever_the_number_of_processes(
 @pytest.mark.slow
 def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     before = in_shared_memory()
-    command = [sys.executable, "-m", "benchmarks.reproduce", "saddle", "--jobs", "2", "--set", "rounds=40"]
+    command = ["saddle", "--jobs", "2", "--set", "rounds=40"]
     command += ["--runs-dir", str(tmp_path / "runs"), "--results-dir", str(tmp_path / "results")]
-    process = subprocess.Popen(command, cwd=REPO, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    wait_until(lambda: len(list(tmp_path.glob(f"runs/saddle/*/{OUTCOME}"))) >= 2)
-    assert process.poll() is None
-    finished, theirs = list(tmp_path.glob(f"runs/saddle/*/{OUTCOME}")), in_shared_memory() - before
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    with forks.started(lambda: sys.exit(reproduce.main(command)), REPO) as process:
+        wait_until(lambda: len(list(tmp_path.glob(f"runs/saddle/*/{OUTCOME}"))) >= 2)
+        finished, theirs = list(tmp_path.glob(f"runs/saddle/*/{OUTCOME}")), in_shared_memory() - before
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        code, _, errors = process.ended()
+        wait_until(lambda: not alive(process.pid))
+    assert code == 130
     assert "Traceback" not in errors
     assert errors.splitlines()[-1].startswith("interrupted; finished runs are kept")
     assert all(path.exists() for path in finished)
     assert not (tmp_path / "results").exists()
-    wait_until(lambda: not alive(process.pid))
     wait_until(lambda: not theirs & in_shared_memory())
 
 

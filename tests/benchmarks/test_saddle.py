@@ -17,7 +17,7 @@ from config import RunConfig
 from federation import FederatedStrategy
 from problems.saddle import saddle_coefficients
 from tests.problems.example import given_saddle
-from tests.strategies.halves import drive, saddle_oracles
+from tests.strategies.halves import SideBySide, drive
 
 pytestmark = pytest.mark.slow  # thousands of steps each
 
@@ -41,7 +41,7 @@ def path(label: str, spread: float = 10.0, rounds: int = ROUNDS, **fields: float
     slopes, offsets = saddle_coefficients(K, D, spread, 0)
     problem = given_saddle(slopes, offsets)
     played = replace(strategy(label), **fields)  # type: ignore[arg-type]
-    states = drive(played, problem.initial(), saddle_oracles(slopes, offsets), rounds, K)
+    states = drive(played, problem.initial(), SideBySide(slopes, offsets), rounds, K)
     measured = [problem.metrics(state["x"], state["y"], None) for state in states]
     return [(float(str(m["distance-x"])), float(str(m["distance-y"]))) for m in measured]
 

@@ -26,6 +26,7 @@ def test_heads_go_with_the_class_mixes_and_bodies_come_together() -> None:
     assert found["bodies"] > 0.9 > 0.5 > found["heads"]
 
 
+@pytest.mark.slow
 def test_every_mix_and_seed_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(similarities, "JOB", {**SMALL, "sites": 5, "rounds": 1})
     assert main(["--results-dir", str(tmp_path)]) == 0

@@ -125,6 +125,7 @@ def test_sources_are_brighter_or_darker_than_each_other() -> None:
     assert sorted(means, key=means.__getitem__) == ["padchest", "mimic", "chexpert", "nih", "vindr"]
 
 
+@pytest.mark.slow
 def test_folders_of_the_first_sources_have_the_same_test_patients_and_hold_out_the_same_ones(folder: Path) -> None:
     """So what the first stage held out at CheXpert, no later stage trains on."""
     held_out = []

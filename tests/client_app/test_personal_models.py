@@ -80,10 +80,8 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
     assert not torch.equal(models["north"]["x"], models["south"]["x"])
 
 
-@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_batch_norm_statistics_are_part_of_it(tmp_path: Path, request: pytest.FixtureRequest, real: bool) -> None:
-    if not real:
-        request.getfixturevalue("small_resnet")
+@pytest.mark.usefixtures("small_resnet")
+def test_batch_norm_statistics_are_part_of_it(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
     config = site_job(tmp_path, algorithm="alone", problem="bce", standardise=False, **keys, bn="local")
     nodes = [{**images(tmp_path, k, 100), "state-dir": str(tmp_path / f"state-s{k}")} for k in range(2)]

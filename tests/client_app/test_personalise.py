@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from strategies import ALGORITHMS
+from tests import forks
 from tests.client_app.newcomer import at_home, built, finished, in_order, newcomer
 from tests.server_app.sites import FEATURES, SiteGrid, hospitals, site_job, table, write_table
 
@@ -192,12 +191,10 @@ def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Pat
     assert not torch.equal(outcome.model["x"][outcome.head :], built(given).fresh()["head"])
 
 
-@pytest.mark.slow
 def test_from_a_shell(tmp_path: Path) -> None:
     folder = finished(tmp_path, algorithm="codasca")
     arguments = ["--model", str(folder), "--data-dir", str(newcomer(tmp_path)), "--state-dir", str(tmp_path / "state")]
-    command = [sys.executable, "-m", "client_app", "personalise", *arguments, "--steps", "3"]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    done = forks.python(["-m", "client_app", "personalise", *arguments, "--steps", "3"], REPO)
     assert done.returncode == 0, done.stderr
     assert "before     after" in done.stdout
     assert done.stderr == ""

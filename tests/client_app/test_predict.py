@@ -129,7 +129,7 @@ def own_map(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.asarray(minimize(loss, [0.0, 1.0], method="BFGS", tol=1e-10).x)
 
 
-@pytest.mark.parametrize("algorithm", ["codasca", "fedrep"])
+@pytest.mark.parametrize("algorithm", ["codasca", pytest.param("fedrep", marks=pytest.mark.slow)])
 def test_after_training_for_auc_a_site_has_probabilities_of_its_own(
     algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import os
 import re
 import shlex
 import shutil
@@ -36,6 +35,7 @@ from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
 from strategies.local_steps import LocalSteps
+from tests import forks
 from tests.strategies.cards import value
 
 REPO = Path(__file__).resolve().parents[2]
@@ -235,6 +235,7 @@ def edit(root: Path, diff: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("curves", "evidence")
 def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     for name in [*sorted(PACKAGES), "bin", "docs", "README.md", "pyproject.toml"]:
         copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy
@@ -253,9 +254,10 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
     said = ""
     for command in commands:
         real = command.replace("make docs", ".venv/bin/python bin/docs.py")
-        real = real.replace("make test PYTEST=", ".venv/bin/python -m pytest -p no:cacheprovider ")
-        real = real.replace(".venv/bin/python", shlex.quote(sys.executable))
-        done = subprocess.run(["bash", "-c", real], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        real = real.replace("make test PYTEST=", ".venv/bin/python -m pytest -p no:cacheprovider -p no:xdist ")
+        python, *arguments = shlex.split(real)
+        assert python == ".venv/bin/python"
+        done = forks.python(arguments, tmp_path, {*PACKAGES, "bin", "benchmarks", "tests"})
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         said += done.stdout
     assert "1 passed" in said
@@ -332,17 +334,23 @@ def test_a_problem_reports_what_it_says(name: str, tmp_path: Path) -> None:
     assert set(problem.reports) <= record["pooled"].keys()
 
 
+def called(block: str) -> list[list[str]]:
+    """Return the arguments of each call of Python that a shell would make."""
+    script = "called() { printf '%s\\0' \"$@\" ''; }\n" + block.replace(".venv/bin/python", "called")
+    done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, check=True)
+    return [call.split("\0") for call in done.stdout.removesuffix("\0\0").split("\0\0")]
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("curves", "evidence")
 def test_the_page_about_comparisons_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     page = TEXTS["docs/compare.md"]
     for block in blocks(page, "toml"):
         (tmp_path / block.split("\n", 1)[0].removeprefix("# ")).write_text(block, encoding="utf-8")
     for block in blocks(page, "sh"):
-        command = block.replace(".venv/bin/python", shlex.quote(sys.executable))
-        environment = {**os.environ, "PYTHONPATH": str(REPO)}
-        done = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=environment, capture_output=True, text=True,
-                              timeout=900)  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        for arguments in called(block):
+            done = forks.python(arguments, tmp_path)
+            assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
     shown = page.partition("on two cores:\n\n```\n")[2].partition("```")[0].splitlines()
     assert len(shown) == 4
     said = (tmp_path / "runs" / "digits" / "table.md").read_text(encoding="utf-8").splitlines()

@@ -16,20 +16,17 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("curves")
-def test_every_file_that_it_names_is_there_and_no_other(tmp_path: Path) -> None:
-    folder = simulate(saddle_job(tmp_path)).folder
+def test_its_command_writes_every_file_that_it_names_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = simulate(saddle_job(tmp_path) | {"run-name": "heart", "report": False}).folder
     named = set(re.findall(r"`([\w-]+\.\w+)`", "".join(row for row in PAGE.splitlines() if row.startswith("| `"))))
-    assert named == set(REPORT)
-    assert all((folder / name).exists() for name in named)
-
-
-def test_its_command_writes_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(saddle_job(tmp_path) | {"run-name": "heart", "report": False})
+    assert named == set(REPORT), "what a run leaves, see tests/server_app/test_app.py"
     monkeypatch.chdir(tmp_path)
     [command] = re.findall(r"^python -m server_app (report .*)$", PAGE, re.MULTILINE)
     assert main(command.split()) == 0
-    assert (tmp_path / "runs" / "heart" / "pictures" / "curves.pdf").exists()
+    assert all((folder / name).exists() for name in named)
+    assert (folder / "pictures" / "curves.pdf").exists()
 
 
 def test_the_example_is_of_this_version() -> None:

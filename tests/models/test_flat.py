@@ -46,7 +46,7 @@ class Tied(nn.Module):
         return outputs
 
 
-@cases
+@pytest.mark.parametrize(("name", "shape"), [*CASES[:-1], pytest.param(*CASES[-1], marks=pytest.mark.slow)])
 def test_the_gradient_is_the_parameters_gradients_in_order(name: str, shape: tuple[int, ...]) -> None:
     plain = build(name, shape, 2).double()
     plain(batch(shape).double()).square().mean().backward()
@@ -267,6 +267,7 @@ def test_the_mode_is_switched_only_when_it_differs(monkeypatch: pytest.MonkeyPat
     assert modes == [False, True]
 
 
+@pytest.mark.usefixtures("small_resnet")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_vectors_are_of_the_modules_dtype(dtype: torch.dtype) -> None:
     network = FlatNetwork(build("resnet18", (1, 16, 16)).to(dtype))

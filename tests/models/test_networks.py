@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from models import MODELS, FlatNetwork, ModelError, build, keeps_statistics
+from models import MODELS, FlatNetwork, ModelError, build, keeps_statistics, networks
 from models.dropout import Dropout
 
 VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
@@ -16,11 +16,18 @@ CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")
 PLAIN = ("alexnet", "vgg11", "cnn7")
 DEEP = ("resnet18", "resnet50", "densenet121", "efficientnet-b0")
 SMALLEST = {name: 17 if name == "efficientnet-b0" else 16 for name in (*PLAIN, *DEEP)}
-DISTINCT = tuple(name for name in MODELS if name != "resnet50")  # built as resnet18 is, in twice the time
+TWINS = ("resnet50", "densenet161")  # built as resnet18 and densenet121 are, in two or three times the time
+DISTINCT = tuple(name for name in MODELS if name not in TWINS)
 
 
 def size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
+
+
+def outlined(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Return a network without numbers, which take longer than all else."""
+    with torch.device("meta"):
+        return networks._BUILDERS[name](name, shape, outputs, 64)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +51,13 @@ def size(module: nn.Module) -> int:
 def test_parameter_counts_are_the_published_ones(
     name: str, shape: tuple[int, ...], outputs: int, published: int
 ) -> None:
-    assert size(build(name, shape, outputs)) == published
+    assert size(outlined(name, shape, outputs)) == published
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
     [(name, shape) for name in ("linear", "mlp", "dnn") for shape in (VECTOR, GREY, COLOUR)]
-    + [(name, shape) for name in (*CNNS, "conv4", *PLAIN, *DEEP) for shape in (GREY, COLOUR)]
+    + [(name, shape) for name in (*CNNS, "conv4", *PLAIN, *DEEP) if name not in TWINS for shape in (GREY, COLOUR)]
     + [("lenet5", (2, 12, 17)), ("cnn-mnist", (2, 16, 23)), ("cnn-cifar", (2, 4, 7))]
     + [(name, (1, 65, 69)) for name in DEEP],
 )
@@ -81,7 +88,7 @@ def test_one_smallest_image_is_a_training_batch(name: str) -> None:
         assert module(torch.rand(1, *shape)).isfinite().all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_the_head_is_the_end_of_the_vector(name: str) -> None:
     """The head is linear and applied last: twice the tail of the vector is twice the output."""
     module = build(name, COLOUR, 2)
@@ -193,9 +200,10 @@ def test_what_keeps_statistics_is_found_by_looking() -> None:
     found = {name for name in MODELS if keeps_statistics(name)}
     assert torch.equal(torch.get_rng_state(), before)
     for name in MODELS:
-        module = build(name, COLOUR)
-        tracking = any(getattr(layer, "track_running_stats", False) for layer in module.modules())
-        assert (name in found) == tracking == (FlatNetwork(module).buffer_size > 0), name
+        layers = outlined(name, COLOUR, 1).modules()
+        assert (name in found) == any(getattr(layer, "track_running_stats", False) for layer in layers), name
+    for name in ("vgg11", "conv4", "resnet18"):
+        assert (name in found) == (FlatNetwork(build(name, COLOUR)).buffer_size > 0), name
 
 
 @pytest.mark.parametrize("wrong", [{"outputs": 0}, {"hidden": 0}])
@@ -310,7 +318,7 @@ def test_deep_networks_without_normalisation_start_at_the_scale_of_their_inputs(
     assert 0.05 < features.square().mean().sqrt() < 5
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.sampled_from(PLAIN), st.integers(1, 3), st.integers(12, 70), st.integers(12, 70))
 def test_images_of_every_size_fit_the_same_classifier(name: str, c: int, h: int, w: int) -> None:
     try:

@@ -74,6 +74,7 @@ def test_another_program_gets_the_same_scores(
 
 @INSTALLED
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_resnet")
 @pytest.mark.parametrize("network", ["linear", "lenet5", "resnet18"])
 def test_images_and_probabilities(tmp_path: Path, network: str) -> None:
     import onnxruntime

@@ -339,7 +339,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDELWEISS_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("algorithm", ["fcsg", "local-scgdm"])
+@pytest.mark.parametrize("algorithm", ["fcsg", pytest.param("local-scgdm", marks=pytest.mark.slow)])
 def test_a_run_over_characters(tmp_path: Path, algorithm: str) -> None:
     result = simulate(job(tmp_path, algorithm=algorithm))
     for record in result.metrics:

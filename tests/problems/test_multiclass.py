@@ -153,7 +153,10 @@ def clusters(folder: Path, classes: Sequence[int], seed: int) -> dict[str, Value
     return {"site": f"hospital-{seed}", "data-dir": str(place)}
 
 
-@pytest.mark.parametrize("problem", ["cross-entropy", "robust", "fair"])
+@pytest.mark.parametrize(
+    "problem",
+    [pytest.param("cross-entropy", marks=pytest.mark.slow), pytest.param("robust", marks=pytest.mark.slow), "fair"],
+)
 def test_hospitals_that_each_lack_a_class_learn_all_of_them(tmp_path: Path, problem: str) -> None:
     """The first has never seen class 3, so its table alone would make a network of three outputs."""
     nodes = [clusters(tmp_path, classes, seed) for seed, classes in enumerate([(0, 1, 2), (1, 3), (0, 2, 3)])]

@@ -19,6 +19,13 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, Sabotage.name, Sabotage)
 
 
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save half a second per picture where it is not what a test is about."""
+    monkeypatch.setattr("server_app.page.figures.as_svg", lambda draw: "<svg></svg>")
+    monkeypatch.setattr("server_app.page.figures.save", lambda draw, path: None)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Check that every run, however it ended, left no process and no folder but its run folder."""

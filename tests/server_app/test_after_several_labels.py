@@ -41,12 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     return simulate(labelled(tmp_path_factory.mktemp("several"), data)).folder
 
 
-@pytest.fixture
-def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per picture where it is not what a test is about."""
-    monkeypatch.setattr("server_app.page.figures.as_svg", lambda draw: "<svg></svg>")
-
-
 def evidence_in(folder: Path) -> dict[str, Any]:
     """Return what the file says."""
     found: dict[str, Any] = json.loads((folder / "evidence.json").read_text())

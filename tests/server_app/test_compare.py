@@ -306,6 +306,7 @@ def test_labels_do_not_overlap_and_stay_on_the_page(places: list[float]) -> None
         assert moved == pytest.approx(sorted(places))
 
 
+@pytest.mark.slow
 def test_real_runs_are_compared_in_all_four_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = {"problem": "saddle", "sites": 2, "rounds": 3, "local-steps": 2, "workers": 1}
     job |= {"runs-dir": str(tmp_path / "runs")}

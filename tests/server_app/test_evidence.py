@@ -38,10 +38,9 @@ JOBS = {
     "heart": {"dataset": "heart-disease", "sites": 4, "partition": "sites", "thin-share": 0.0},
     "digits": {"dataset": "digits", "sites": 4, "positive-classes": "3", "negative-classes": "8"},
     "mnist": {"dataset": "mnist", "sites": 3, "positive-classes": "3", "negative-classes": "8", "model": "linear"},
-    "cifar10": {"dataset": "cifar10", "sites": 2, "positive-classes": "3", "negative-classes": "5", "model": "linear"},
 }
-LARGE = ("heart", "mnist", "cifar10")  # more scores than bins; and not here without EDELWEISS_DATA
-MARKS = {name: [REAL] for name in LARGE} | {"cifar10": [REAL, pytest.mark.slow]}
+LARGE = ("heart", "mnist")  # more scores than bins; and not here without EDELWEISS_DATA
+MARKS = {name: [REAL] for name in LARGE}
 
 
 @pytest.fixture
@@ -306,7 +305,6 @@ PAIRS = {
     "digits": {"dataset": "digits", "sites": 4, "positive-classes": "3", "negative-classes": "8"},
     "heart": {"dataset": "heart-disease", "sites": 4, "partition": "sites", "thin-share": 0.0, "holdout-share": 0.5},
     "mnist": JOBS["mnist"],
-    "cifar10": JOBS["cifar10"],
 }
 
 

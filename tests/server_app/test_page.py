@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -49,8 +51,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate(job(tmp_path_factory.mktemp("run"), problem="auc", sites=3)).folder
 
 
-def test_the_page_needs_nothing_but_itself(folder: Path) -> None:
-    text = write_report(folder).read_text()
+@pytest.fixture(scope="module")
+def written(folder: Path) -> list[str]:
+    """What the command says that it has written there: the page, and each picture."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["report", str(folder), "--pictures"]) == 0
+    return out.getvalue().split()
+
+
+def test_the_page_needs_nothing_but_itself(written: list[str]) -> None:
+    text = Path(written[0]).read_text()
     page = Page(text)
     assert not [target for target in page.fetched if not target.startswith("#")]
     assert not {"script", "link", "iframe", "img", "object", "base"} & {*page.tags}
@@ -62,9 +72,8 @@ def test_the_page_needs_nothing_but_itself(folder: Path) -> None:
     assert "#010203" not in text, "axes have the colour of the page's text"
 
 
-def test_it_says_all_that_the_run_folder_does(folder: Path) -> None:
-    run = Content.read(folder)
-    said = Page(html(run)).said
+def test_it_says_all_that_the_run_folder_does(folder: Path, written: list[str]) -> None:
+    said = Page(Path(written[0]).read_text()).said
     for key, value in RunConfig.parse({"problem": "auc"}).written().items():
         assert re.search(rf"\b{re.escape(key)}\b", said), (key, value)
     about = json.loads((folder / "about.json").read_text())
@@ -80,8 +89,8 @@ def test_it_says_all_that_the_run_folder_does(folder: Path) -> None:
     assert "control variates cx, cy" in said, "what left each site"
 
 
-def test_it_shows_the_evidence_with_its_intervals(folder: Path) -> None:
-    text = write_report(folder).read_text()
+def test_it_shows_the_evidence_with_its_intervals(folder: Path, written: list[str]) -> None:
+    text = Path(written[0]).read_text()
     evidence, page = json.loads((folder / "evidence.json").read_text()), Page(text)
     assert page.tags.count("svg") == 6, "curves, ROC, precision and recall, each site, calibration, net benefit"
     for one in (evidence["pooled"]["auroc"], evidence["within-sites"]["auroc"], evidence["common-test-set"]["auroc"]):
@@ -104,7 +113,7 @@ def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
         {"site": f"{name}{k}", "data-dir": str(write_table(tmp_path / f"s{k}", *table(60, seed=k)))} for k in range(2)
     ]
     folder = run_at(RunConfig.parse(site_job(tmp_path, sites=2).written()), nodes).folder
-    page = Page(write_report(folder).read_text())
+    page = Page(html(Content.read(folder)))
     assert "img" not in page.tags
     assert f"{name}0" in page.said
 
@@ -112,12 +121,12 @@ def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["ditto", "codasca"])
 def test_a_run_without_patients_or_with_a_model_for_each_site_has_one(tmp_path: Path, algorithm: str) -> None:
     folder = simulate(saddle_job(tmp_path, algorithm=algorithm) | {"run-name": "it"}).folder
-    said = Page(write_report(folder).read_text()).said
+    said = Page(html(Content.read(folder))).said
     assert "needs no patients" in said
-    assert (folder / "curves.pdf").read_bytes().startswith(b"%PDF")
     assert ("mean over sites" in said) == (algorithm == "ditto")
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_stopped_run_says_so(tmp_path: Path) -> None:
     folder = simulate(saddle_job(tmp_path)).folder
     (folder / "status.json").write_text('{"status": "stopped", "since": "now", "run": "x", "reason": "a <fire>"}')
@@ -129,8 +138,8 @@ def test_a_stopped_run_says_so(tmp_path: Path) -> None:
     assert "did not end as planned" in (folder / "model-card.md").read_text()
 
 
+@pytest.mark.usefixtures("written")
 def test_the_table_has_each_item_once_and_says_what_is_not_known(folder: Path) -> None:
-    write_report(folder)
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+) \|$", (folder / "tripod-ai.md").read_text(), re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(1, 28))
     assert tuple(item for _, item, _ in rows) == ITEMS
@@ -169,6 +178,7 @@ def test_a_damaged_folder_is_named_and_left_as_it_is(tmp_path: Path, file: str, 
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_long_run_of_many_sites_fits_into_five_megabytes(tmp_path: Path) -> None:
     folder = simulate(saddle_job(tmp_path, rounds=1)).folder
     line = json.loads((folder / "metrics.jsonl").read_text())
@@ -180,16 +190,15 @@ def test_a_long_run_of_many_sites_fits_into_five_megabytes(tmp_path: Path) -> No
         for r in range(1, 501)
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    assert write_report(folder).stat().st_size < 5e6
+    assert len(html(Content.read(folder)).encode()) < 5e6
 
 
-def test_the_command_writes_it_again_with_each_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "report.html").unlink(missing_ok=True)
-    assert main(["report", str(folder), "--pictures"]) == 0
-    said = capsys.readouterr().out.split()
-    assert said[0] == str(folder / "report.html")
-    assert Path(said[0]).exists()
-    for path in map(Path, said[1:]):
+def test_the_command_writes_it_again_with_each_picture(
+    folder: Path, written: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written[0] == str(folder / "report.html")
+    assert len(written) == 1 + 6
+    for path in map(Path, written[1:]):
         assert path.read_bytes().startswith(b"%PDF")
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert main(["report", str(folder / "nothing")]) == 1

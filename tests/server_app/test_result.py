@@ -25,14 +25,17 @@ from problems.metrics import ranking
 from server_app import Result, run_state, simulate
 from server_app.__main__ import main
 from server_app.local import LocalGrid, unused_run_id
+from server_app.page import write_report
 from server_app.report import Report
 from tests.server_app.sites import REPORT, job, sabotage, saddle_job
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """One run that several tests look at."""
-    return simulate(job(tmp_path_factory.mktemp("result")))
+    """One run that several tests look at, with its report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server_app.coordinator.write_report", write_report)
+        return simulate(job(tmp_path_factory.mktemp("result")))
 
 
 def strict(line: str) -> Any:

@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from server_app.sweep.folder import owned
 from server_app.sweep.jobs import PAUSE, Job, Sweep
 from server_app.sweep.study import Study
 from server_app.sweep.workers import compute
+from tests import forks
 from tests.server_app.compared import COST
 
 REPO = Path(__file__).resolve().parents[2]
@@ -340,25 +339,39 @@ def test_a_sweep_ends_with_a_comparison_and_the_winner_and_goes_on_with_more_see
     assert "there is something else in it" in capsys.readouterr().err
 
 
+LONGER = "halving = 2\n" + FILE.replace("rounds = 4", "rounds = 8").replace("0.01, 0.1", "0.01, 0.03, 0.1")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that nobody killed."""
+    file = tmp_path_factory.mktemp("undisturbed") / "small.toml"
+    file.write_text(LONGER)
+    done = forks.python(["-m", "server_app", "sweep", str(file), "--to", str(file.parent / "one"), "--jobs", "1"], REPO)
+    assert done.returncode == 0, done.stderr
+    return file.parent / "one"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--jobs", "2"], ["--jobs", "2", "--engine", "ray"]], ids=["processes", "ray"])
-def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(file: Path, arguments: list[str]) -> None:
-    file.write_text("halving = 2\n" + FILE.replace("rounds = 4", "rounds = 8").replace("0.01, 0.1", "0.01, 0.03, 0.1"))
-    one, killed = file.parent / "one", file.parent / "killed"
-    command = [sys.executable, "-m", "server_app", "sweep", str(file)]
-    subprocess.run([*command, "--to", str(one), "--jobs", "1"], cwd=REPO, check=True, capture_output=True)
-    process = subprocess.Popen([*command, "--to", str(killed), *arguments], cwd=REPO, start_new_session=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    deadline = time.monotonic() + 240
-    while len(list(killed.glob("runs/*/*.json"))) < 8 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(
+    file: Path, undisturbed: Path, arguments: list[str]
+) -> None:
+    file.write_text(LONGER)
+    killed = file.parent / "killed"
+    command = ["-m", "server_app", "sweep", str(file), "--to", str(killed), *arguments]
+    with forks.begun(command, REPO) as process:
+        deadline = time.monotonic() + 240
+        while len(list(killed.glob("runs/*/*.json"))) < 8 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.ended().returncode == -signal.SIGKILL
     kept = {path: path.stat().st_mtime_ns for path in killed.glob(f"runs/*/{OUTCOME}")}
-    subprocess.run([*command, "--to", str(killed), *arguments], cwd=REPO, check=True, capture_output=True)
+    done = forks.python(command, REPO)
+    assert done.returncode == 0, done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert {path.name: lines(path) for path in (killed / "runs").iterdir()} == {
-        path.name: lines(path) for path in (one / "runs").iterdir()
+        path.name: lines(path) for path in (undisturbed / "runs").iterdir()
     }
-    assert (killed / "choice.csv").read_text() == (one / "choice.csv").read_text()
-    assert (killed / "winner.toml").read_text() == (one / "winner.toml").read_text()
+    assert (killed / "choice.csv").read_text() == (undisturbed / "choice.csv").read_text()
+    assert (killed / "winner.toml").read_text() == (undisturbed / "winner.toml").read_text()

@@ -21,7 +21,8 @@ from tests.strategies.memories import REMEMBERING
 
 ROUNDS = 3
 FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
-QUICK = ("alone", "codasca", "acc-fcsg-m")  # the others are slow together, and differ by what their memories hold
+SOME = ("alone", "codasca", "acc-fcsg-m", "fgda", "dispfl", "ditto")
+"""Models, control variates, estimators, rounds, masks. That each algorithm goes on is tested with resumed runs."""
 
 
 class Killing(LocalGrid):
@@ -56,8 +57,9 @@ def untimed(result: Result) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if "seconds" not in key} for record in result.metrics]
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in REMEMBERING])
+@pytest.mark.parametrize("name", SOME)
 def test_new_workers_go_on_where_those_before_them_were(name: str, tmp_path: Path) -> None:
+    assert name in REMEMBERING
     fit = [problem for problem in PROBLEMS if can_solve(ALGORITHMS[name], PROBLEMS[problem])]
     keys = saddle_job(tmp_path) if "saddle" in fit else job(tmp_path, problem=fit[0], **FEW_SHOTS)
     keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 
 from client_app.oracle import SiteOracle
-from federation import FederatedStrategy, Oracle, Reply, Site, SkipsPhases, pack, unpack
-from tests.problems.example import given_saddle
+from client_app.together import _row, _rows, _shapes
+from federation import FederatedStrategy, Oracle, Reply, Site, SkipsPhases, Turn, pack, unpack
+from problems import Setting
+from tests.problems.example import GivenSaddle, given_saddle
 from tests.reference.games import RegressionGame
 
 Arrays = dict[str, Tensor]
@@ -22,12 +25,15 @@ WATCHED = 10  # rounds in which `drive` looks whether a half writes to what it w
 
 Layers = Sequence[tuple[slice, tuple[int, ...]]]
 
+Given = dict[int, tuple[Arrays, Arrays]]
+"""Of each site: what it is sent and what it remembers; or its reply and what it remembers then."""
+
 OpenOracle = Callable[[int, int], Oracle]
 """(site, round) → the oracle of that site in that round."""
 
 
 class RegressionOracle:
-    """One client of a `RegressionGame` in one round: its loss in torch, its gradients by autograd.
+    """One client of a `RegressionGame` in one round: its gradients in torch, without autograd, which takes far longer.
 
     Attributes
     ----------
@@ -56,14 +62,10 @@ class RegressionOracle:
         self.points.append((x.clone(), None if y is None else y.clone()))
         data, targets = batch if batch is not None else self.draw()
         features, couplings = data[:, : self.game.primal], data[:, self.game.primal :]
-        x = x.clone().requires_grad_()
         residuals = features @ x - targets
         if y is None:
-            return torch.autograd.grad((residuals.square() / 2).mean(), x)[0], None
-        y = y.clone().requires_grad_()
-        value = (residuals.square() / 2 + couplings @ y * residuals).mean() - y.square().sum() / 2
-        gx, gy = torch.autograd.grad(value, (x, y))
-        return gx, gy
+            return features.T @ residuals / len(targets), None
+        return features.T @ (residuals + couplings @ y) / len(targets), couplings.T @ residuals / len(targets) - y
 
     def full_gradient(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return self.gradient(x, y, self.batch(np.arange(self.game.size)))
@@ -104,6 +106,52 @@ def saddle_oracles(slopes: np.ndarray, offsets: np.ndarray) -> OpenOracle:
     """Return the product's own oracles of the saddle problem, in float64."""
     problems = [given_saddle(slopes, offsets, site) for site in range(len(slopes))]
     return lambda site, server_round: SiteOracle(problems[site], None, None, torch.Generator())
+
+
+@dataclass(eq=False, kw_only=True)
+class SaddleRows(GivenSaddle):
+    """The saddle problems of several sites as one: x and y have a row for each."""
+
+    def __post_init__(self) -> None:
+        slopes, offsets = self.t, self.b
+        super().__post_init__()
+        self.t, self.b = torch.from_numpy(slopes)[:, None], torch.from_numpy(offsets)
+
+    def dual_terms(self, x: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+        """Return those of each row."""
+        terms = self.b - self.t * x
+        return terms[:, None], torch.ones_like(self.t)
+
+
+class SideBySide:
+    """The saddle problem's oracles: of a site, or of many as one, whose vectors have a row for each.
+
+    What takes thousands of steps takes a tenth of the time with the second kind, where an algorithm ``stacks``.
+    """
+
+    def __init__(self, slopes: np.ndarray, offsets: np.ndarray) -> None:
+        self.slopes, self.offsets, self.alone = slopes, offsets, saddle_oracles(slopes, offsets)
+        self.opened = cache(self._opened)
+
+    def __call__(self, site: int, server_round: int) -> Oracle:
+        return self.alone(site, server_round)
+
+    def _opened(self, sites: tuple[int, ...]) -> Oracle:
+        of = list(sites)
+        rows = SaddleRows(Setting(sites=len(of), dtype=torch.float64), t=self.slopes[of], b=self.offsets[of])
+        return SiteOracle(rows, None, None, torch.Generator())
+
+    def updated(self, strategy: FederatedStrategy, given: Given, turn: Turn) -> Given:
+        """Do the local updates of all sites that were given vectors of the same names and shapes at once."""
+        kinds: dict[Hashable, list[int]] = {}
+        for k, (sent, memory) in given.items():
+            kinds.setdefault((_shapes(sent), _shapes(memory)), []).append(k)
+        found: Given = {}
+        for sites in kinds.values():
+            sent, memory = (_rows([given[k][part] for k in sites]) for part in (0, 1))
+            reply, memory = strategy.local_update(sent, memory, self.opened(tuple(sites)), turn)
+            found |= {k: (_row(reply, row), _row(memory, row)) for row, k in enumerate(sites)}
+        return found
 
 
 def regression_oracles(game: RegressionGame) -> OpenOracle:
@@ -154,16 +202,23 @@ def drive(
         r, server_turn = turn.round, replace(turn, total_weight=total)
         asked = range(sites) if participants is None else sorted(participants[r - 1])
 
-        replies = []
-        for k in asked:
-            if (r, k) in silent:
-                continue
-            sent = through(strategy.broadcast(state, server_turn, everybody[k]))
-            memory = {} if (r, k) in lost else through(kept[k])
-            before = [(vector, vector.clone()) for vector in (*sent.values(), *memory.values())] if r <= WATCHED else []
-            reply, kept[k] = strategy.local_update(sent, memory, oracles(k, r), turn)
-            assert all(torch.equal(now, then) for now, then in before), "a client half wrote to what it was given"
-            replies.append(Reply(everybody[k], through(reply)))
+        given = {
+            k: (
+                through(strategy.broadcast(state, server_turn, everybody[k])),
+                {} if (r, k) in lost else through(kept[k]),
+            )
+            for k in asked
+            if (r, k) not in silent
+        }
+        vectors = [vector for both in given.values() for part in both for vector in part.values()]
+        before = [(vector, vector.clone()) for vector in vectors] if r <= WATCHED else []
+        if isinstance(oracles, SideBySide) and strategy.stacks:
+            done = oracles.updated(strategy, given, turn)
+        else:
+            done = {k: strategy.local_update(*both, oracles(k, r), turn) for k, both in given.items()}
+        assert all(torch.equal(now, then) for now, then in before), "a client half wrote to what it was given"
+        kept |= {k: memory for k, (_, memory) in done.items()}
+        replies = [Reply(everybody[k], through(done[k][0])) for k in given]
         before = [(vector, vector.clone()) for vector in state.values()] if r <= WATCHED else []
         new = strategy.aggregate(state, iter(replies), server_turn)  # replies can be read once, as in a run
         assert all(torch.equal(now, then) for now, then in before), "the server half wrote to the state it was given"

@@ -15,7 +15,7 @@ from federation import FederatedStrategy
 from problems.saddle import saddle_coefficients
 from strategies.codasca import Codasca
 from tests.problems.example import given_saddle
-from tests.strategies.halves import Arrays, drive, saddle_oracles
+from tests.strategies.halves import Arrays, SideBySide, drive
 
 K, D, ROUNDS = 10, 20, 60
 PARTIAL = 100  # rounds of half of the sites
@@ -35,7 +35,7 @@ def distances(
     """Return ‖x-x*‖² and ‖y-y*‖² after each round; ``options`` are those of `drive`."""
     slopes, offsets = saddle_coefficients(K, D, spread, 0)
     problem = given_saddle(slopes, offsets)
-    states = drive(strategy, problem.initial(), saddle_oracles(slopes, offsets), rounds, K, **options)  # type: ignore[arg-type]
+    states = drive(strategy, problem.initial(), SideBySide(slopes, offsets), rounds, K, **options)  # type: ignore[arg-type]
 
     def measured(state: Arrays) -> tuple[float, float]:
         metrics = problem.metrics(state["x"], state["y"], None)

@@ -151,7 +151,7 @@ def test_half_of_the_sites_do_the_work_of_a_round(name: str) -> None:
         assert np.square(path[-2]["x"]).sum() < 0.1 * np.square(path[0]["x"]).sum()
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].partial])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].partial and name not in MINIMAX])
 def test_a_share_of_the_sites_is_a_share_for_every_algorithm(name: str, tmp_path: Path) -> None:
     result = simulate(small(name) | {"fraction": 0.5, "runs-dir": str(tmp_path)})
     assert all(len(record["site-gradients"]) == SITES / 2 for record in result.metrics)
@@ -211,7 +211,8 @@ def test_with_min_replies_a_run_goes_on_without_a_site_that_fails(
     assert all(np.isfinite(vector).all() for vector in result.arrays.values())
 
 
-@pytest.mark.parametrize("name", [name for name in MINIMAX if not ALGORITHMS[name].personalised])
+# Plain averages, stages of their own, phases, control variates, estimators: the loop picks the output for all alike.
+@pytest.mark.parametrize("name", ["local-sgda", "coda", "coda-plus", "fednest", "codasca", "fgda"])
 def test_the_output_is_the_last_the_average_or_one_of_the_rounds(name: str) -> None:
     last, path, _ = run_saddle(small(name))
     assert len(path) == 4

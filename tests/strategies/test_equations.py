@@ -15,7 +15,7 @@ from strategies.fedavg import FedAvg
 from strategies.local_sgda import LocalSGDA
 from tests.reference import algorithms as reference
 from tests.reference.games import RegressionGame
-from tests.strategies.halves import Arrays, drive, regression_oracles
+from tests.strategies.halves import Arrays, RegressionOracle, drive, regression_oracles
 from tests.strategies.settings import (
     PLAN,
     ROUNDS,
@@ -40,6 +40,24 @@ def test_the_plan_has_three_stages_of_several_rounds_each() -> None:
             turn = FedAvg(**STAGES).turn(r, ROUNDS, "train", K)
             assert (turn.rate, turn.local_steps) == (stage.shrink, stage.steps)
             assert (turn.starts_stage, turn.ends_stage) == (r == stage.rounds[0], r == stage.rounds[-1])
+
+
+def test_the_gradients_of_the_game_are_those_of_its_value() -> None:
+    """By autograd: the reference has them by a formula, and so has the oracle that drives the algorithms."""
+    game = RegressionGame(K)
+    oracle = RegressionOracle(game, 2, 1)
+    data, targets = batch = oracle.draw()
+    x, y = (torch.from_numpy(start.copy()).requires_grad_() for start in (game.x, game.y))
+    residuals = data[:, : game.primal] @ x - targets
+    for dual in (None, y):
+        value = (residuals.square() / 2).mean()
+        if dual is not None:
+            value = value + (data[:, game.primal :] @ dual * residuals).mean() - dual.square().sum() / 2
+        expected = torch.autograd.grad(value, [x] if dual is None else [x, dual], retain_graph=True)
+        found = oracle.gradient(x.detach(), None if dual is None else dual.detach(), batch)
+        for one, other in zip(found, (*expected, None), strict=False):
+            assert (one is None) == (other is None)
+            assert one is None or torch.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 @by_turnout

@@ -138,7 +138,10 @@ def test_heads_never_leave_the_site(algorithm: str, keys: dict[str, Any], tmp_pa
             assert not any(pair in data for pair in pairs), path
 
 
-@pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "dispfl"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["d-psgd", pytest.param("deprl", marks=pytest.mark.slow), pytest.param("dispfl", marks=pytest.mark.slow)],
+)
 def test_it_makes_no_difference_who_mixes(algorithm: str, tmp_path: Path) -> None:
     """To the bit, through messages, memories and the last evaluation; but more bytes come down."""
     runs = [run(tmp_path, algorithm, own_mixing=mixing, seed=3) for mixing in ("server", "client")]
