@@ -38,7 +38,7 @@ class Augmentation:
     brightness: float = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self.keys())
+        return any(vars(self).values())  # asked for each batch
 
     def keys(self) -> dict[str, float]:
         """Return the run-config's keys of what is switched on."""

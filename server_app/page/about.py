@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ def write(content: Mapping[str, Any], folder: Path) -> None:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)
