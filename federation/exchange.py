@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
-NEARLY = 0.95  # of the time that the answers took the last time: then looks are frequent again
+NEARLY = 0.95  # of the time that a phase's first answer took the last time: from then on looks are frequent again
 LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
 LONGEST = 500  # characters of a reason that came from elsewhere
 LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
@@ -253,7 +253,7 @@ class Exchange:
                 time.sleep(max(0.0, pause))
             self.waiting += time.monotonic() - started
             if answers and not answered:
-                answered, self._took[phase] = True, time.monotonic() - asked_at
+                answered, self._took[phase] = True, started - asked_at
             if answers:
                 self.heard(asked - len(waiting) - len(away), asked)
             yield from answers
