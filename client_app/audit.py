@@ -162,15 +162,16 @@ def contents(content: RecordDict) -> dict[str, Any]:
 
     arrays: list[dict[str, Any]] = []
     for vectors in records_in(content, ArrayRecord).values():
-        meant = decode(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)})))
+        written = unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)}))
+        meant = decode(written)
         for name, array in vectors.items():
-            if not sound(array):  # the message is refused, and nobody reads it
+            if name not in written:  # the message is refused, and nobody reads it
                 arrays.append({"name": _short(name), "shape": None, "norm": None, "bytes": len(array.data)})
                 continue
-            values = array.numpy()
-            norm = float(np.linalg.norm(meant[name].numpy() if name in meant else values.ravel()))
+            vector = written[name]
+            norm = float(np.linalg.norm(meant.get(name, vector).numpy()))
             told = norm if math.isfinite(norm) else None  # which JSON has no word for
-            arrays.append({"name": _short(name), "shape": list(values.shape), "norm": told, "bytes": values.nbytes})
+            arrays.append({"name": _short(name), "shape": list(array.shape), "norm": told, "bytes": vector.nbytes})
     numbers: list[str] = []
     for record in (record for record in content.values() if not isinstance(record, ArrayRecord)):
         for name, value in record.items():

@@ -1,4 +1,4 @@
-"""The line from a site to its coordinator: all that touches the inside of Flower's SuperNode.
+"""The line from a site to its coordinator; with `federation.pieces` all that touches the inside of Flower.
 
 `connected` opens Flower's own connection (gRPC, TLS, a signature on each call, heartbeats) and gives a `Fleet`, which
 receives messages with their content, sends answers, and reads a run's configuration out of its bundle. Of the bundle it
@@ -26,13 +26,16 @@ from flwr.supercore.grpc_health import run_health_server_grpc_no_tls as answer_h
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
+
+from federation.pieces import cut, pull, push, whole
 
 __all__ = [
     "ENDED",
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from keys import Value
 
 RETRY = (0.2, 1.5, 5.0)  # seconds to the first try of a call that failed, growth, longest
-PULL = (0.01, 0.5)  # a message is told of before its content has arrived: first and longest wait for that, in seconds
 AWAY = 5.0  # a site that was taken for alive until now stays away so long, for its coordinator to see that it was
 TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -100,14 +102,11 @@ class Fleet:
             return None
         envelope, tree = received
         run_id = envelope.metadata.run_id
-        message: Message = pull_and_inflate_object_from_tree(
-            tree,
-            partial(self._pull_object, run_id),
-            partial(self._confirm, run_id),
-            return_type=Message,
-            initial_backoff=PULL[0],
-            backoff_cap=PULL[1],
-        )
+        contents = pull([part.object_id for part in iterate_object_tree(tree)], partial(self._pull_object, run_id))
+        self._confirm(run_id, tree.object_id)
+        message = whole(tree.object_id, contents)
+        if not isinstance(message, Message):
+            raise ObjectPullError(tree.object_id, "it is no message")
         message.metadata.__dict__["_message_id"] = tree.object_id  # its own hash, which is no part of what it holds
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, 1, self.node_id  # of the answer
         return message
@@ -120,11 +119,13 @@ class Fleet:
         ENDED
             When nobody waits for it any more.
         """
-        answer.metadata.__dict__["_message_id"] = answer.object_id
+        if answer.has_content():
+            cut(answer.content)
         with no_object_id_recompute():
+            answer.metadata.__dict__["_message_id"] = answer.object_id
             missing, session = self._send(answer, get_object_tree(answer), seconds)
-            push = partial(self._push_object, answer.metadata.run_id, session)
-            push_objects(get_all_nested_objects(answer), push, object_ids_to_push=missing)
+            push_one = partial(self._push_object, answer.metadata.run_id, session)
+            push(get_all_nested_objects(answer), push_one, object_ids_to_push=missing)
 
     def run_config(self, run_id: int) -> dict[str, Value]:
         """Return the run-config: the defaults in the run's bundle, and what was changed by who started it.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
+NEARLY = 0.95  # of the time that a phase's first answer took the last time: from then on looks are frequent again
 LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
 LONGEST = 500  # characters of a reason that came from elsewhere
 LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
@@ -109,6 +110,7 @@ class Exchange:
         self.by_node = {site.node_id: site for site in self.sites}
         self._away: set[Site] = set()
         self._since: dict[int, str] = {}  # when each node was last started, as the SuperLink has it
+        self._took: dict[str, float] = {}  # seconds to the first answer of each phase, the last time
 
     def cost(self) -> dict[str, float]:
         """Return what this run has cost so far: bytes-down, bytes-up, seconds-waiting."""
@@ -224,8 +226,11 @@ class Exchange:
         if not self._since:
             self._since = self._nodes()
         deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
+        phase = str(record_in(messages[0].content, "config", ConfigRecord).get("phase", "")) if messages else ""
         waiting, away = self._push(messages)
         del messages
+        asked_at, answered = time.monotonic(), False
+        soon = asked_at + NEARLY * self._took.get(phase, 0.0)
         while (waiting or (away and usable < enough)) and (started := time.monotonic()) < deadline:
             answers = []
             for answer in self.grid.pull_messages(set(waiting)) if waiting else ():
@@ -242,8 +247,13 @@ class Exchange:
                 if started - looked > (QUICK_LOOK if away else LOOK):
                     looked = started
                     self._ask_again(waiting, away)
-                time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
+                pause, now = min(wait, deadline - started), time.monotonic()
+                if now < soon < now + pause:
+                    pause, wait = soon - now, SHORTEST_WAIT
+                time.sleep(max(0.0, pause))
             self.waiting += time.monotonic() - started
+            if answers and not answered:
+                answered, self._took[phase] = True, started - asked_at
             if answers:
                 self.heard(asked - len(waiting) - len(away), asked)
             yield from answers

@@ -12,7 +12,7 @@ import pytest
 
 from bin.run import REPO
 
-PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy")
 INSIDE = {
     "client_app/fleet.py": {
         "flwr.client.grpc_rere_client.connection": {"grpc_request_response"},
@@ -23,30 +23,36 @@ INSIDE = {
         "flwr.supercore.inflatable.inflatable_object": {
             "get_all_nested_objects",
             "get_object_tree",
+            "iterate_object_tree",
             "no_object_id_recompute",
         },
-        "flwr.supercore.inflatable.inflatable_utils": {
-            "ObjectPullError",
-            "pull_and_inflate_object_from_tree",
-            "push_objects",
-        },
+        "flwr.supercore.inflatable.inflatable_utils": {"ObjectPullError"},
         "flwr.supercore.primitives.asymmetric": {"public_key_to_bytes"},
         "flwr.supercore.retry": {"RetryInvoker"},
         "flwr.supercore.run": {"RunNotRunningException"},
         "flwr.supercore.task_identity": {"TaskIdentity"},
     },
     "client_app/app.py": {"flwr.common.constant": {"ErrorCode"}},
+    "federation/pieces.py": {
+        "flwr.app.message.arraychunk": {"ArrayChunk"},
+        "flwr.common.constant": {"FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"},
+        "flwr.supercore.constant": {"HEAD_BODY_DIVIDER", "HEAD_VALUE_DIVIDER"},
+        "flwr.supercore.inflatable.inflatable_object": {
+            "InflatableObject",
+            "get_object_head_values_from_object_content",
+        },
+        "flwr.supercore.inflatable.inflatable_utils": {"inflatable_class_registry", "pull_objects"},
+    },
 }
 """Every name from outside Flower's public packages that a site uses, by file."""
 
 CALLED = {
     ("flwr.client.grpc_rere_client.connection", "grpc_request_response"): ("root_certificates", "authentication_keys"),
-    ("flwr.supercore.inflatable.inflatable_utils", "pull_and_inflate_object_from_tree"): (
-        "return_type",
+    ("flwr.supercore.inflatable.inflatable_utils", "pull_objects"): (
         "initial_backoff",
         "backoff_cap",
+        "max_tries_per_object",
     ),
-    ("flwr.supercore.inflatable.inflatable_utils", "push_objects"): ("object_ids_to_push",),
     ("flwr.supercore.retry", "RetryInvoker"): ("on_success", "on_backoff", "jitter", "should_giveup", "wait_function"),
 }
 
@@ -66,7 +72,8 @@ def test_flower_is_the_release_that_this_was_written_for() -> None:
 
 
 def test_nothing_else_of_a_site_touches_flowers_inside() -> None:
-    files = {path.relative_to(REPO).as_posix(): imported(path) for path in (REPO / "client_app").rglob("*.py")}
+    sources = [path for folder in ("client_app", "federation") for path in (REPO / folder).rglob("*.py")]
+    files = {path.relative_to(REPO).as_posix(): imported(path) for path in sources}
     assert {name: found for name, found in files.items() if found} == INSIDE
 
 
