@@ -177,5 +177,11 @@ def _wrong_values(strategy: FederatedStrategy, turn: Turn, d: int, *arrays: tupl
     return [text] if text else []
 
 
+def forget_messages() -> None:
+    """Let go of the messages of a run that is over."""
+    for known in (_place, _message, _unlike, _wrong_values):
+        known.cache_clear()
+
+
 def _overflowing(names: list[str]) -> list[str]:
     return [f"array {name!r} holds NaN, infinity or what overflows: must be within {LARGEST:g}" for name in names]

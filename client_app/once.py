@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from flwr.app import ArrayRecord
 
+from client_app.incoming import forget_messages
 from client_app.policy.coarse import dealt
 from client_app.together import forget_stacks
 from datasets import Cohort, DataConfig, forget_data, load_site
@@ -98,6 +99,7 @@ def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
     for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once, open_sites, _decoded):
         cached.cache_clear()
+    forget_messages()
     forget_stacks()
     forget_data()
 

@@ -46,7 +46,7 @@ def started(work: Callable[[], object], folder: Path) -> Iterator[Started]:
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # pytest has put others there
-            multiprocessing.get_context = lambda method=None: FORK  # type: ignore[assignment, misc]
+            multiprocessing.get_context = lambda method=None: FORK  # type: ignore[assignment, misc]  # forks
             work()
 
         def ended() -> Ended:

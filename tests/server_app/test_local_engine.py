@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Array
 from safetensors.numpy import load_file
 
+from client_app.once import forget_all
 from config import RunConfig
 from keys import Value
 from models import FlatNetwork, build
@@ -237,3 +240,10 @@ def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LocalGrid, "__exit__", looking)
     simulate(job())
     assert left == []
+
+
+def test_a_process_that_forgets_a_run_keeps_none_of_its_messages(tmp_path: Path) -> None:
+    simulate(saddle_job(tmp_path, workers=1) | {"saddle.dimension": 1234})
+    forget_all()
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Array) and tuple(one.shape) == (1234,)]

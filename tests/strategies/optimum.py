@@ -35,7 +35,8 @@ def distances(
     """Return ‖x-x*‖² and ‖y-y*‖² after each round; ``options`` are those of `drive`."""
     slopes, offsets = saddle_coefficients(K, D, spread, 0)
     problem = given_saddle(slopes, offsets)
-    states = drive(strategy, problem.initial(), SideBySide(slopes, offsets), rounds, K, **options)  # type: ignore[arg-type]
+    oracles = SideBySide(slopes, offsets)
+    states = drive(strategy, problem.initial(), oracles, rounds, K, **options)  # type: ignore[arg-type]  # any of them
 
     def measured(state: Arrays) -> tuple[float, float]:
         metrics = problem.metrics(state["x"], state["y"], None)
