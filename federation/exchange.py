@@ -109,7 +109,7 @@ class Exchange:
         """Index the sites by their address."""
         self.by_node = {site.node_id: site for site in self.sites}
         self._away: set[Site] = set()
-        self._since: dict[int, str] = {}  # when each node was last started, as the SuperLink has it
+        self._since: dict[int, str] | None = None  # when each node was last started; empty if nobody says
         self._took: dict[str, float] = {}  # seconds to the first answer of each phase, the last time
 
     def cost(self) -> dict[str, float]:
@@ -223,8 +223,8 @@ class Exchange:
         """Yield answers as they come: until all have, until only sites are missing that are away, or the time is up."""
         asked, usable = len(messages), 0
         self.bytes_down += sum(map(_volume, messages))
-        if not self._since:
-            self._since = self._nodes()
+        if self._since is None or self._since:
+            self._since = (self._since or {}) | _dated(self._nodes())  # a restart before this moment loses nothing
         deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
         phase = str(record_in(messages[0].content, "config", ConfigRecord).get("phase", "")) if messages else ""
         waiting, away = self._push(messages)
@@ -270,15 +270,15 @@ class Exchange:
 
     def _ask_again(self, waiting: dict[str, Message], away: list[Message]) -> None:
         """Send what was lost to the sites that are back, and to those that were restarted before anybody noticed."""
-        there = self._nodes()
+        there, since = self._nodes(), self._since or {}
         again = [message for message in away if message.metadata.dst_node_id in there]
         away[:] = [message for message in away if message.metadata.dst_node_id not in there]
         for identifier, message in list(waiting.items()):
             node = message.metadata.dst_node_id
-            if there.get(node, self._since.get(node)) != self._since.get(node):
+            if node in since and there.get(node, since[node]) != since[node]:
                 self._away.add(self._addressee(message))
                 again.append(waiting.pop(identifier))
-        self._since |= there
+        since |= _dated(there)
         if again:
             for message in again:
                 self._back(self._addressee(message), "is back, and asked again")
@@ -325,6 +325,11 @@ class Exchange:
             return Answer(failure=f"gave a bad answer: {error}")
         self.bytes_up += _volume(answer)
         return Answer(answer)
+
+
+def _dated(nodes: dict[int, str]) -> dict[int, str]:
+    """Return those of which somebody says when they were started."""
+    return {node: since for node, since in nodes.items() if since}
 
 
 def _sites(names: Sequence[str]) -> str:

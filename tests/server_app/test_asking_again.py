@@ -33,7 +33,8 @@ class Unsteady(LocalGrid):
     ----------
     harm : str
         "before", "reply" or "message": the site is away before it did its work, or after; "refused": the SuperLink
-        takes no message for it; "restarted": the message is lost with the process, and nobody says so.
+        takes no message for it; "restarted": the message is lost with the process, and nobody says so; "between": it is
+        restarted after its answer, and the next answers come late.
     when : (int, str)
         In which round, 0 before the first, and with what kind of message.
     looks : int
@@ -44,6 +45,7 @@ class Unsteady(LocalGrid):
         super().__init__(config, unused_run_id())
         self.harm, self.when, self.looks = harm, when, looks
         self.missing = self.starts = 0
+        self.restarted = self.late = False
         self.asked: defaultdict[tuple[int, str], int] = defaultdict(int)
 
     def due(self, message: Message) -> bool:
@@ -56,6 +58,7 @@ class Unsteady(LocalGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         identifiers = []
+        self.restarted, self.late = False, self.restarted
         self.missing = max(0, self.missing - 1)
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._identifiers))
@@ -70,6 +73,9 @@ class Unsteady(LocalGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         if not self._queue:
             return []
+        if self.late:
+            self.late = False
+            return []
         message = self._queue.popleft()
         assert message.metadata.message_id in message_ids, "nobody waits for it"
         if self.missing and message.metadata.dst_node_id == VICTIM:
@@ -79,6 +85,10 @@ class Unsteady(LocalGrid):
         if self.harm == "restarted":
             self.starts += 1
             return []
+        if self.harm == "between":
+            self.starts += 1
+            self.restarted = True
+            return [call(message, self.contexts[VICTIM - 1])]
         self.missing = self.looks
         if self.harm in UNAVAILABLE:
             call(message, self.contexts[VICTIM - 1])
@@ -133,6 +143,13 @@ def test_the_bits_are_the_same(
     assert "left out" not in said
 
 
+def test_a_site_that_was_restarted_after_its_answer_is_asked_once_in_each_round(tmp_path: Path, quiet: Result) -> None:
+    result, grid = run(keys(tmp_path), "between", (2, "train"))
+    assert grid.starts == 1
+    assert set(grid.asked.values()) == {1}
+    assert untimed(result) == untimed(quiet)
+
+
 def test_at_the_beginning_a_run_waits_for_those_who_are_away_even_with_enough_answers(
     tmp_path: Path, quiet: Result
 ) -> None:
@@ -162,7 +179,7 @@ def test_with_enough_answers_a_run_does_not_wait_for_those_who_are_away(
 
 
 def test_a_site_that_comes_back_takes_part_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result, _ = run(keys(tmp_path, min_replies=3, rounds=6), "before", (2, "train"), 4)
+    result, _ = run(keys(tmp_path, min_replies=3, rounds=6), "before", (2, "train"), 6)
     assert [len(record["site-gradients"]) for record in result.metrics] == [4, 3, 3, 4, 4, 4]
     assert capsys.readouterr().out.count("site 'site-2' is back") == 1
 

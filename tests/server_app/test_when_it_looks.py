@@ -1,0 +1,74 @@
+"""When the coordinator looks for answers: seldom while nobody can have finished, often when they are nearly due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from flwr.app import Message
+
+from config import RunConfig
+from federation import exchange
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from server_app.local import LocalGrid, unused_run_id
+from tests.server_app.sites import saddle_job
+
+WORK = 40.0  # seconds until a site has answered
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0, "nobody may look twice at the same time"
+        self.now += seconds
+
+
+class Slow(LocalGrid):
+    """The local engine whose sites need time for each message, all at once.
+
+    Attributes
+    ----------
+    looks : list of list of float
+        For each set of messages, the seconds from sending it to each look, up to the first that finds an answer.
+    """
+
+    def __init__(self, config: RunConfig, clock: Clock) -> None:
+        super().__init__(config, unused_run_id())
+        self.clock, self.sent, self.looks = clock, 0.0, list[list[float]]()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.sent = self.clock.now
+        self.looks.append([])
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        after = self.clock.now - self.sent
+        if not self.looks[-1] or self.looks[-1][-1] < WORK:
+            self.looks[-1].append(after)
+        return super().pull_messages(message_ids) if after >= WORK else []
+
+
+def test_from_the_second_time_on_it_looks_often_when_the_answers_are_nearly_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kind of message took the last time is how long it is likely to take again."""
+    clock = Clock()
+    monkeypatch.setattr(exchange, "time", clock)
+    config = RunConfig.parse(saddle_job(tmp_path, rounds=4))
+    with Slow(config, clock) as grid:
+        coordinate(config, grid, Progress())
+    _, first, *later, _ = grid.looks  # a query, the rounds, the last evaluation
+    assert len(later) == config.rounds - 1
+    assert first[-1] - first[-2] == pytest.approx(exchange.LONGEST_WAIT)
+    for looks in later:
+        assert looks[-1] - WORK <= looks[-1] - looks[-2] < 0.01 * WORK
+        assert len(looks) < 2 * len(first), "and is not busy with it"
