@@ -38,9 +38,9 @@ def make_certificates(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
-def wait_until(run: Future[Outcome], reached: Callable[[], bool]) -> None:
+def wait_until(run: Future[Outcome], reached: Callable[[], bool], timeout: float = RUN_TIMEOUT) -> None:
     """Wait while the run goes on; it must not end before."""
-    deadline = time.monotonic() + RUN_TIMEOUT
+    deadline = time.monotonic() + timeout
     while not reached():
         assert not run.done(), run.result().log
         assert time.monotonic() < deadline, "it takes too long"

@@ -2,7 +2,7 @@
 
 A SuperLink takes what was killed for alive for a minute, so each moment costs two: EDELWEISS_KILLS says how many.
 
-    EDELWEISS_KILLS=30 make deployments PYTEST='-n 4 -k random_moment'
+    EDELWEISS_KILLS=30 make deployments PYTEST='-n 3 -k random_moment'  # about 40 minutes on two cores
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def struck(
         federation = Federation(folder, certificates, stack)
         pool = stack.enter_context(ThreadPoolExecutor(1))
         run = pool.submit(federation.submit)
-        wait_until(run, lambda: answered(federation.host, HOSPITALS[0]) >= answers)
+        wait_until(run, lambda: answered(federation.host, HOSPITALS[0]) >= answers, PATIENCE)
         time.sleep(moment)
         if pid := federation.pid(victim):
             with suppress(ProcessLookupError):  # the run was over before
