@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 
 from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
+from federation.parcels import answer_in_kind
 from keys import record_in
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-app = ClientApp()
+app = ClientApp(mods=[answer_in_kind])
 
 
 def _steps(handle: Handler, message: Message, context: Context) -> Steps[Message]:

@@ -8,12 +8,13 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from flwr.app import Message
 from flwr.serverapp import Grid, ServerApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from flwr.app import Context, Message
+    from flwr.app import Context
 
 app = ServerApp()
 
@@ -71,30 +72,41 @@ def stoppable() -> Iterator[None]:
 
 
 def carry_quickly(grid: Grid) -> None:
-    """Let Flower's grid cut, send, fetch and put together what messages hold as `federation.pieces` does.
+    """Let Flower's grid cut, send, fetch and put together what messages hold as `federation.pieces` and `parcels` do.
 
     An answer is announced before its content has arrived. Flower then waits for a second, so that every third round
     would take as much longer. What it calls is named within flwr 1.39.
     """
     from flwr.superlink.grid import http_grid
 
-    from federation import pieces
+    from federation import parcels, pieces
 
+    if not isinstance(grid, http_grid.HttpGrid):  # a simulation's, which carries nothing
+        return
     for name, ours in (
         ("push_objects", pieces.push),
         ("pull_objects", pieces.pull),
         ("inflate_object_from_contents", pieces.whole),
     ):
         setattr(http_grid, name, ours)
-    send = grid.push_messages
+    send, fetch = grid.push_messages, grid.pull_messages
 
     def push_messages(messages: Iterable[Message]) -> Iterable[str]:
-        messages = list(messages)
+        sent = []
         for message in messages:
-            pieces.cut(message.content)
-        return send(messages)
+            about, content = message.metadata, parcels.wrapped(message.content)
+            pieces.cut(content)
+            sent.append(Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id))
+        return send(sent)
+
+    def pull_messages(message_ids: Iterable[str]) -> Iterable[Message]:
+        for answer in fetch(message_ids):
+            if answer.has_content():
+                answer.content = parcels.opened(answer.content)
+            yield answer
 
     setattr(grid, "push_messages", push_messages)  # noqa: B010  # a method, which mypy lets nobody assign to
+    setattr(grid, "pull_messages", pull_messages)  # noqa: B010
 
 
 @app.main()

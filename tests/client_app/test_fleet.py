@@ -33,6 +33,10 @@ INSIDE = {
         "flwr.supercore.task_identity": {"TaskIdentity"},
     },
     "client_app/app.py": {"flwr.common.constant": {"ErrorCode"}},
+    "federation/parcels.py": {
+        "flwr.common.serde": {"recorddict_from_proto", "recorddict_to_proto"},
+        "flwr.proto.recorddict_pb2": {"RecordDict"},
+    },
     "federation/pieces.py": {
         "flwr.app.message.arraychunk": {"ArrayChunk"},
         "flwr.common.constant": {"FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"},
