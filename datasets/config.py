@@ -13,7 +13,7 @@ from datasets.partition import NATURAL, PARTITIONS
 from datasets.site.images import ImageRules
 from datasets.site.study import Study
 from datasets.sources import SOURCES
-from keys import hint
+from keys import hint, repeated
 
 SITE = "site"  # a hospital's own folder
 TABLE = "table"  # a table of one's own, dealt to simulated sites
@@ -180,7 +180,7 @@ class DataConfig:
             columns, count = split_names(self.label), len(self.labels.names)
             if len(columns) != count:
                 yield f"label names {len(columns)} columns, and the run has {count} labels: name one for each of them"
-            if twice := sorted({name for name in columns if columns.count(name) > 1}):
+            if twice := repeated(columns):
                 yield f"label names {examples(twice)} more than once"
         if self.folds < 0 or self.folds == 1:
             yield f"folds is {self.folds}; it must be 0 or at least 2"

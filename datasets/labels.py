@@ -15,7 +15,7 @@ from torch import Tensor
 
 from datasets.errors import DataError, examples
 from datasets.source import Ints
-from keys import hint, shown
+from keys import hint, repeated, shown
 
 UNKNOWN = -1
 DEVICES = "Support Devices"  # which a healthy chest may have, too
@@ -126,7 +126,7 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
     names = split_names(label)
     if len(names) > 1 and not all(name and name.isprintable() and len(name) <= 100 for name in names):
         yield f"label = {shown(label)}: must be names of columns that can be printed, separated by commas"
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := repeated(names):
         yield f"label = {shown(label)}: names {', '.join(map(shown, twice))} more than once"
     if len(names) > MOST_LABELS:
         yield f"label names {len(names)} columns: at most {MOST_LABELS} are allowed"
@@ -135,7 +135,7 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
         yield f"label-preset = {preset!r} says what uncertain and blank mean: leave {said} empty, or the preset"
     lower = {name.lower() for name in names}
     rules = [part.rpartition("=")[0].strip().lower() for part in uncertain.split(",")]
-    if again := sorted({name or "all others" for name in rules if rules.count(name) > 1}):
+    if again := repeated(name or "all others" for name in rules):
         yield f"uncertain = {shown(uncertain)}: says twice what holds for {', '.join(again)}"
     for name, rule in _uncertain(uncertain).items() if uncertain else ():
         if rule not in VALUES:

@@ -19,7 +19,7 @@ from keys.records import from_record, plain, record_in, records_in, to_record
 from keys.registry import by_name
 from keys.schema import Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from keys.streams import Stream
-from keys.suggest import closest, hint, shorter, shown, unknown
+from keys.suggest import closest, hint, repeated, shorter, shown, unknown
 
 __all__ = [
     "ConfigError",
@@ -52,6 +52,7 @@ __all__ = [
     "read_overrides",
     "record_in",
     "records_in",
+    "repeated",
     "shorter",
     "shown",
     "text_errors",

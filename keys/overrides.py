@@ -10,7 +10,7 @@ from typing import Any
 
 from keys.errors import ConfigError
 from keys.files import DEEP, DEEPEST, depth, is_file, read_toml, reason, toml_in
-from keys.suggest import shorter, shown
+from keys.suggest import repeated, shorter, shown
 
 Value = bool | int | float | str
 """What Flower takes as the value of a run-config key."""
@@ -94,7 +94,7 @@ def _read_pairs(text: str) -> dict[str, Value]:
         wrong.append(f"{shown(' '.join(rest))} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
     pairs = _PAIR.findall(text)
     keys = [key for key, _ in pairs]
-    wrong += [f"{key} is given twice: leave one out" for key in sorted({k for k in keys if keys.count(k) > 1})]
+    wrong += [f"{key} is given twice: leave one out" for key in repeated(keys)]
     for key, value in pairs:
         try:
             values |= flatten(toml_in(f"{key} = {value}".encode()))

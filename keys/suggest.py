@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def shown(value: object) -> str:
         return shorter(repr(value))
     except (ValueError, RecursionError, ArithmeticError):  # a number of thousands of digits; a list within itself
         return f"a value of type {type(value).__name__}"
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from datasets.config import SITE
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
 from federation.fingerprint import fingerprint
-from keys import from_record, in_a_line, record_in, shown
+from keys import from_record, in_a_line, record_in, repeated, shown
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
     """
     order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, item[1].name, item[0]))
     names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := repeated(names):
         raise RunError(f"two sites have the same name ({', '.join(twice)}): set another site= in their --node-config")
     uniform = config.strategy.weighting == "uniform"
     return {

@@ -20,7 +20,7 @@ import numpy as np
 
 from datasets.errors import DataError, examples
 from datasets.site.table import canonical, looks_like
-from keys import hint
+from keys import hint, repeated
 from keys.files import as_path, read_file, reason
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Study:
             text = f"{file}: there are {len(header)} columns, but {examples(ragged)}; is it separated by "
             public = f"{len(ragged)} lines of the table have another number of values than columns"
             problems.append(DataError(f"{text}{self.delimiter!r}?", public))
-        if twice := sorted({name for name in header if header.count(name) > 1}):
+        if twice := repeated(header):
             text = f"{file}: {examples(twice)} names more than one column; rename them"
             problems.append(DataError(text, f"{len(twice)} names of the table are those of more than one column"))
         if problems:
