@@ -149,6 +149,8 @@ def test_it_joins_again_when_the_coordinator_was_gone_and_serves_one_run_after_a
     lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in "ab"]
     records = [[json.loads(line)["distance-x"] for line in of_run] for of_run in lines]
     assert records[0] == records[1]
+    sent = (tmp_path / "superlink.log").read_text().count("POST /v1/runtime/push-object")
+    assert sent <= 3 * len(re.findall(r"run \d+: ", here.said())), "a small message is itself, its content, one record"
 
 
 def test_a_key_is_refused_until_it_is_registered_and_while_another_process_uses_it(
