@@ -24,7 +24,7 @@ help: ## Say what there is to make
 run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
 
-test: export PYTHONDONTWRITEBYTECODE :=# each of its processes would compile everything anew
+test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
