@@ -28,7 +28,7 @@ from keys.files import as_path, is_file, reason
 if TYPE_CHECKING:
     import pandas as pd
 
-    from datasets.facts import Cohort
+    from datasets.cohort import Cohort
     from datasets.meaning import Meaning
 
 BLOCK = 1024  # rows that an evaluation computes at once; chunks of whole blocks give the same bits
