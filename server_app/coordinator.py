@@ -49,7 +49,7 @@ class Result:
     ----------
     metrics : list of dict
         One per round: round, loss, auroc, auprc (or the problem's own), ``central``, ``pooled`` and ``sites`` with
-        the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.metrics.across`),
+        the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.pooling.across`),
         gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not defined, as AUROC is on
         samples of one class. Of a personalised algorithm loss and the like are the means over the sites.
     arrays : dict of ndarray
