@@ -129,8 +129,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """
     from client_app.card import write_card
     from client_app.evidence import counted, own_maps, told
+    from client_app.kept import model_facts
     from client_app.request import Request
-    from client_app.site import model_facts
     from federation import unpack
     from federation.encoding import taken
 
