@@ -5,146 +5,37 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from functools import lru_cache, partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from client_app.audit import Audit
-from client_app.errors import RefusedError, SiteError
+from client_app.errors import RefusedError
+from client_app.passage import Passage, answering
 from federation.parcels import answer_in_kind
 from keys import record_in
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from torch import Tensor
+
+    from client_app.passage import Steps
     from client_app.site import OpenSite
     from client_app.together import Update, Updated
-
-    Steps = Generator[Update, Updated, T]
-    Handler = Callable[[Message, OpenSite], RecordDict | Steps[RecordDict]]
+    from problems import Arrays, Problem
 
 log = logging.getLogger("edelweiss")
 
 app = ClientApp(mods=[answer_in_kind])
 
 
-def _steps(handle: Handler, message: Message, context: Context) -> Steps[Message]:
-    """Answer a message; a local update on the way is done by whoever asks, alone or side by side with others.
-
-    Mistakes of users become an answer of one line, never a traceback. What leaves the site is the public version of a
-    message; the full one, with file, row and value, is logged here. So is whatever nobody foresaw; of that only the
-    kind leaves the site.
-    """
-    audit = Audit.of(context)
-    try:
-        if audit:
-            audit.received(message)
-        content = yield from _content(handle, message, context)
-        if audit:
-            audit.sent(message, content)
-    except Exception as error:
-        # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
-        log.exception("the app broke")
-        text = f"{type(error).__name__} (the site's own log says more)"
-        if audit:
-            audit.broken(message, text)
-        raise SiteError(text) from None
-    return Message(content, reply_to=message)
-
-
-class _Passage:
-    """A message on its way through the site.
-
-    Attributes
-    ----------
-    update : Update, optional
-        What has to be done before it is answered, see `done`.
-    answer : Message
-        There, as soon as there is no update.
-    """
-
-    def __init__(self, handle: Handler, message: Message, context: Context) -> None:
-        self._steps = _steps(handle, message, context)
-        self.answer: Message
-        self._go(lambda: next(self._steps))
-
-    def done(self, do: Callable[[], Updated]) -> None:
-        """Do the update; what goes wrong is this message's."""
-        try:
-            updated = do()
-        except Exception as error:
-            self._go(partial(self._steps.throw, error))
-        else:
-            self._go(partial(self._steps.send, updated))
-
-    def done_alone(self) -> Message:
-        """Do the update, if there is one, and return the answer."""
-        if self.update:
-            self.done(self.update.alone)
-        return self.answer
-
-    def _go(self, step: Callable[[], Update]) -> None:
-        try:
-            self.update: Update | None = step()
-        except StopIteration as end:
-            self.update, self.answer = None, end.value
-
-
-def _answering(handle: Handler) -> Callable[[Message, Context], Message]:
-    """Turn a handler into Flower's form."""
-
-    @wraps(handle)
-    def answer(message: Message, context: Context) -> Message:
-        return _Passage(handle, message, context).done_alone()
-
-    return answer
-
-
-def _content(handle: Handler, message: Message, context: Context) -> Steps[RecordDict]:
-    """Return a handler's answer, or why there is none."""
-    from client_app.incoming import require_sound
-    from client_app.memory import StateError
-    from client_app.policy.gate import admitted, require_allowed
-    from client_app.site import OpenSite
-    from config import MISTAKES
-    from federation.fingerprint import fingerprint
-
-    try:
-        config = record_in(message.content, "config", ConfigRecord)
-        theirs = str(config.get("app", ""))[:64]
-        if theirs != fingerprint():
-            theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
-            raise RefusedError(
-                f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
-                "release on both, and end a SuperLink or SuperNode that was started in another project"
-            )
-        site = OpenSite.from_context(context)
-        require_allowed(site)
-        require_sound(message, site)
-        answer = handle(message, admitted(site, message))
-        return answer if isinstance(answer, RecordDict) else (yield from answer)
-    except (*MISTAKES, RefusedError, StateError) as error:
-        _log_once(str(error))
-        # Before the first answer the coordinator knows no names, so this one brings its own.
-        node = context.node_config
-        name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
-        text = getattr(error, "public", str(error))
-        return RecordDict({"error": ConfigRecord({"site": name, "message": text})})
-
-
-@lru_cache(maxsize=64)
-def _log_once(text: str) -> None:
-    """Log a mistake; the sites of a simulation share a process, and most mistakes."""
-    log.error("%s", text)
-
-
 @app.query()
-@_answering
+@answering
 def describe(message: Message, site: OpenSite) -> RecordDict:
     """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
 
@@ -167,6 +58,7 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
 
     from client_app.once import received
     from client_app.oracle import SiteOracle, stream
+    from client_app.policy.protect import require_enough
     from client_app.request import Request
     from client_app.together import Update
     from federation import not_finite, pack
@@ -184,14 +76,8 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
     began = store.latest(before=place) if memory else None
     residual, fresh = taken(memory), partial(site.fresh, request)
 
-    kept_here = memory.pop("buffers", None)
-    statistics = sent.pop("buffers", None) if kept_here is None else kept_here
-    if statistics is not None:
-        problem.load_buffers(statistics)
-    metrics = MetricRecord({})
-    if request.evaluate:
-        metrics = MetricRecord({**site.evaluation(request, strategy.personal(sent, memory, fresh))})
-
+    _load_statistics(problem, sent, memory)
+    metrics = site.evaluation(request, strategy.personal(sent, memory, fresh)) if request.evaluate else {}
     own = site.own_problem(request)
 
     def oracle() -> SiteOracle:
@@ -200,11 +86,8 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
 
     done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, turn=turn)
     reply, memory = done.reply, done.memory
-    if site.guarded and 0 < done.samples < site.policy.fewest_in_update:
-        raise RefusedError(
-            f"its gradients would be over {done.samples} samples, and this site tells none over fewer than "
-            f"{site.policy.fewest_in_update}: raise batch-size, or local-steps"
-        )
+    if site.guarded:
+        require_enough(done.samples, site.policy)
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics
@@ -225,17 +108,17 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
         if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
             written = {name: torch.full((1,), torch.nan) for name in bad}
-    content = RecordDict({"arrays": pack(written), "metrics": metrics, "cost": cost})
+    content = RecordDict({"arrays": pack(written), "metrics": MetricRecord({**metrics}), "cost": cost})
     if not bad:
         store.save(memory, place, request.settled)  # last: an answer that fails before this changes nothing
     return content
 
 
-app.train()(_answering(train))
+app.train()(answering(train))
 
 
 @app.evaluate()
-@_answering
+@answering
 def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
 
@@ -247,8 +130,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     """
     from client_app.card import write_card
     from client_app.evidence import counted, own_maps, told
+    from client_app.kept import model_facts
     from client_app.request import Request
-    from client_app.site import model_facts
     from federation import unpack
     from federation.encoding import taken
 
@@ -259,10 +142,8 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     memory = store.load(problem.device, before=(request.round + 1, 0))
     taken(memory)  # rounding errors are no part of a model
     own = {} if memory else store.kept(problem.device)
-    kept_here = (memory or own).pop("buffers", None)
-    statistics = sent.pop("buffers", None) if kept_here is None else kept_here
-    if statistics is not None:
-        problem.load_buffers(statistics)
+    kept_here = "buffers" in (memory or own)
+    statistics = _load_statistics(problem, sent, memory or own)
     model = own or strategy.personal(sent, memory, partial(site.fresh, request))
     data = site.data()
     shared = site.run.share_model and data is not None and not strategy.personalised
@@ -279,7 +160,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
             records = told(site, request, model, other, evaluated=bool(content["metrics"]))
             content.update({name: ConfigRecord(one) for name, one in records.items()})
             more = site.exact and any(records.values())
-    if statistics is not None and (mine or kept_here is not None):
+    if statistics is not None and (mine or kept_here):
         mine["buffers"] = statistics
     if mine:
         facts = model_facts(site.run, request.cohort, site.data_config, data, own=not shared, maps=maps)
@@ -289,6 +170,14 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     if not more:
         store.forget()  # last: a model that cannot be written leaves the memory that it is made of
     return content
+
+
+def _load_statistics(problem: Problem, sent: Arrays, kept: Arrays) -> Tensor | None:
+    """Take the statistics of batch norm out of what was kept here, or sent, into the network; None without any."""
+    statistics = (kept if "buffers" in kept else sent).pop("buffers", None)
+    if statistics is not None:
+        problem.load_buffers(statistics)
+    return statistics
 
 
 def call(message: Message, context: Context) -> Message:
@@ -302,18 +191,18 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
         return [call(message, context) for message, context in zip(messages, contexts, strict=True)]
     from client_app.together import updated
 
-    def begun(message: Message, context: Context) -> _Passage:
-        passage = _Passage(train, message, context)
+    def begun(message: Message, context: Context) -> Passage:
+        passage = Passage(train, message, context)
         if passage.update and not passage.update.stacks:
             passage.done_alone()  # before another site's statistics are in the network that they share
         return passage
 
-    def finished(passage: _Passage, do: Callable[[], Updated]) -> Message:
+    def finished(passage: Passage, do: Callable[[], Updated]) -> Message:
         passage.done(do)
         return passage.answer
 
     answers: list[Message | None] = [None] * len(messages)
-    waiting: list[tuple[int, _Passage, Update]] = []
+    waiting: list[tuple[int, Passage, Update]] = []
     for i, (message, context) in enumerate(zip(messages, contexts, strict=True)):
         passage = _surviving(message, partial(begun, message, context))
         if isinstance(passage, Message):

@@ -19,12 +19,11 @@ from keys.files import is_file, reason
 from models import ModelError, prepare, resolve_device
 from models.storage import Stored
 from problems import PROBLEMS, ProblemError, ranks
-from problems.metrics import RANKINGS, split
 from problems.network import NetworkProblem
 from strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from torch import Tensor
 
@@ -276,30 +275,3 @@ def own_rate(config: RunConfig, *names: str) -> float:
     """Return the run's step size: the first of these fields that its algorithm has, else 0.1."""
     strategy = config.strategy
     return float(next((getattr(strategy, name) for name in names if hasattr(strategy, name)), 0.1))
-
-
-def lines(outcome: Personalised) -> Sequence[str]:
-    """Return a table of the metrics before and after."""
-    counts, every = ("n", "positives"), outcome.after
-    named = [name for name in every if not isinstance(every[name], list) and split(name)[0] not in counts]
-    several = any(split(name)[1] for name in named)
-    shown = {name: f"mean {name}" if several and name in RANKINGS else name for name in named}
-    width = max(map(len, shown.values()))
-    return [f"{'':{width}}    before     after"] + [
-        f"{shown[name]:{width}}  {outcome.before.get(name, float('nan')):8.4f}  {outcome.after[name]:8.4f}"
-        for name in named
-    ]
-
-
-def of_labels(labels: Sequence[str], data: SiteData) -> Iterator[str]:
-    """Yield a line for each of several labels: of how many samples it is known here, and of how many positive."""
-    if not labels:
-        return
-    train, held_out = data.train.targets(), data.held_out.targets()
-    for place, name in enumerate(labels):
-        known, positive = int((train[:, place] >= 0).sum()), int((train[:, place] == 1).sum())
-        if not known and not (held_out[:, place] >= 0).any():
-            yield f"{name}: not known of any sample here, so what the head says of it is not trained"
-        else:
-            left = len(train) - known
-            yield f"{name}: {positive:,} positive of {known:,} to train on" + f", {left:,} unknown" * bool(left)

@@ -37,7 +37,7 @@ class Request:
     other_cuts, other_bins : tuple of float, tuple of int
         The same for the scores of the model that the run is compared with.
     merged : tuple of int
-        The counts of all sites on both grids, see `evidence.told.merged_record`; empty: what is asked for is counts.
+        The counts of all sites on both grids, see `evidence.paired.merged_record`; empty: what is asked for is counts.
     """
 
     round: int

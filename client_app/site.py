@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from client_app.memory import Memory, Provenance
+from client_app.kept import provenance
+from client_app.memory import Memory
 from client_app.once import Options, cached_problem, data_hash, dealt_once, dimension, open_sites, prepared, rehearsed
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse
@@ -23,7 +24,6 @@ from datasets import (
     DataError,
     Facts,
     ImageCache,
-    Meaning,
     SiteData,
     load_site,
     patient_hashes,
@@ -36,11 +36,8 @@ from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flwr.app import Context
 
-    from client_app.probabilities import Entry
     from client_app.request import Request
     from datasets import Samples
     from datasets.site.study import Study
@@ -69,38 +66,6 @@ def image_cache(node: SiteConfig) -> ImageCache | None:
     if not (node.state_dir and node.image_cache):
         return None
     return ImageCache(Path(node.state_dir).expanduser() / "images", int(node.image_cache * 1e9))
-
-
-def provenance(run: RunConfig, d: int) -> Provenance:
-    """Say where a site's vectors are from: their meaning depends on algorithm, problem, model and d, the size of x."""
-    model: Provenance = {"model": run.model} if PROBLEMS[run.problem].needs_data else {}
-    return {"algorithm": run.algorithm, "problem": run.problem, **model, "d": d}
-
-
-def model_facts(
-    run: RunConfig,
-    cohort: Cohort,
-    config: DataConfig,
-    data: SiteData | None,
-    *,
-    own: bool,
-    maps: Sequence[Entry | None] | None = None,
-) -> dict[str, object]:
-    """Return what it takes to use a model of this run, besides its vectors; nothing for a problem in closed form.
-
-    ``maps`` make probabilities of its scores, label by label; None where they are probabilities, or there are none. Of
-    an ``own`` model it has the labels that this site lacks: nothing here has trained what the model says of them.
-    """
-    if data is None:
-        return {}
-    more: dict[str, object] = {}
-    known = (data.train.targets() >= 0).view(len(data.train), -1).any(0).tolist()
-    lacking = [label for label, some in zip(cohort.labels, known, strict=False) if not some]
-    if own and lacking:
-        more["lacking"] = lacking
-    if maps is not None:
-        more["platt"] = [*maps]
-    return {"hidden": run.hidden, **more, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Where samples come from, how they are split over sites, and how batches are drawn from them."""
 
 from datasets.augmentation import Augmentation
+from datasets.cohort import Cohort, cohort_schema, wrong_cohort
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
-from datasets.facts import Cohort, Facts, cohort_schema, columns_hash, patient_hashes, wrong_cohort, wrong_facts
+from datasets.facts import Facts, columns_hash, patient_hashes, wrong_facts
 from datasets.image_cache import ImageCache
 from datasets.loading import SiteData, features_of, forget_data, load_site, load_test, patients_of_test
 from datasets.meaning import Meaning

@@ -1,13 +1,11 @@
-"""From a description of the data to one site's samples: read, map classes, hold out, partition, thin.
+"""From a description of the data to one site's samples: read, partition, hold out, thin.
 
-Each stage is cached per process, so that 256 sites read the data once and partition it once. Worker
-processes forked after the first load share the tensors with their parent. A file that changes later is not
-read again by the same process, but for a hospital's own, see `DataConfig.stamp`.
+Data are read once and partitioned once per process, for 256 sites, too. Worker processes forked after the first load
+share the tensors with their parent.
 """
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,21 +14,16 @@ import torch
 from torch import Tensor
 
 from datasets.config import FOLDERS, SITE, TABLE, DataConfig
-from datasets.errors import DataError, examples
+from datasets.errors import DataError
 from datasets.files import Places
 from datasets.identity import held_out_by
-from datasets.image_file import ImageForm
-from datasets.labels import Labels, stratum
+from datasets.labels import stratum
 from datasets.partition import NATURAL, Rows, partition
+from datasets.reading import Pool, forget_read, pool_of
 from datasets.samples import Samples, forget_samples
-from datasets.site import read_site
-from datasets.site.images import ImageRules
-from datasets.site.study import Study
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
-from datasets.sources.folders import read_folders
-from datasets.sources.table import read_grouped
-from datasets.splits import Units, dealt, dealt_alike, stratified, thinned
+from datasets.splits import Units, dealt, dealt_alike, random_stream, stratified, thinned
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +93,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     if not 0 <= site < sites:
         raise DataError.plain(f"site is {site}; with {sites} sites it must be from 0 to {sites - 1}")
     places = Places.of(config.data_root, config.download)
-    pool = _pool(config, places)
+    pool = pool_of(config, places)
     name = f"site-{site}"
     if config.dataset == SITE:
         site, sites = 0, 1
@@ -152,14 +145,14 @@ def load_test(config: DataConfig) -> Samples | None:
     DataError
         The data cannot be read, or the class lists do not fit it.
     """
-    pool = _pool(config, Places.of(config.data_root, config.download))
+    pool = pool_of(config, Places.of(config.data_root, config.download))
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
 def patients_of_test(config: DataConfig) -> Ints | None:
     """Return whose each common test row is, as numbers; None where that is not known."""
-    pool = _pool(config, Places.of(config.data_root, config.download))
-    return _units(pool.source, pool.test).of if pool.source.by_patient else None
+    pool = pool_of(config, Places.of(config.data_root, config.download))
+    return Units.of_rows(pool.source, pool.test).of if pool.source.by_patient else None
 
 
 def features_of(config: DataConfig) -> tuple[str, ...]:
@@ -175,143 +168,21 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
     if config.dataset == SITE:
         return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
     if config.dataset in (TABLE, FOLDERS):
-        return _pool(config, Places.of(config.data_root, config.download)).source.features
+        return pool_of(config, Places.of(config.data_root, config.download)).source.features
     return SOURCES[config.dataset].features
 
 
 def forget_data() -> None:
     """Let go of all data that this process has read; whatever is loaded next is read anew."""
-    for stage in (_source, _site_source, _table_source, _folders_source, _pool, _splits):
-        stage.cache_clear()
+    forget_read()
+    _splits.cache_clear()
     forget_samples()
-
-
-@dataclass(frozen=True, eq=False)
-class _Pool:
-    """A source with its labels, cut into the rows for the sites and the common test rows."""
-
-    source: Source
-    labels: Tensor
-    classes: int
-    train: Ints
-    test: Ints
-
-
-def _rng(config: DataConfig, purpose: str, *site: int) -> np.random.Generator:
-    return np.random.default_rng([config.seed, zlib.crc32(purpose.encode()), *site])
-
-
-# Where a data set lies depends on the environment too, so the places are part of what each stage is cached by.
-
-
-@lru_cache(maxsize=4)
-def _source(dataset: str, places: Places, form: ImageForm) -> Source:
-    row = SOURCES[dataset]
-    return row.read(places, form) if row.sized else row.read(places)
-
-
-@lru_cache(maxsize=4)
-def _site_source(
-    folder: str,
-    label: str,
-    binary: bool,
-    images: ImageRules,
-    patient: str,
-    study: Study | None,
-    labels: Labels | None,
-    stamp: tuple[int, int],
-) -> Source:
-    return read_site(folder, label, binary, images, patient, study, labels)
-
-
-@lru_cache(maxsize=4)
-def _table_source(
-    file: str, label: str, binary: bool, group: str, study: Study | None, labels: Labels | None, stamp: tuple[int, int]
-) -> Source:
-    return read_grouped(file, label, binary, group, study, labels)
-
-
-@lru_cache(maxsize=4)
-def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
-    return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
-
-
-@lru_cache(maxsize=16)
-def _pool(config: DataConfig, places: Places) -> _Pool:
-    if config.dataset == SITE:
-        source = _site_source(
-            config.data_dir,
-            config.label,
-            config.binary,
-            config.images,
-            config.patient,
-            config.study,
-            config.labels,
-            config.stamp,
-        )
-    elif config.dataset == TABLE:
-        source = _table_source(
-            config.data_file,
-            config.label,
-            config.binary,
-            config.group_column,
-            config.study,
-            config.labels,
-            config.stamp,
-        )
-    elif config.dataset == FOLDERS:
-        source = _folders_source(places, config.label, config.binary, config.images, config.labels)
-    else:
-        source = _source(config.dataset, places, config.images.form)
-    # Classes of labels that may be unknown are the labels.
-    labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
-    kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))
-    if config.dataset == SITE:
-        test = np.zeros(len(kept), np.bool_)
-    elif source.test is not None:
-        test = source.test[kept]
-    else:
-        # A hospital's share of the test rows should be its share of all rows, so it is part of the stratum.
-        groups = source.groups[kept] if source.groups is not None else 0
-        strata = stratum(labels[kept]) + max(source.class_count, 1 + labels[0].size) * groups
-        units = _units(source, kept)
-        share = 0.0 if config.folds else config.test_share
-        test = stratified(units.highest(strata), share, _rng(config, "test"))[units.of]
-    classes = 2 if config.binary else source.class_count
-    return _Pool(source, torch.from_numpy(labels), classes, kept[~test], kept[test])
-
-
-def _label_of_class(config: DataConfig, count: int) -> Ints:
-    """Label of each original class; -1 drops it."""
-    every = range(count)
-    if not config.binary:
-        return np.arange(count)
-    positive, negative = config.positive_classes, config.negative_classes
-    if unknown := sorted({*positive, *negative} - set(every)):
-        raise DataError.plain(
-            f"positive-classes or negative-classes name {examples(unknown)}: {config.dataset} has classes 0 to "
-            f"{count - 1}, so leave the others out"
-        )
-    if not positive:
-        positive = tuple(c for c in every if (c not in negative if negative else c >= count // 2))
-    if not negative:
-        negative = tuple(c for c in every if c not in positive)
-    if not positive or not negative:
-        key, side = ("positive-classes", positive) if positive else ("negative-classes", negative)
-        raise DataError.plain(
-            f"{key} = {','.join(map(str, side))!r} leaves the other side empty: {config.dataset} has classes 0 to "
-            f"{count - 1}, so name fewer"
-        )
-    labels = np.full(count, -1)
-    labels[list(positive)] = 1
-    labels[list(negative)] = 0
-    return labels
 
 
 @lru_cache(maxsize=16)
 def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor, Tensor]]:
     """Training and held-out rows of every site."""
-    pool = _pool(config, places)
+    pool = pool_of(config, places)
     labels = stratum(pool.labels.numpy()[pool.train])
     if config.personal_test and not len(pool.test):
         raise DataError.plain(f"personal-test needs a test set, and {config.dataset} comes without: raise test-share")
@@ -319,7 +190,7 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
     if config.dataset == SITE:
         owner = np.zeros(len(labels), np.int64)
     else:
-        source, units = pool.source, _units(pool.source, pool.train)
+        source, units = pool.source, Units.of_rows(pool.source, pool.train)
         strata = units.highest(labels)
         rows = Rows(
             strata,
@@ -329,7 +200,7 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
             config.concentration,
             least=2 if holds_out else 1,
         )
-        owner = partition(config.partition, rows, sites, _rng(config, "partition"))[units.of]
+        owner = partition(config.partition, rows, sites, random_stream(config.seed, "partition"))[units.of]
         if config.folds > (largest := int(np.bincount(owner).max())):
             raise DataError.plain(
                 f"folds = {config.folds}: no site has so many rows, the largest has {largest}; take at most {largest}"
@@ -340,32 +211,33 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
     train = np.flatnonzero(~held_out)
     if config.thin_share:
         rare = labels[train] == (config.thin_class == "positive")
-        train = train[thinned(rare, owner[train], config.thin_share, _rng(config, "thin"))]
+        train = train[thinned(rare, owner[train], config.thin_share, random_stream(config.seed, "thin"))]
     held, held_owner = pool.train[held_out], owner[held_out]
     if config.personal_test:
         strata, theirs = (_strata(config, pool.source, rows) for rows in (pool.train, pool.test))
-        held, held_owner = pool.test, dealt_alike(strata, owner, theirs, sites, _rng(config, "personal-test"))
+        rng = random_stream(config.seed, "personal-test")
+        held, held_owner = pool.test, dealt_alike(strata, owner, theirs, sites, rng)
     return [
         (torch.from_numpy(pool.train[train[mine]]), torch.from_numpy(held[theirs]))
         for mine, theirs in zip(_by_owner(owner[train], sites), _by_owner(held_owner, sites), strict=True)
     ]
 
 
-def _held_out(config: DataConfig, pool: _Pool, site: int, members: Ints) -> Mask:
+def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:
     """Choose which of its rows a site holds out; the members are positions in the rows for the sites."""
     rows = pool.train[members]
     if config.key and pool.source.whose is not None:
         return held_out_by(pool.source.whose[rows], config.key, config.holdout_share, config.folds, config.fold)
-    units = _units(pool.source, rows)
+    units = Units.of_rows(pool.source, rows)
     strata, unit = units.highest(stratum(pool.labels.numpy()[rows])), units.of
     if config.partition == "by-group" and pool.source.groups is not None:  # what is dealt whole is held out whole
         groups, unit = np.unique(pool.source.groups[rows], return_inverse=True)
         strata = np.zeros_like(groups)
     chosen: Mask
     if config.folds:
-        chosen = dealt(strata, config.folds, _rng(config, "folds", site)) == config.fold
+        chosen = dealt(strata, config.folds, random_stream(config.seed, "folds", site)) == config.fold
     else:
-        chosen = stratified(strata, config.holdout_share, _rng(config, "held-out", site))
+        chosen = stratified(strata, config.holdout_share, random_stream(config.seed, "held-out", site))
     return chosen[unit]
 
 
@@ -376,13 +248,6 @@ def _strata(config: DataConfig, source: Source, rows: Ints) -> Ints:
         return classes
     every: Ints = classes + max(source.class_count, 1 + source.classes[0].size) * source.groups[rows]
     return every
-
-
-def _units(source: Source, rows: Ints) -> Units:
-    """Return which of the rows are one patient's of one site, where that is known."""
-    if not source.by_patient or source.whose is None:
-        return Units.single(len(rows))
-    return Units.alike(source.whose[rows], np.zeros(1, np.int64) if source.groups is None else source.groups[rows])
 
 
 def _by_owner(owner: Ints, sites: int) -> list[Ints]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from datasets.facts import FILE_FORMAT, columns_hash
+from datasets.cohort import FILE_FORMAT
+from datasets.facts import columns_hash
 from datasets.image_file import Colour, Fit
 from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
 from datasets.site.study import Study
@@ -16,8 +17,8 @@ from datasets.site.table import LABEL_PAIRS
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+    from datasets.cohort import Cohort
     from datasets.config import DataConfig
-    from datasets.facts import Cohort
 
 _STANDS = {1: "counted as positive", 0: "counted as negative", UNKNOWN: "was left out"}
 

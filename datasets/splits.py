@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.source import Digests, Ints, Mask
+from datasets.source import Ints, Mask, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,14 +27,12 @@ class Units:
     of: Ints
 
     @classmethod
-    def single(cls, count: int) -> Units:
-        """Return a unit for each row."""
-        return cls(np.arange(count), np.arange(count))
-
-    @classmethod
-    def alike(cls, whose: Digests, groups: Ints) -> Units:
-        """Return a unit for each patient in each group; ``groups`` has one entry per row, or one for all."""
-        pairs = np.stack([np.broadcast_to(groups.astype(np.uint64), whose.shape), whose])
+    def of_rows(cls, source: Source, rows: Ints) -> Units:
+        """Return which rows of a source are one patient's of one group; where that is not known each is a unit."""
+        if not source.by_patient or source.whose is None:
+            return cls(np.arange(len(rows)), np.arange(len(rows)))
+        groups = np.zeros(len(rows), np.int64) if source.groups is None else source.groups[rows]
+        pairs = np.stack([groups.astype(np.uint64), source.whose[rows]])
         _, first, of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
         return cls(first.astype(np.int64), of.reshape(-1).astype(np.int64))
 
@@ -42,6 +41,11 @@ class Units:
         found = np.full(len(self.first), np.iinfo(np.int64).min)
         np.maximum.at(found, self.of, values)
         return found
+
+
+def random_stream(seed: int, purpose: str, *site: int) -> np.random.Generator:
+    """Return the random stream that the seed gives for a purpose, of all sites or of one."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *site])
 
 
 def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:

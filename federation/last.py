@@ -11,7 +11,7 @@ from federation.errors import RunError, naming_round
 from federation.evidence import Evidence
 from federation.messages import message, metrics_in, noting, order
 from federation.wire import pack, unpack
-from problems.metrics import pool
+from problems.pooling import pool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,7 +32,7 @@ from problems.metrics import metric
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from flwr.app import ArrayRecord, Message
+    from flwr.app import Message
     from torch import Tensor
 
     from federation.algorithm import Algorithm
@@ -218,8 +218,7 @@ class Rounds:
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
         check = self.answers.to_training(turn, self.model(), evaluate=wanted)
         answers = self.exchange(self.messages(turn, evaluate=wanted), check=check, first_come=self.first_come)
-        samples = self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
-        return samples
+        return self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""

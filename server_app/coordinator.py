@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from config import RunConfig
+    from datasets import Cohort, Facts
     from problems import Arrays, Problem
     from server_app.console import Progress
     from server_app.report import Record
@@ -49,7 +50,7 @@ class Result:
     ----------
     metrics : list of dict
         One per round: round, loss, auroc, auprc (or the problem's own), ``central``, ``pooled`` and ``sites`` with
-        the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.metrics.across`),
+        the same per evaluation, ``over-sites`` with mean, std and worst-decile of each (see `problems.pooling.across`),
         gradients, bytes-down, bytes-up, seconds, seconds-waiting. NaN where a metric is not defined, as AUROC is on
         samples of one class. Of a personalised algorithm loss and the like are the means over the sites.
     arrays : dict of ndarray
@@ -123,24 +124,10 @@ def _play(
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy, report.progress
-    exchange = Exchange(
-        grid,
-        config.round_timeout,
-        [Site(i, f"node {node}", node) for i, node in enumerate(wait_for_sites(config, grid))],
-        config.min_replies,
-        config.on_bad_update,
-        progress.warn,
-        report.heard,
-        f"Lower {strategy.step_sizes}",
-        progress.say,
-    )
-    sites = without_patients(placed(config, ask(config, exchange, state.key)), progress)
-    if state.last:
-        state.require_same(sites)
-        cohort = state.cohort
-    else:
+    exchange, sites = meet(config, grid, report, state)
+    if not state.last:
         given = given or Given.read(config)  # a run that goes on from its start
-        cohort = given.standardising(pooled(config, sites, progress)) if given else pooled(config, sites, progress)
+    cohort = agreed(config, given, sites, state, progress)
     meaning = what_it_means(config, cohort, progress)
     device = resolve_device(config.device)
     prepare(device, config.matmul_precision)
@@ -157,26 +144,21 @@ def _play(
     elif config.stack != 1:
         progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
     model = ModelFile(
-        report.folder,
-        problem,
-        cohort,
-        meaning,
-        personalised=strategy.personalised,
-        own_statistics=config.bn == "local",
+        report.folder, problem, cohort, meaning, personalised=strategy.personalised, own_statistics=config.bn == "local"
     )
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
-    agreed = ConfigRecord(to_record(cohort))
+    told = ConfigRecord(to_record(cohort))
     test = common_test_set(config, problem, cohort, report)
     result = strategy.start(
         grid,
         pack(start),
         config.rounds,
-        train_config=agreed,
-        evaluate_config=agreed,
+        train_config=told,
+        evaluate_config=told,
         evaluate_fn=central_evaluation(config, problem, test, report),
-        exchange=replace(exchange, sites=list(sites)),
+        exchange=exchange,
         evaluate_every=config.evaluate_every,
         loss_bound=config.loss_bound,
         project=lambda y: problem.project(y.to(problem.device)).cpu(),
@@ -195,6 +177,41 @@ def _play(
     if isinstance(problem, NetworkProblem):
         report.evidence = evidence_of(config, problem, report.scores, arrays, other, test)
     return arrays, {site.name: to_record(facts) for site, facts in sites.items()}
+
+
+def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tuple[Exchange, dict[Site, Facts]]:
+    """Wait for the sites and ask for their facts; return those that take part, and how messages go to them."""
+    progress = report.progress
+    exchange = Exchange(
+        grid,
+        config.round_timeout,
+        [Site(i, f"node {node}", node) for i, node in enumerate(wait_for_sites(config, grid))],
+        config.min_replies,
+        config.on_bad_update,
+        progress.warn,
+        report.heard,
+        f"Lower {config.strategy.step_sizes}",
+        progress.say,
+    )
+    sites = without_patients(placed(config, ask(config, exchange, state.key)), progress)
+    return replace(exchange, sites=list(sites)), sites
+
+
+def agreed(
+    config: RunConfig, given: Given | None, sites: dict[Site, Facts], state: RunState, progress: Progress
+) -> Cohort:
+    """Return what holds for all sites: what their facts say, or what held when the run was stopped.
+
+    Raises
+    ------
+    RunError
+        When it cannot be used, or the sites are no longer those that the run was begun with.
+    """
+    if state.last:
+        state.require_same(sites)
+        return state.cohort
+    cohort = pooled(config, sites, progress)
+    return given.standardising(cohort) if given else cohort
 
 
 def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, progress: Progress) -> None:

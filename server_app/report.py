@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from federation import RunError
 from keys.files import json_in, read_file, reason
 from models.storage import replacing
-from problems.metrics import HEADLINE, across, pool
+from problems.metrics import HEADLINE
+from problems.pooling import across, pool
 from server_app.evidence import write as write_evidence
 from strategies import ALGORITHMS
 

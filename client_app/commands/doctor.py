@@ -24,7 +24,11 @@ def run(options: argparse.Namespace) -> int:
     config = given(options)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said in words
 
-    from client_app.doctor import examine, report
+    from client_app.doctor import examine
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    return report(examine(config), print)
+    worst = 0
+    for finding in examine(config):
+        print(f"{finding.level:8} {finding.about:10} {finding.text}")
+        worst = max(worst, int(finding.level == "error"))
+    return worst

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from client_app.personalise import Personalised
+    from datasets import SiteData
     from keys import Value
 
 DESCRIPTION = (
@@ -63,9 +67,10 @@ def run(options: argparse.Namespace) -> None:
     import torch
 
     from client_app.card import write_card
+    from client_app.kept import model_facts, provenance
     from client_app.memory import Memory
-    from client_app.personalise import FinishedRun, PersonaliseError, lines, of_labels, personalise
-    from client_app.site import model_facts, provenance, study_of
+    from client_app.personalise import FinishedRun, PersonaliseError, personalise
+    from client_app.site import study_of
     from config import SiteConfig, read_overrides
     from datasets import load_site
     from keys.files import as_path
@@ -107,3 +112,32 @@ def run(options: argparse.Namespace) -> None:
     except OSError as error:
         raise PersonaliseError(f"the model cannot be written: {error}; set another --state-dir") from None
     print(f"the model is in {path}")
+
+
+def lines(outcome: Personalised) -> Sequence[str]:
+    """Return a table of the metrics before and after."""
+    from problems.metrics import RANKINGS, split
+
+    counts, every = ("n", "positives"), outcome.after
+    named = [name for name in every if not isinstance(every[name], list) and split(name)[0] not in counts]
+    several = any(split(name)[1] for name in named)
+    shown = {name: f"mean {name}" if several and name in RANKINGS else name for name in named}
+    width = max(map(len, shown.values()))
+    return [f"{'':{width}}    before     after"] + [
+        f"{shown[name]:{width}}  {outcome.before.get(name, float('nan')):8.4f}  {outcome.after[name]:8.4f}"
+        for name in named
+    ]
+
+
+def of_labels(labels: Sequence[str], data: SiteData) -> Iterator[str]:
+    """Yield a line for each of several labels: of how many samples it is known here, and of how many positive."""
+    if not labels:
+        return
+    train, held_out = data.train.targets(), data.held_out.targets()
+    for place, name in enumerate(labels):
+        known, positive = int((train[:, place] >= 0).sum()), int((train[:, place] == 1).sum())
+        if not known and not (held_out[:, place] >= 0).any():
+            yield f"{name}: not known of any sample here, so what the head says of it is not trained"
+        else:
+            left = len(train) - known
+            yield f"{name}: {positive:,} positive of {known:,} to train on" + f", {left:,} unknown" * bool(left)

@@ -10,7 +10,8 @@ import torch
 
 from datasets.identity import keyed
 from datasets.labels import stratum
-from problems.metrics import HISTOGRAMS, metric, pool, split
+from problems.metrics import HISTOGRAMS, metric, split
+from problems.pooling import pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from datasets.identity import digests, of_values
 from datasets.labels import Labels
 from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
-from datasets.site.images import PLAIN, ImageRules, read_listed
+from datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
@@ -117,18 +117,10 @@ def read_rows(
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
     kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
-        if labels and labels.views and "view" in frame and not images.views:
-            there = {text.casefold() for text in as_text(frame["view"])}
-            some = tuple(view for view in labels.views if view.casefold() in there)
-            images = replace(images, views=some or labels.views)
-        found = read_listed(frame, file, images, problems)
+        found = _images(frame, file, images, labels, patient, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
         kept, left_out, notes = found.kept, found.doubts, found.notes
-        if PATIENT in frame.columns and not patient:
-            text = f"there is a column {PATIENT!r}, and no rule says that it tells whose a row is"
-            mend = f"with patient = {PATIENT!r} under [policy] a patient's images are held out together"
-            left_out.append(DataError(f"{file}: {text}; {mend}", f"{file.name}: {text}"))
     else:
         if images.views:
             text = f"holds a table, and views = {', '.join(images.views)!r} chooses among images; leave views empty"
@@ -139,7 +131,6 @@ def read_rows(
     if problems:
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
-    patients = [whose for whose, keep in zip(patients, kept, strict=False) if keep]
     if features:
         order = sorted(range(len(columns)), key=columns.__getitem__)
         places = [bisect(features, columns[place]) for place in order]
@@ -150,7 +141,7 @@ def read_rows(
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, written.tolist(), strict=True)]
-    whose = [text.encode() for text in patients] or whose
+    whose = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(
         tensor_of(inputs),
@@ -163,6 +154,22 @@ def read_rows(
         doubts=(*doubts.errors(), *left_out),
         notes=tuple(notes),
     )
+
+
+def _images(
+    frame: pd.DataFrame, file: Path, rules: ImageRules, labels: Labels | None, patient: str, problems: list[DataError]
+) -> Listed:
+    """Read the images that a file lists, of the views that the run or the labels' preset chooses."""
+    if labels and labels.views and "view" in frame and not rules.views:
+        there = {text.casefold() for text in as_text(frame["view"])}
+        some = tuple(view for view in labels.views if view.casefold() in there)
+        rules = replace(rules, views=some or labels.views)
+    found = read_listed(frame, file, rules, problems)
+    if PATIENT in frame.columns and not patient:
+        text = f"there is a column {PATIENT!r}, and no rule says that it tells whose a row is"
+        mend = f"with patient = {PATIENT!r} under [policy] a patient's images are held out together"
+        found.doubts.append(DataError(f"{file}: {text}; {mend}", f"{file.name}: {text}"))
+    return found
 
 
 def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:

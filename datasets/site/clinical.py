@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
 from datasets.site.table import MISSING, as_text, canonical
-from datasets.source import Ints
+from datasets.source import Ints, Mask
 from keys import hint
 
 if TYPE_CHECKING:
@@ -65,31 +65,12 @@ def read_clinical(
         shown = as_text(frame[name])
         values = shown.map(canonical)
         blank, doubtful = values.isin(MISSING).to_numpy(np.bool_), (values == _UNCERTAIN).to_numpy(np.bool_)
-        wrong = ~blank & ~doubtful & ~values.isin(_CODES).to_numpy(np.bool_)
-        if wrong.any():
-            at = examples([f"row {row + 1} ({str(shown.iloc[row])!r})" for row in np.flatnonzero(wrong)])
-            problems.append(
-                DataError(
-                    f"{file}: label {name!r} has {at}; allowed: 1, 0, -1 (uncertain) or blank",
-                    f"{file.name}: a label has {wrong.sum()} values that are not 1, 0, -1 or blank",
-                )
-            )
         if blank.all():  # this site lacks the label
             continue
-        for key, rule, rows, what in (
-            ("uncertain", uncertain, doubtful, "uncertain (-1)"),
-            ("blank", labels.blank, blank & ~healthy, "blank"),
-        ):
-            if rows.any() and not rule:
-                at = examples([f"row {row + 1}" for row in np.flatnonzero(rows)])
-                problems.append(
-                    DataError(
-                        f"{file}: label {name!r} is {what} in {at}; the run has to say with the key {key} what that "
-                        "stands for",
-                        f"{file.name}: a label is {what} in {rows.sum()} rows, and the run does not say with the key "
-                        f"{key} what that stands for",
-                    )
-                )
+        wrong = ~blank & ~doubtful & ~values.isin(_CODES).to_numpy(np.bool_)
+        rules = {"uncertain": (uncertain, doubtful), "blank": (labels.blank, blank & ~healthy)}
+        unsaid = {key: rows for key, (rule, rows) in rules.items() if not rule}
+        problems += _mistakes(file, name, shown, wrong, unsaid)
         column = values.map(_CODES).fillna(UNKNOWN).to_numpy(np.int64, copy=True)
         written[:, place] = np.where(blank, np.nan, column)
         column[doubtful] = VALUES.get(uncertain, UNKNOWN)
@@ -101,6 +82,27 @@ def read_clinical(
         text = "no row has a label that is known"
         problems.append(DataError(f"{file}: {text}; fill the columns in", f"{file.name}: {text}"))
     return (classes, written) if labels.several else (classes[:, 0], written[:, 0])
+
+
+def _mistakes(
+    file: Path, name: str, shown: pd.Series, wrong: Mask, unsaid: Mapping[str, Mask]
+) -> Iterator[DataError]:
+    """Yield what is wrong with a label: values that are none, and by key those of which the run says nothing."""
+    if wrong.any():
+        at = examples([f"row {row + 1} ({str(shown.iloc[row])!r})" for row in np.flatnonzero(wrong)])
+        yield DataError(
+            f"{file}: label {name!r} has {at}; allowed: 1, 0, -1 (uncertain) or blank",
+            f"{file.name}: a label has {wrong.sum()} values that are not 1, 0, -1 or blank",
+        )
+    for key, rows in unsaid.items():
+        if rows.any():
+            at = examples([f"row {row + 1}" for row in np.flatnonzero(rows)])
+            what = "uncertain (-1)" if key == "uncertain" else key
+            yield DataError(
+                f"{file}: label {name!r} is {what} in {at}; the run has to say with the key {key} what that stands for",
+                f"{file.name}: a label is {what} in {rows.sum()} rows, and the run does not say with the key {key} "
+                "what that stands for",
+            )
 
 
 def tally(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:

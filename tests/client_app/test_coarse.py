@@ -16,7 +16,8 @@ from client_app.policy.coarse import coarse, dealt, merged, rounded
 from datasets import Cohort, DataConfig, load_site
 from models import Architecture
 from problems import PROBLEMS, Setting
-from problems.metrics import BINS, LIMIT, histogram, pool, ranking
+from problems.metrics import BINS, LIMIT, histogram, ranking
+from problems.pooling import pool
 from tests.client_app.policies import Hospital, train
 from tests.server_app.sites import FEATURES, table, write_table
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from client_app.connection import JoinConfig
-from client_app.doctor import Finding, examine
+from client_app.doctor import examine
+from client_app.doctor.finding import Finding
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import table, write_table
 

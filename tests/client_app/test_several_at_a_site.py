@@ -11,7 +11,8 @@ import torch
 
 from client_app.__main__ import main
 from client_app.connection import JoinConfig
-from client_app.doctor import Finding, examine
+from client_app.doctor import examine
+from client_app.doctor.finding import Finding
 from client_app.policy.records import Records
 from keys import Value
 from models.storage import Stored

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DataConfig, DataError, load_test, loading
+from datasets import DataConfig, DataError, load_test, reading
 from datasets.vision import import_torchvision
 from tests.datasets.helpers import write_hearts, write_mnist, write_tar, write_users, write_zips
 
@@ -117,7 +117,7 @@ def test_a_download_goes_to_data_root_or_the_cache_folder(
 
 def test_many_sites_ask_the_disk_once(named: Path) -> None:
     WRITERS["mnist"](named, 1)
-    before = loading._source.cache_info().misses
+    before = reading._source.cache_info().misses
     for seed in range(3):
         load_test(DataConfig(dataset="mnist", seed=seed, download=False))
-    assert loading._source.cache_info().misses == before + 1
+    assert reading._source.cache_info().misses == before + 1

@@ -9,7 +9,7 @@ import torch
 
 from config import RunConfig
 from datasets import Cohort
-from federation import FederatedStrategy, Oracle, Site, Stages, StrategyError, Turn, pack, rehearsal
+from federation import FederatedStrategy, Oracle, Site, Stages, StrategyError, Turn, pack, player
 from federation.rehearsal import Rehearsal
 from federation.schema import Table, Vector
 from problems import PROBLEMS, Arrays
@@ -50,10 +50,10 @@ def test_a_large_model_has_the_tables_that_its_two_short_ones_say(
     if fraction < 1 and not ALGORITHMS[name].partial:
         return
     played = rehearsal_of(name, 120, fraction=fraction)
-    assert played.d > rehearsal.LONG
+    assert played.d > player.LONG
     short = tables(played)
     assert len(played._players) == 2, "it was not played whole"
-    monkeypatch.setattr(rehearsal, "LONG", played.d)
+    monkeypatch.setattr(player, "LONG", played.d)
     assert short == tables(rehearsal_of(name, 120, fraction=fraction))
 
 
@@ -139,7 +139,7 @@ def test_a_site_that_comes_later_knows_what_came_in_the_middle_of_a_stage(monkey
     turn = goes_on.algorithm.turn(20, 40, "train", 2)
     assert {"x", "anchor"} in [set(one) for one in goes_on.answered(turn, pack({"x": torch.zeros(3)}))]
 
-    monkeypatch.setattr(rehearsal, "MOST", 19)
+    monkeypatch.setattr(player, "MOST", 19)
     assert [set(one) for one in later().sent(20, "train", 0)] == [{"x"}] * 3
 
 

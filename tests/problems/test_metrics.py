@@ -15,7 +15,8 @@ from torch import nn
 
 from problems import PROBLEMS, ProblemError
 from problems.bce import Bce
-from problems.metrics import BINS, HEADLINE, LIMIT, METRICS, histogram, pool, ranking
+from problems.metrics import BINS, HEADLINE, LIMIT, METRICS, histogram, ranking
+from problems.pooling import pool
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
 Site = tuple[np.ndarray, np.ndarray]

@@ -20,7 +20,8 @@ from datasets import Samples, load_site, load_test
 from federation import RunError
 from keys import Value
 from problems import Problem, Setting
-from problems.metrics import correct_by_class, pool
+from problems.metrics import correct_by_class
+from problems.pooling import pool
 from server_app import Result, simulate
 from server_app.console import Progress
 from server_app.coordinator import coordinate

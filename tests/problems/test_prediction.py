@@ -15,7 +15,7 @@ from PIL import Image
 
 from config import RunConfig, read_overrides
 from datasets import Cohort, DataError, Meaning, load_site, load_test
-from datasets.site import newcomers
+from datasets.site.newcomers.chunks import BLOCK
 from datasets.sources.bundled import BREAST_CANCER
 from models import ModelError
 from problems.metrics import ranking
@@ -95,14 +95,14 @@ def test_chunks_change_nothing(finished: Result, tmp_path: Path, monkeypatch: py
     file = write(tmp_path / "patients.csv", BREAST_CANCER, np.tile(inputs, (20, 1)).tolist())
     model = TrainedModel.read(finished.folder)
     predict(model, file, tmp_path / "whole.csv")
-    monkeypatch.setattr(newcomers, "CELLS", 1)
+    monkeypatch.setattr("datasets.site.newcomers.table.CELLS", 1)
     largest = []
     scored = TrainedModel.scores
     monkeypatch.setattr(TrainedModel, "scores", lambda self, rows: largest.append(len(rows)) or scored(self, rows))
     predict(model, file, tmp_path / "parts.csv")
     assert (tmp_path / "whole.csv").read_bytes() == (tmp_path / "parts.csv").read_bytes()
-    assert len(read(tmp_path / "parts.csv")) == 20 * len(inputs) > 2 * newcomers.BLOCK
-    assert max(largest) == newcomers.BLOCK, "no more is in memory at once"
+    assert len(read(tmp_path / "parts.csv")) == 20 * len(inputs) > 2 * BLOCK
+    assert max(largest) == BLOCK, "no more is in memory at once"
 
 
 def test_a_missing_value_is_the_mean_of_training(finished: Result, tmp_path: Path) -> None:
@@ -267,8 +267,8 @@ def test_what_is_no_table_of_the_model_s_is_refused(
 def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newcomers, "CELLS", 1)
-    rows: list[list[object]] = [[0, 0, 0, "low"] for _ in range(3 * newcomers.BLOCK)]
+    monkeypatch.setattr("datasets.site.newcomers.table.CELLS", 1)
+    rows: list[list[object]] = [[0, 0, 0, "low"] for _ in range(3 * BLOCK)]
     rows[4][3] = "middling"
     rows[7][0] = 51
     for row in range(2000, 2010):

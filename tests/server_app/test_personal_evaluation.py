@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keys import Value
-from problems.metrics import METRICS, across
+from problems.metrics import METRICS
+from problems.pooling import across
 from server_app import Result, simulate
 from server_app.page.figures import VERMILLION, curves
 from tests.server_app.sites import job, saddle_job

@@ -1,56 +1,33 @@
-"""A file of patients that a model is to be used on: read in chunks, by the names of the columns, without labels."""
+"""A table of new patients, read by the names of its columns."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from datasets.errors import DataError, examples
 from datasets.facts import columns_hash
-from datasets.image_faults import Faults, Kind
-from datasets.image_file import ImageForm
-from datasets.images import read_images
 from datasets.numbers import LARGEST
-from datasets.site.images import located
+from datasets.site.newcomers.chunks import BLOCK, Chunk, bounded
 from datasets.site.table import as_text, holds_values, looks_like, numbers_in, wrong_names
-from keys import hint, shown
-from keys.files import as_path, is_file, reason
+from keys import hint
+from keys.files import is_file, reason
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from datasets.facts import Cohort
+    from datasets.cohort import Cohort
     from datasets.meaning import Meaning
 
-BLOCK = 1024  # rows that an evaluation computes at once; chunks of whole blocks give the same bits
 CELLS = 2**20  # of a chunk, about, as text
 FIRST = 5  # rows that a message names
-LONGEST = 2**24  # characters of a line
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some patients.
-
-    Attributes
-    ----------
-    inputs : Tensor
-        Shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8.
-    kept : list of list of str
-        For each patient the values of the columns that are no features.
-    """
-
-    inputs: Tensor
-    kept: list[list[str]]
 
 
 class Wrong:
@@ -289,93 +266,3 @@ class NewcomerTable:
     def _unreadable(self, error: Exception) -> DataError:
         text = f"{self.file} cannot be read: {reason(error)}; it must be UTF-8 text separated by {self._separator!r}"
         return DataError(text if not self._parquet else f"{self.file} cannot be read: {reason(error)}")
-
-
-class NewcomerImages:
-    """Images of patients, as ``labels.csv`` lists them: the column ``path``, and any others; opening it reads the list.
-
-    Attributes as of `NewcomerTable`; all columns are kept.
-    """
-
-    missing = 0
-
-    def __init__(self, file: Path, meaning: Meaning, cohort: Cohort) -> None:
-        self.file, self.notes = file, list[str]()
-        self._shape = cohort.shape
-        # Grey images may be shown to a model of colours; of colour images it must say that they were made grey.
-        colour = "rgb" if meaning.image_colour == "auto" and cohort.shape[0] == 3 else meaning.image_colour
-        self._form = ImageForm(meaning.image_size, meaning.image_fit, colour)
-        try:
-            with file.open(encoding="utf-8-sig", newline="") as stream:
-                self.kept, *self._rows = [
-                    tuple(map(str.strip, line)) for line in csv.reader(bounded(stream)) if line
-                ] or [()]
-        except (OSError, ValueError, csv.Error) as error:
-            raise DataError(f"{file} cannot be read: {reason(error)}") from None
-        wrong = list(wrong_names(file, self.kept))
-        if "path" not in self.kept:
-            columns = ", ".join(self.kept) or "none"
-            wrong.append(DataError(f"{file}: no column 'path', which names the images; columns: {columns}"))
-        for number, row in enumerate(self._rows, 1):
-            if len(row) != len(self.kept):
-                text = f"row {number} has {len(row)} values, and there are {len(self.kept)} columns"
-                wrong.append(DataError(f"{file}: {text}"))
-        if not self._rows:
-            wrong.append(DataError(f"{file} has no rows"))
-        if wrong:
-            raise DataError.join(wrong)
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Decode the images; see `NewcomerTable.chunks`."""
-        faults, place = Faults(self.file, self.file.name), self.kept.index("path")
-        for start in range(0, len(self._rows), BLOCK):
-            rows = self._rows[start : start + BLOCK]
-            paths = {f"row {number} ({shown(row[place])})": row[place] for number, row in enumerate(rows, start + 1)}
-            problems: list[DataError] = []
-            images = read_images(located(self.file.parent, paths, faults), self._form, faults, problems)
-            if problems or faults.errors():
-                continue
-            if images.shape[1:] != self._shape:
-                (have, need) = ("x".join(map(str, shape)) for shape in (images.shape[1:], self._shape))
-                wrong = f"have the shape {have}, and the model takes {need}"
-                kind = Kind(wrong, "bring them to that, as in training", "refused")
-                faults.add(kind, f"rows {start + 1} to {start + len(rows)}")
-            else:
-                yield Chunk(torch.from_numpy(images), [list(row) for row in rows])
-        if found := faults.errors():
-            raise DataError.join(found)
-        self.notes += map(str, faults.doubts())
-
-
-def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
-    """Yield the lines of a file; ValueError for one that would fill the memory."""
-    while line := stream.readline(LONGEST):
-        if len(line) == LONGEST:
-            raise ValueError(f"a line has more than {LONGEST:,} characters")
-        yield line
-
-
-def newcomers(
-    place: str | Path, meaning: Meaning, cohort: Cohort, others: Sequence[str] = ()
-) -> NewcomerTable | NewcomerImages:
-    """Open a file of patients, or a folder that holds one as a site's folder does.
-
-    Raises
-    ------
-    DataError
-        When there is none, or it is none that the model can be used on.
-    """
-    images = len(cohort.shape) == 3
-    wanted = ("labels.csv",) if images else ("data.csv", "data.parquet")
-    try:
-        path = as_path(place)
-        if path.is_dir():
-            found = [path / name for name in wanted if is_file(path / name)]
-            if len(found) != 1:
-                raise DataError(f"{path} holds {len(found)} of {', '.join(wanted)}: name one file")
-            [path] = found
-    except OSError as error:
-        raise DataError(f"{shown(str(place))} cannot be read: {reason(error)}") from None
-    if not is_file(path):
-        raise DataError(f"{path}: there is no such file")
-    return NewcomerImages(path, meaning, cohort) if images else NewcomerTable(path, meaning, cohort, others)

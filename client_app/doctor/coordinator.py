@@ -1,0 +1,116 @@
+"""The way to the coordinator, tried."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from client_app.connection import JoinConfig, read_certificates, read_key
+from client_app.doctor.finding import Finding
+from keys import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+SECONDS = 5.0  # that a connection may take
+SOON = 30  # days before its end that a certificate is worth a warning
+
+
+def examine_connection(config: JoinConfig) -> Iterator[Finding]:
+    """Try the coordinator's name, port, certificate, and this site's key there."""
+    host, _, port = config.superlink.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        text = f"{host} cannot be resolved ({error.strerror}): check superlink, and this machine's DNS"
+        yield Finding("error", "name", text)
+        return
+    yield Finding("ok", "name", f"{host} is {found[0][4][0]}")
+    try:
+        socket.create_connection((host, int(port)), SECONDS).close()
+    except OSError as error:
+        text = f"{config.superlink} does not take connections ({error}): it is not running, or a firewall is in between"
+        yield Finding("error", "port", text)
+        return
+    yield Finding("ok", "port", f"{config.superlink} takes connections")
+    if config.insecure:
+        yield Finding("warning", "TLS", "none, for tests on one machine only: name root-certificates and key instead")
+        return
+    tls = list(_tls(config, host, int(port)))
+    yield from tls
+    yield from _key(config, connects=all(finding.level != "error" for finding in tls))
+
+
+def _tls(config: JoinConfig, host: str, port: int) -> Iterator[Finding]:
+    from cryptography.x509 import load_der_x509_certificate
+
+    try:
+        pem = read_certificates(config.root_certificates)
+    except ConfigError as error:
+        yield Finding("error", "TLS", "; ".join(error.problems))
+        return
+    context = ssl.create_default_context(cadata=pem.decode("ascii", errors="replace"))
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as wrapped,
+        ):
+            certificate = load_der_x509_certificate(wrapped.getpeercert(binary_form=True) or b"")
+    except ssl.SSLCertVerificationError as error:
+        if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
+            text = f"the coordinator's certificate is not for {host}: connect by a name that is in it, or let the "
+            yield Finding("error", "TLS", text + "coordinator issue another one")
+        elif "expired" in error.verify_message:
+            yield Finding("error", "TLS", "the coordinator's certificate has expired: it must issue a new one")
+        else:
+            text = f"the coordinator's certificate is not signed by {config.root_certificates} ({error.verify_message})"
+            yield Finding("error", "TLS", f"{text}: get the ca.crt of this coordinator")
+        return
+    except ssl.SSLError as error:
+        text = f"{config.superlink} does not speak TLS ({error.reason}): the port is wrong, or it is a coordinator for "
+        yield Finding("error", "TLS", text + "tests, which takes insecure")
+        return
+    except OSError as error:
+        yield Finding("error", "TLS", f"the connection was lost: {error}")
+        return
+    yield _until(certificate)
+
+
+def _until(certificate: Certificate) -> Finding:
+    days = (certificate.not_valid_after_utc - datetime.now(UTC)).days
+    text = f"the coordinator's certificate is signed by the authority and is for its name, for {days} days more"
+    if days < SOON:
+        return Finding("warning", "TLS", f"{text}: the coordinator must issue a new one")
+    return Finding("ok", "TLS", text)
+
+
+def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
+    if not config.key:
+        yield Finding("error", "key", "none: name the file of this site's private key as key")
+        return
+    try:
+        key = read_key(config.key)
+    except ConfigError as error:
+        yield Finding("error", "key", "; ".join(error.problems))
+        return
+    if Path(config.key).expanduser().stat().st_mode & 0o077:
+        yield Finding("warning", "key", f"others on this machine can read {config.key}: chmod 600 {config.key}")
+    if not connects:
+        return
+
+    from client_app.fleet import introduced
+    from client_app.join import Acquainted
+
+    known = Acquainted(config, key)()
+    refusal = introduced(config.superlink, read_certificates(config.root_certificates), key, known=known)
+    if not refusal:
+        yield Finding("ok", "key", "registered at the coordinator, and not in use")
+    elif known and "in use" in refusal:
+        yield Finding("ok", "key", "registered at the coordinator and in use, by the site if it is running")
+    else:
+        yield Finding("error", "key", refusal)

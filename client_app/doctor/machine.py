@@ -1,0 +1,66 @@
+"""This machine: its disk, memory and device, tried."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from client_app.connection import JoinConfig
+from client_app.doctor.finding import Finding
+from keys import ConfigError
+
+LITTLE = 2e9  # bytes of disk or memory that are worth a warning
+
+
+def examine_state(config: JoinConfig) -> Iterator[Finding]:
+    """Try to write to the state folder."""
+    if not config.state_dir:
+        text = "none: what the site remembers would not outlive the machine; name a folder as state-dir"
+        yield Finding("warning", "state", text)
+        return
+    folder = Path(config.state_dir).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        text = f"{folder} cannot be written ({error.strerror}): it must belong to user {os.getuid()}"
+        yield Finding("error", "state", text)
+        return
+    free = shutil.disk_usage(folder).free
+    yield _room("state", free, f"{folder} can be written", "make room, or name another folder")
+    if Path("/dev/shm").is_dir():
+        yield _room("/dev/shm", shutil.disk_usage("/dev/shm").free, "is there", "no site needs it", enough=0)
+
+
+def _room(about: str, free: float, what: str, fix: str, enough: float = LITTLE) -> Finding:
+    text = f"{what}, {free / 1e9:,.1f} GB are free"
+    return Finding("ok", about, text) if free >= enough else Finding("warning", about, f"{text}: {fix}")
+
+
+def examine_device(config: JoinConfig) -> Iterator[Finding]:
+    """Look for memory, and the device to compute on."""
+    import torch
+
+    from keys.memory import free_memory
+    from models import resolve_device
+
+    yield _room("memory", free_memory(), "of this machine", "end other programs")
+    try:
+        device = resolve_device(config.device or "auto")
+    except ConfigError as error:
+        yield Finding("error", "device", "; ".join(error.problems))
+        return
+    if device.startswith("cuda"):
+        name, (free, _) = torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)
+        yield _room("device", free, f"{device}, {name}", "end other programs on this GPU")
+    elif shutil.which("nvidia-smi"):
+        text = f"{device}, though this machine has an NVIDIA driver: torch {torch.__version__} sees no GPU. Give the "
+        yield Finding("warning", "device", text + "container its GPU, and build the image with CUDA")
+    else:
+        yield Finding("ok", "device", f"{device}, torch {torch.__version__}")

@@ -1,0 +1,153 @@
+"""A data set, read: classes are mapped to labels, the common test rows set apart from those for the sites.
+
+Each stage is cached per process, so that 256 sites read the data once. A file that changes later is not read again by
+the same process, but for a hospital's own, see `DataConfig.stamp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets.config import FOLDERS, SITE, TABLE, DataConfig
+from datasets.errors import DataError, examples
+from datasets.files import Places
+from datasets.image_file import ImageForm
+from datasets.labels import Labels, stratum
+from datasets.site import read_site
+from datasets.site.images import ImageRules
+from datasets.site.study import Study
+from datasets.source import Ints, Source
+from datasets.sources import SOURCES
+from datasets.sources.folders import read_folders
+from datasets.sources.table import read_grouped
+from datasets.splits import Units, random_stream, stratified
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A source with its labels, cut into the rows for the sites and the common test rows."""
+
+    source: Source
+    labels: Tensor
+    classes: int
+    train: Ints
+    test: Ints
+
+
+# Where a data set lies depends on the environment too, so the places are part of what each stage is cached by.
+
+
+@lru_cache(maxsize=4)
+def _source(dataset: str, places: Places, form: ImageForm) -> Source:
+    row = SOURCES[dataset]
+    return row.read(places, form) if row.sized else row.read(places)
+
+
+@lru_cache(maxsize=4)
+def _site_source(
+    folder: str,
+    label: str,
+    binary: bool,
+    images: ImageRules,
+    patient: str,
+    study: Study | None,
+    labels: Labels | None,
+    stamp: tuple[int, int],
+) -> Source:
+    return read_site(folder, label, binary, images, patient, study, labels)
+
+
+@lru_cache(maxsize=4)
+def _table_source(
+    file: str, label: str, binary: bool, group: str, study: Study | None, labels: Labels | None, stamp: tuple[int, int]
+) -> Source:
+    return read_grouped(file, label, binary, group, study, labels)
+
+
+@lru_cache(maxsize=4)
+def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
+    return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
+
+
+@lru_cache(maxsize=16)
+def pool_of(config: DataConfig, places: Places) -> Pool:
+    """Read a data set, unless this process has; see `datasets.load_site` for what may be wrong."""
+    if config.dataset == SITE:
+        source = _site_source(
+            config.data_dir,
+            config.label,
+            config.binary,
+            config.images,
+            config.patient,
+            config.study,
+            config.labels,
+            config.stamp,
+        )
+    elif config.dataset == TABLE:
+        source = _table_source(
+            config.data_file,
+            config.label,
+            config.binary,
+            config.group_column,
+            config.study,
+            config.labels,
+            config.stamp,
+        )
+    elif config.dataset == FOLDERS:
+        source = _folders_source(places, config.label, config.binary, config.images, config.labels)
+    else:
+        source = _source(config.dataset, places, config.images.form)
+    # Classes of labels that may be unknown are the labels.
+    labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
+    kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))
+    if config.dataset == SITE:
+        test = np.zeros(len(kept), np.bool_)
+    elif source.test is not None:
+        test = source.test[kept]
+    else:
+        # A hospital's share of the test rows should be its share of all rows, so it is part of the stratum.
+        groups = source.groups[kept] if source.groups is not None else 0
+        strata = stratum(labels[kept]) + max(source.class_count, 1 + labels[0].size) * groups
+        units = Units.of_rows(source, kept)
+        share = 0.0 if config.folds else config.test_share
+        test = stratified(units.highest(strata), share, random_stream(config.seed, "test"))[units.of]
+    classes = 2 if config.binary else source.class_count
+    return Pool(source, torch.from_numpy(labels), classes, kept[~test], kept[test])
+
+
+def _label_of_class(config: DataConfig, count: int) -> Ints:
+    """Label of each original class; -1 drops it."""
+    every = range(count)
+    if not config.binary:
+        return np.arange(count)
+    positive, negative = config.positive_classes, config.negative_classes
+    if unknown := sorted({*positive, *negative} - set(every)):
+        raise DataError.plain(
+            f"positive-classes or negative-classes name {examples(unknown)}: {config.dataset} has classes 0 to "
+            f"{count - 1}, so leave the others out"
+        )
+    if not positive:
+        positive = tuple(c for c in every if (c not in negative if negative else c >= count // 2))
+    if not negative:
+        negative = tuple(c for c in every if c not in positive)
+    if not positive or not negative:
+        key, side = ("positive-classes", positive) if positive else ("negative-classes", negative)
+        raise DataError.plain(
+            f"{key} = {','.join(map(str, side))!r} leaves the other side empty: {config.dataset} has classes 0 to "
+            f"{count - 1}, so name fewer"
+        )
+    labels = np.full(count, -1)
+    labels[list(positive)] = 1
+    labels[list(negative)] = 0
+    return labels
+
+
+def forget_read() -> None:
+    """Let go of what this process has read."""
+    for stage in (_source, _site_source, _table_source, _folders_source, pool_of):
+        stage.cache_clear()

@@ -1,0 +1,36 @@
+"""What comes of reading new patients: some of them at a time, so that a file may be larger than memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+BLOCK = 1024  # rows that an evaluation computes at once; chunks of whole blocks give the same bits
+LONGEST = 2**24  # characters of a line
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some patients.
+
+    Attributes
+    ----------
+    inputs : Tensor
+        Shape (n, F) float32, NaN where missing, or (n, C, H, W) uint8.
+    kept : list of list of str
+        For each patient the values of the columns that are no features.
+    """
+
+    inputs: Tensor
+    kept: list[list[str]]
+
+
+def bounded(stream: io.TextIOWrapper) -> Iterator[str]:
+    """Yield the lines of a file; ValueError for one that would fill the memory."""
+    while line := stream.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise ValueError(f"a line has more than {LONGEST:,} characters")
+        yield line
