@@ -14,7 +14,6 @@ from flwr.common.constant import ErrorCode
 
 from client_app.errors import RefusedError
 from client_app.passage import Passage, answering
-from federation.parcels import answer_in_kind
 from keys import record_in
 
 T = TypeVar("T")
@@ -31,7 +30,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-app = ClientApp(mods=[answer_in_kind])
+
+def in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
+    """Answer as the coordinator asks: in a parcel if the message came in one; see `federation.parcels`."""
+    from federation.parcels import answer_in_kind
+
+    return answer_in_kind(message, context, answer)
+
+
+app = ClientApp(mods=[in_kind])
 
 
 @app.query()

@@ -84,9 +84,7 @@ def read_clinical(
     return (classes, written) if labels.several else (classes[:, 0], written[:, 0])
 
 
-def _mistakes(
-    file: Path, name: str, shown: pd.Series, wrong: Mask, unsaid: Mapping[str, Mask]
-) -> Iterator[DataError]:
+def _mistakes(file: Path, name: str, shown: pd.Series, wrong: Mask, unsaid: Mapping[str, Mask]) -> Iterator[DataError]:
     """Yield what is wrong with a label: values that are none, and by key those of which the run says nothing."""
     if wrong.any():
         at = examples([f"row {row + 1} ({str(shown.iloc[row])!r})" for row in np.flatnonzero(wrong)])
