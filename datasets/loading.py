@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from datasets.errors import DataError
@@ -23,7 +22,7 @@ from datasets.reading import Pool, forget_read, pool_of
 from datasets.samples import Samples, forget_samples
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
-from datasets.splits import Units, dealt, dealt_alike, random_stream, stratified, thinned
+from datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +98,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         site, sites = 0, 1
     elif config.partition == "sites":
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
-    train, held_out = _splits(config, places, sites)[site]
+    train, held_out = (torch.from_numpy(rows[site]) for rows in _splits(config, places, sites))
     if config.partition == "split-sites" and pool.source.groups is not None and len(train):
         name = f"{pool.source.group_names[pool.source.groups[int(train[0])]]}-{site}"
     if not len(train) and config.key:
@@ -180,7 +179,7 @@ def forget_data() -> None:
 
 
 @lru_cache(maxsize=16)
-def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor, Tensor]]:
+def _splits(config: DataConfig, places: Places, sites: int) -> tuple[Dealt, Dealt]:
     """Training and held-out rows of every site."""
     pool = pool_of(config, places)
     labels = stratum(pool.labels.numpy()[pool.train])
@@ -206,8 +205,9 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
                 f"folds = {config.folds}: no site has so many rows, the largest has {largest}; take at most {largest}"
             )
     held_out = np.zeros(len(labels), np.bool_)
-    for site, members in enumerate(_by_owner(owner, sites) if holds_out else ()):
-        held_out[members] = _held_out(config, pool, site, members)
+    members = Dealt(np.arange(len(owner)), owner, sites)
+    for site in range(sites if holds_out else 0):
+        held_out[members[site]] = _held_out(config, pool, site, members[site])
     train = np.flatnonzero(~held_out)
     if config.thin_share:
         rare = labels[train] == (config.thin_class == "positive")
@@ -217,10 +217,7 @@ def _splits(config: DataConfig, places: Places, sites: int) -> list[tuple[Tensor
         strata, theirs = (_strata(config, pool.source, rows) for rows in (pool.train, pool.test))
         rng = random_stream(config.seed, "personal-test")
         held, held_owner = pool.test, dealt_alike(strata, owner, theirs, sites, rng)
-    return [
-        (torch.from_numpy(pool.train[train[mine]]), torch.from_numpy(held[theirs]))
-        for mine, theirs in zip(_by_owner(owner[train], sites), _by_owner(held_owner, sites), strict=True)
-    ]
+    return Dealt(pool.train[train], owner[train], sites), Dealt(held, held_owner, sites)
 
 
 def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:
@@ -248,9 +245,3 @@ def _strata(config: DataConfig, source: Source, rows: Ints) -> Ints:
         return classes
     every: Ints = classes + max(source.class_count, 1 + source.classes[0].size) * source.groups[rows]
     return every
-
-
-def _by_owner(owner: Ints, sites: int) -> list[Ints]:
-    """Positions of each site's rows, in one sort for all sites."""
-    order = np.argsort(owner, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(owner, minlength=sites))[:-1])

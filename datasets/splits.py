@@ -43,6 +43,28 @@ class Units:
         return found
 
 
+class Dealt:
+    """Rows that were dealt to sites, in one array: of ten thousand sites none has an array of its own.
+
+    Parameters
+    ----------
+    rows
+        Shape (n,).
+    owner
+        Shape (n,): the site of each, 0 to sites - 1.
+    sites
+        How many there are.
+    """
+
+    def __init__(self, rows: Ints, owner: Ints, sites: int) -> None:
+        self._rows = rows[np.argsort(owner, kind="stable")]
+        self._ends = np.cumsum(np.bincount(owner, minlength=sites))
+
+    def __getitem__(self, site: int) -> Ints:
+        """Return the rows of a site, in their order."""
+        return self._rows[self._ends[site - 1] if site else 0 : self._ends[site]]
+
+
 def random_stream(seed: int, purpose: str, *site: int) -> np.random.Generator:
     """Return the random stream that the seed gives for a purpose, of all sites or of one."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *site])
