@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from functools import lru_cache, partial, wraps
+from functools import cache, lru_cache, partial, wraps
 from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -15,6 +15,7 @@ from flwr.common.constant import ErrorCode
 from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
 from keys import record_in
+from keys.imports import importing
 
 T = TypeVar("T")
 
@@ -106,6 +107,7 @@ def _answering(handle: Handler) -> Callable[[Message, Context], Message]:
 
 def _content(handle: Handler, message: Message, context: Context) -> Steps[RecordDict]:
     """Return a handler's answer, or why there is none."""
+    _import_all()
     from client_app.incoming import require_sound
     from client_app.memory import StateError
     from client_app.policy.gate import admitted, require_allowed
@@ -134,6 +136,15 @@ def _content(handle: Handler, message: Message, context: Context) -> Steps[Recor
         name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
         text = getattr(error, "public", str(error))
         return RecordDict({"error": ConfigRecord({"site": name, "message": text})})
+
+
+@cache
+def _import_all() -> None:
+    """Import what it takes to answer any message; Flower imports this file where nobody asks, too."""
+    with importing():
+        import client_app.policy.gate
+        import client_app.site
+        import client_app.together  # noqa: F401
 
 
 @lru_cache(maxsize=64)

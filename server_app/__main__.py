@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import signal
 import sys
 
+from keys.imports import importing
 from server_app.commands import compare, export, predict, report, sweep
 
 COMMANDS = {"compare": compare, "sweep": sweep, "report": report, "predict": predict, "export": export}
@@ -72,12 +72,10 @@ def submitted(options: argparse.Namespace) -> int:
 
 def run(overrides: list[str]) -> int:
     """Run a job with these ``--run-config`` values; returns the exit code."""
-    gc.disable()  # while modules are imported: of all that they make, nothing is garbage
-    from config import MISTAKES, ConfigError, read_overrides
-    from server_app.api import simulate
+    with importing():
+        from config import MISTAKES, ConfigError, read_overrides
+        from server_app.api import simulate
 
-    gc.freeze()
-    gc.enable()
     try:
         simulate(read_overrides(overrides), quiet=False)
     except ConfigError as error:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid, ServerApp
 
+from keys.imports import importing
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -100,12 +102,13 @@ def carry_quickly(grid: Grid) -> None:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Check the run-config, then run the job on Flower's grid, or on the local engine if it says so."""
-    import torch
+    with importing():
+        import torch
 
-    from config import RunConfig
-    from server_app.console import Progress
-    from server_app.coordinator import coordinate
-    from server_app.local import LocalGrid
+        from config import RunConfig
+        from server_app.console import Progress
+        from server_app.coordinator import coordinate
+        from server_app.local import LocalGrid
 
     logging.getLogger("flwr").addFilter(PlainMistakes())
     config = RunConfig.parse(context.run_config)
