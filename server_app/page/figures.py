@@ -62,7 +62,8 @@ def as_svg(draw: Callable[[], Figure]) -> str:
 
     out = io.StringIO()
     with style(INK):  # `savefig` would draw it twice, the first time for nothing
-        FigureCanvasSVG(draw()).print_svg(out, metadata={"Date": None, "Creator": None})
+        canvas: Any = FigureCanvasSVG(draw())  # its methods have no types
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
     svg = out.getvalue()[out.getvalue().index("<svg") :]
     svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"( [^>]*?)? height="[^"]*"', r"\1\2", svg, count=1)
     return svg.replace(INK, "currentColor")
@@ -75,10 +76,12 @@ def save(draw: Callable[[], Figure], path: Path) -> None:
 
     with style("black"):
         figure = draw()
-        FigureCanvasPdf(figure).print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+        canvas: Any = FigureCanvasPdf(figure)
+        canvas.print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
         figure.set_layout_engine("none")  # it lies as it should
         figure.set(dpi=150, facecolor="white")
-        FigureCanvasAgg(figure).print_png(path.with_suffix(".png"))
+        canvas = FigureCanvasAgg(figure)
+        canvas.print_png(path.with_suffix(".png"))
 
 
 # ---------------------------------------------------------------------- over rounds

@@ -107,15 +107,12 @@ def test_it_shows_the_evidence_with_its_intervals(folder: Path, written: list[st
     assert len(re.findall(r"mean radius|worst area", (folder / "model-card.md").read_text())) == 2, "names of inputs"
 
 
-def test_pictures_are_those_that_matplotlib_writes_in_two_passes(folder: Path, tmp_path: Path) -> None:
+def test_a_picture_is_what_matplotlib_writes_in_two_passes(folder: Path, tmp_path: Path) -> None:
     draw = drawings(Content.read(folder))["roc"]
     save(draw, tmp_path / "roc")
     with style("black"):
-        figure = draw()
-        figure.savefig(tmp_path / "twice.pdf", metadata={"CreationDate": None})
-        figure.savefig(tmp_path / "twice.png", dpi=150, facecolor="white")
-    for kind in (".pdf", ".png"):
-        assert (tmp_path / f"roc{kind}").read_bytes() == (tmp_path / f"twice{kind}").read_bytes(), kind
+        draw().savefig(tmp_path / "twice.pdf", metadata={"CreationDate": None})
+    assert (tmp_path / "roc.pdf").read_bytes() == (tmp_path / "twice.pdf").read_bytes()
 
 
 def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
