@@ -31,7 +31,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
@@ -66,18 +66,19 @@ def main() -> int:
                 return complain(f"{key} = {shown(overrides[key])}: {reason(error)}")
     supernodes = args.supernodes or {**defaults, **overrides}.get("sites") or 8
 
-    with Scratch() as home:
+    with Scratch() as home, ExitStack() as stack:
         environment = flower_environment(home)
-        with superlink(home, environment, "--simulation") as stop:
-            federation = f"num-supernodes={supernodes} client-resources-num-cpus=1 {args.federation_config}"
-            outcome = submit(
-                home,
-                environment,
-                overrides,
-                federation_config=federation,
-                show=lambda line: print(line, end="", flush=True),
-                stop=lambda _: stop(),
-            )
+        federation = f"num-supernodes={supernodes} client-resources-num-cpus=1 {args.federation_config}"
+        stops: list[Callable[[], None]] = []
+        outcome = submit(
+            home,
+            environment,
+            overrides,
+            federation_config=federation,
+            ready=lambda: stops.append(stack.enter_context(superlink(home, environment, "--simulation"))),
+            show=lambda line: print(line, end="", flush=True),
+            stop=lambda _: stops[0](),
+        )
     return 0 if outcome.ok else complain(outcome.why)
 
 

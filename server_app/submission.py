@@ -36,6 +36,15 @@ UNKNOWN = "unknown"
 STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
 RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
 
+FLWR = """
+import sys
+from importlib.metadata import entry_points
+flwr = next(iter(entry_points(group="console_scripts", name="flwr"))).load()
+sys.stdin.read()
+flwr(prog_name="flwr")
+"""
+"""The command ``flwr``, but that it waits for the end of its input when it has imported all that it needs."""
+
 
 def read_run_config(arguments: list[str]) -> dict[str, Value]:
     """Read ``--run-config`` values; those of a run that goes on are on top of its config.toml.
@@ -90,17 +99,19 @@ def submit(
     run_config: Mapping[str, Value],
     *,
     federation_config: str = "",
+    ready: Callable[[], None] = lambda: None,
     show: Callable[[str], None] = lambda line: None,
     stop: Callable[[str], None] | None = None,
     timeout: float | None = None,
 ) -> Outcome:
     """Run the app on the SuperLink of `home` to its end; when interrupted, `stop` it and show what it says to that.
 
-    ``stop`` is given Flower's number of the run.
+    ``ready`` returns when the SuperLink answers: it may start meanwhile, for ``flwr`` takes seconds to import what it
+    needs. ``stop`` is given Flower's number of the run.
     """
     settings = home / "run.toml"
     settings.write_text(to_toml(run_config), encoding="utf-8")
-    command = ["flwr", "run", str(stage(home / "app")), "--stream", "--run-config", str(settings)]
+    command = [sys.executable, "-P", "-c", FLWR, "run", str(home / "app"), "--stream", "--run-config", str(settings)]
     command += ["--federation-config", federation_config] if federation_config else []
     lines: list[str] = []
 
@@ -125,8 +136,13 @@ def submit(
         return outcome
 
     outcome: Outcome | None = None
-    with started(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as flwr:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with started(command, environment, **pipes, text=True) as flwr:
+        stage(home / "app")
+        ready()
         try:
+            if flwr.stdin:
+                flwr.stdin.close()
             follow(timeout)
             # `flwr run --stream` returns 0 for a failed run too, so ask.
             if found := STARTED.search("".join(lines)):
@@ -234,6 +250,8 @@ def flower_environment(home: Path) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's coming default: a client that reserves no GPU may still see one. Silences a warning, too.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Ray would start a worker a core and wait for them. Flower's need another environment, so none would be used.
+        "RAY_prestart_worker_first_driver": "0",
     }
 
 

@@ -58,9 +58,12 @@ def style(ink: str) -> Iterator[None]:
 
 def as_svg(draw: Callable[[], Figure]) -> str:
     """Return a figure as an element of a page, in the colours of its text."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     out = io.StringIO()
-    with style(INK):
-        draw().savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    with style(INK):  # `savefig` would draw it twice, the first time for nothing
+        canvas: Any = FigureCanvasSVG(draw())  # its methods have no types
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
     svg = out.getvalue()[out.getvalue().index("<svg") :]
     svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"( [^>]*?)? height="[^"]*"', r"\1\2", svg, count=1)
     return svg.replace(INK, "currentColor")
@@ -68,11 +71,17 @@ def as_svg(draw: Callable[[], Figure]) -> str:
 
 def save(draw: Callable[[], Figure], path: Path) -> None:
     """Write a figure for a paper: a PDF and, for where that cannot be shown, a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
     with style("black"):
         figure = draw()
-        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+        canvas: Any = FigureCanvasPdf(figure)
+        canvas.print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
         figure.set_layout_engine("none")  # it lies as it should
-        figure.savefig(path.with_suffix(".png"), dpi=150, facecolor="white")
+        figure.set(dpi=150, facecolor="white")
+        canvas = FigureCanvasAgg(figure)
+        canvas.print_png(path.with_suffix(".png"))
 
 
 # ---------------------------------------------------------------------- over rounds

@@ -19,8 +19,8 @@ from server_app.__main__ import main
 from server_app.page import write_report
 from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
-from server_app.page.figures import estimate
-from server_app.page.page import html
+from server_app.page.figures import estimate, save, style
+from server_app.page.page import drawings, html
 from tests.server_app.sites import job, run_at, saddle_job, site_job, table, write_table
 
 FETCHES = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
@@ -105,6 +105,14 @@ def test_it_shows_the_evidence_with_its_intervals(folder: Path, written: list[st
     performance = (folder / "tripod-ai.md").read_text().split("| 23 |")[1].splitlines()[0]
     assert estimate(evidence["pooled"]["auroc"]) in performance
     assert len(re.findall(r"mean radius|worst area", (folder / "model-card.md").read_text())) == 2, "names of inputs"
+
+
+def test_a_picture_is_what_matplotlib_writes_in_two_passes(folder: Path, tmp_path: Path) -> None:
+    draw = drawings(Content.read(folder))["roc"]
+    save(draw, tmp_path / "roc")
+    with style("black"):
+        draw().savefig(tmp_path / "twice.pdf", metadata={"CreationDate": None})
+    assert (tmp_path / "roc.pdf").read_bytes() == (tmp_path / "twice.pdf").read_bytes()
 
 
 def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
