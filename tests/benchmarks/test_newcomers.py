@@ -27,6 +27,7 @@ def test_a_head_of_its_own_serves_a_new_worker_better_than_an_untrained_one(
     assert (before, after) == measure(tmp_path / "run", ""), "the same new workers, the same batches"
 
 
+@pytest.mark.slow
 def test_new_workers_begin_alike_with_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the trained head of a common model serves them, nor the first one, which its body was trained with."""
     monkeypatch.setattr(newcomers, "STEPS", 60)

@@ -23,6 +23,7 @@ def test_a_passing_vector_is_in_the_peak_and_not_in_what_is_left() -> None:
     assert resident("VmHWM") - before < 25_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's /proc")
 def test_workers_on_a_ring_are_measured() -> None:
     found = measure("d-psgd", "linear", 32, sites=6, rounds=2)

@@ -19,6 +19,7 @@ def test_cosines_are_those_of_every_two_rows() -> None:
     assert cosines(vectors) == pytest.approx([0.5**0.5, 0.0, -(0.5**0.5)])
 
 
+@pytest.mark.slow
 def test_heads_go_with_the_class_mixes_and_bodies_come_together() -> None:
     found = measure({**SMALL, "concentration": 0.1})
     assert found["mixes and heads"] > 0.6

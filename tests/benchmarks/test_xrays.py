@@ -35,6 +35,7 @@ def data(root: Path, **keys: object) -> DataConfig:
     return DataConfig(**{**given, "partition": "sites", "test_share": 0.0, "holdout_share": 0.0, **keys})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_shares_of_positives_are_those_of_table_6_as_a_run_reads_them(folder: Path) -> None:
     for place, name in enumerate(sorted(TABLE_6)):
         site, (images, *shares) = load_site(data(folder), place, len(TABLE_6)), TABLE_6[name]
@@ -58,6 +59,7 @@ def test_a_patient_has_several_images_and_stays_ill(name: str) -> None:
         assert (before & after).sum() / before.sum() > 1.5 * effusion.mean()
 
 
+@pytest.mark.slow
 def test_reports_are_uncertain_and_silent_where_the_hospital_says_so() -> None:
     for name, hospital in HOSPITALS.items():
         images = generate(name)

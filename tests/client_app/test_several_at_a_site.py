@@ -33,6 +33,7 @@ def config(folder: Path, **keys: Value) -> object:
     return site_job(folder, **{**rules, "rounds": 2, "share_model": True, **keys})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "problem", "bn"),
     [

@@ -179,6 +179,7 @@ def test_torchvision_downloads_both_sets_where_none_is_found(tmp_path: Path, mon
     assert asked == [True, False]
 
 
+@pytest.mark.slow
 def test_real_files(data_root: str) -> None:
     """136 and 156 characters, of which Greek's 24 and Latin's 26 are in both."""
     source = read(Path(data_root))

@@ -218,11 +218,16 @@ def test_real_mnist(data_root: str) -> None:
 def test_real_cifar(data_root: str, tmp_path: Path) -> None:
     """Every twentieth image of the real file: all of them take 20 s to decode."""
     whole_file, some = Path(data_root) / "cifar10" / cifar.TAR, tmp_path / cifar.TAR
-    with tarfile.open(whole_file) as whole, tarfile.open(some, "w") as thinned:
-        images = [member for member in whole if member.isfile()]
-        assert len(images) == 60_000
-        for member in images[::20]:
-            thinned.addfile(member, whole.extractfile(member))
+    images = 0
+    with whole_file.open("rb") as whole, some.open("wb") as thinned:  # `tarfile` takes seconds for as many heads
+        while any(head := whole.read(tarfile.BLOCKSIZE)):
+            size = int(head[124:135], 8)
+            image = whole.read(-(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+            if images % 20 == 0:
+                thinned.write(head + image)
+            images += 1
+        thinned.write(bytes(2 * tarfile.BLOCKSIZE))
+    assert images == 60_000
     config = DataConfig(dataset="cifar10", data_root=str(tmp_path), binary=False, holdout_share=0, download=False)
     test, train = load_test(config), load_site(config, 0, 1).train
     assert test is not None

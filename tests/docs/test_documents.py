@@ -190,6 +190,7 @@ def played(algorithm: Any, rounds: int) -> tuple[Arrays, dict[int, Arrays]]:
     return state, memories
 
 
+@pytest.mark.slow
 def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
     names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "Card": Card, "hyper": hyper}

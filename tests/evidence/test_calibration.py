@@ -54,6 +54,7 @@ def test_calibration_and_brier_score_are_those_of_the_samples(case: int) -> None
     assert found["ece"] == pytest.approx(sum(o["n"] * abs(o["predicted"] - o["observed"]) for o in curve) / len(labels))
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_slope_covers_the_truth_as_often_as_it_says() -> None:
     rng, covered = np.random.default_rng(1), 0
     for _ in range(400):
@@ -176,6 +177,7 @@ def test_patients_with_several_samples_make_intervals_wider() -> None:
     assert widths[1] / widths[0] == pytest.approx(2, rel=0.25)
 
 
+@pytest.mark.slow
 def test_the_bootstrap_covers_as_the_resampling_of_samples_does() -> None:
     [(scores, labels)] = drawn(6, sites=1, n=200, prior=0.3)
     rng = np.random.default_rng(0)

@@ -96,6 +96,7 @@ def drawn_by_patient(sites: list[tuple[tuple[np.ndarray, np.ndarray], np.ndarray
     return float(np.var(found))
 
 
+@pytest.mark.slow
 def test_a_design_effect_for_each_site_comes_near_a_bootstrap_of_patients() -> None:
     """What docs/evidence.md says: a little too narrow; without it far too narrow."""
     with_effect, without = [], []

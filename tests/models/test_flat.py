@@ -170,7 +170,7 @@ def test_binding_keeps_the_vector_alive() -> None:
     assert alive() is None, "the old vector must go when another is bound"
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("densenet121", marks=pytest.mark.slow)])
 def test_buffers_round_trip_and_evaluation_follows_them(name: str) -> None:
     shape = (1, 16, 16)
     network, _ = bound(name, shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +19,15 @@ PLAIN = ("alexnet", "vgg11", "cnn7")
 DEEP = ("resnet18", "resnet50", "densenet121", "efficientnet-b0")
 SMALLEST = {name: 17 if name == "efficientnet-b0" else 16 for name in (*PLAIN, *DEEP)}
 TWINS = ("resnet50", "densenet161")  # built as resnet18 and densenet121 are, in two or three times the time
-DISTINCT = tuple(name for name in MODELS if name not in TWINS)
+HEAVY = ("alexnet", "densenet121", "efficientnet-b0")  # each as much as all others
+
+
+def some(*names: str) -> list[Any]:
+    """Return the names of networks to test each; the heavy ones are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in names]
+
+
+DISTINCT = some(*(name for name in MODELS if name not in TWINS))
 
 
 def size(module: nn.Module) -> int:
@@ -80,7 +90,7 @@ def test_every_image_is_taken_or_refused_when_the_network_is_built(name: str, c:
             assert module(torch.rand(2, c, h, w)).shape == (2, 1)
 
 
-@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("name", some(*DEEP))
 def test_one_smallest_image_is_a_training_batch(name: str) -> None:
     shape = (1, SMALLEST[name], SMALLEST[name])
     module = build(name, shape).train()
@@ -194,6 +204,7 @@ def test_an_error_names_model_shape_and_need(name: str, shape: tuple[int, ...], 
     assert [part for part in said if part not in str(caught.value)] == []
 
 
+@pytest.mark.slow
 def test_what_keeps_statistics_is_found_by_looking() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

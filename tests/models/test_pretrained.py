@@ -50,7 +50,14 @@ def old_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in renamed.items() if not name.endswith("num_batches_tracked")}
 
 
-@pytest.mark.parametrize("name", [name for name in STEMS if name not in ("resnet50", "densenet161")])  # as others
+@pytest.mark.parametrize(
+    "name",
+    [  # but for those that are as others
+        name if name == "resnet18" else pytest.param(name, marks=pytest.mark.slow)
+        for name in STEMS
+        if name not in ("resnet50", "densenet161")
+    ],
+)
 def test_with_the_files_classifier_it_is_torchvisions_network(name: str) -> None:
     theirs = published(name)
     ours, said = loaded(name, LARGE, 1000, theirs)
@@ -60,7 +67,7 @@ def test_with_the_files_classifier_it_is_torchvisions_network(name: str) -> None
         torch.testing.assert_close(ours(images), theirs(images))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("densenet121", marks=pytest.mark.slow)])
 def test_another_classifier_is_drawn_by_the_seed_and_the_body_is_the_files(name: str) -> None:
     theirs = published(name)
     ours, [said] = loaded(name, LARGE, 2, theirs)

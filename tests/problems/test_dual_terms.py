@@ -135,6 +135,7 @@ def test_a_draw_of_more_than_there_is_gives_every_sample_once(sampler: str) -> N
     assert denominators.tolist() == [23, 7]
 
 
+@pytest.mark.slow
 def test_a_network_with_batch_norm_is_asked_as_for_a_prediction() -> None:
     """In training mode a sample's score would depend on its batch, and the statistics would move."""
     problem = make("auc", model="resnet18", shape=(3, 32, 32), dtype=torch.float32)

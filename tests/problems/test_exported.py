@@ -75,7 +75,7 @@ def test_another_program_gets_the_same_scores(
 @INSTALLED
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_resnet")
-@pytest.mark.parametrize("network", ["linear", "lenet5", "resnet18"])
+@pytest.mark.parametrize("network", ["lenet5", "resnet18"])
 def test_images_and_probabilities(tmp_path: Path, network: str) -> None:
     import onnxruntime
 
@@ -89,6 +89,7 @@ def test_images_and_probabilities(tmp_path: Path, network: str) -> None:
     np.testing.assert_allclose(probability, torch.sigmoid(model.scores(pixels)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @INSTALLED
 def test_a_file_that_scores_otherwise_is_not_left(
     ranking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

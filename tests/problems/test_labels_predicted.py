@@ -103,6 +103,7 @@ def test_evidence_of_another_run_is_refused_in_a_line(run: Path, tmp_path: Path)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(absent()), reason=f"not installed: {', '.join(absent())}")
 def test_another_program_gets_the_scores_of_each_label(run: Path, tmp_path: Path) -> None:
     import onnxruntime

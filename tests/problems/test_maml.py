@@ -260,6 +260,7 @@ def test_three_steps_adapt_further_than_none_would() -> None:
     assert accuracy > 0.6  # chance: 1/3
 
 
+@pytest.mark.slow
 def test_training_helps_on_classes_that_were_never_seen() -> None:
     problem = make(dtype=torch.float32, hidden=8, shots=1, queries=5, test_tasks=60, model="mlp", shape=(12,))
     # Classes differ in four of twelve features; the others are noise, which a good start ignores.

@@ -103,6 +103,7 @@ def test_pooled_accuracies_are_those_of_all_samples_together(case: tuple[int, Se
 # ---------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 def test_digits_are_learned_as_a_central_model_learns_them(tmp_path: Path) -> None:
     result = simulate(job(tmp_path, rounds=20, sites=4))
     last = result.metrics[-1]
@@ -135,6 +136,7 @@ def test_the_pooled_line_is_the_evaluation_of_all_held_out_samples(tmp_path: Pat
     assert pooled["n"] == len(rows)
 
 
+@pytest.mark.slow
 def test_mnist_from_a_folder(tmp_path: Path) -> None:
     root = os.environ.get("EDELWEISS_DATA")
     if not root:

@@ -114,6 +114,7 @@ def test_metrics_under_the_perturbation_and_without_it() -> None:
     assert torch.equal(held_out.inputs, inputs.float())  # the perturbation is not written into the data
 
 
+@pytest.mark.slow
 def test_robust_training_withstands_what_plain_training_does_not(tmp_path: Any) -> None:
     """One ν for everybody, as strong as 4 deviations of a pixel: accuracy under the ν that a run finds."""
     base = {

@@ -296,6 +296,7 @@ def test_curves_stand_over_what_was_spent(runs: Path, against: str, step: float)
     assert COST["seconds"] == 0.5
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_labels_do_not_overlap_and_stay_on_the_page(places: list[float]) -> None:
     moved = apart(sorted(places), 5.0, 0.0, 100.0)

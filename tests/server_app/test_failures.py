@@ -148,7 +148,7 @@ def test_no_more_answers_are_needed_than_sites_are_asked(tmp_path: Path) -> None
     assert len(result.metrics) == 4
 
 
-@pytest.mark.usefixtures("curves")
+@pytest.mark.usefixtures("curves", "unpainted")
 @pytest.mark.parametrize("when", [1, 3])
 def test_the_run_folder_keeps_what_was_reached(tmp_path: Path, when: int) -> None:
     with pytest.raises(RunError, match=f"round {when} of 4"):
@@ -166,7 +166,7 @@ def test_the_run_folder_keeps_what_was_reached(tmp_path: Path, when: int) -> Non
     assert {name: vector.tolist() for name, vector in model.items()} == {
         name: vector.tolist() for name, vector in reached.arrays.items()
     }
-    assert (folder / "curves.png").exists()
+    assert (folder / "report.html").exists()
 
 
 def test_a_worker_that_dies_between_two_rounds_is_replaced(

@@ -346,6 +346,7 @@ def test_hospitals_with_other_columns_are_told(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- torchvision's weights
 
 
+@pytest.mark.slow
 def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     theirs = import_torchvision().models.get_model("resnet18", weights=None)
     theirs.bn1.running_mean.fill_(3.0)

@@ -214,9 +214,10 @@ def test_a_run_in_a_thread_is_a_run(job: Job) -> None:
         assert same_bits(pool.submit(simulate, job(workers=2)).result(timeout=120), simulate(job()))
 
 
+@pytest.mark.slow
 def test_two_runs_at_a_time_do_not_mix(tmp_path: Path) -> None:
     """As two people on one machine: each run has its memory files and segments to itself."""
-    job = saddle_job(tmp_path, algorithm="codasca", workers=2, rounds=20)
+    job = saddle_job(tmp_path, algorithm="codasca", workers=2, rounds=8)
     alone = simulate(job)
     beside = multiprocessing.get_context("fork").Process(target=simulate, args=(job | {"run-name": "beside"},))
     beside.start()

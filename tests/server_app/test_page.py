@@ -21,8 +21,9 @@ from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
 from server_app.page.figures import estimate, save, style
 from server_app.page.page import drawings, html
-from tests.server_app.sites import job, run_at, saddle_job, site_job, table, write_table
+from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
 
+ABOUT = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
 FETCHES = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
 
 
@@ -53,10 +54,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder: Path) -> list[str]:
-    """What the command says that it has written there: the page, and each picture."""
+    """What the command of docs/report.md says that it has written there: the page, and each picture."""
+    [options] = re.findall(r"^python -m server_app report \S+ (.*)$", ABOUT, re.MULTILINE)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert main(["report", str(folder), "--pictures"]) == 0
+        assert main(["report", str(folder), *options.split()]) == 0
     return out.getvalue().split()
+
+
+@pytest.mark.usefixtures("written")
+def test_the_command_writes_every_file_that_the_page_about_it_names_and_no_other(folder: Path) -> None:
+    named = set(re.findall(r"`([\w-]+\.\w+)`", "".join(row for row in ABOUT.splitlines() if row.startswith("| `"))))
+    assert named == set(REPORT), "what a run leaves, see tests/server_app/test_app.py"
+    assert all((folder / name).exists() for name in named)
+    assert (folder / "pictures" / "curves.pdf").exists()
 
 
 def test_the_page_needs_nothing_but_itself(written: list[str]) -> None:
