@@ -1,7 +1,8 @@
 """One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites.
 
-A site that dies, stalls or is restarted with a message at hand is asked again when it is back. It answers from what it
-remembered before, so that it makes no difference how often it was asked.
+A site that dies, stalls or is restarted with a message at hand is asked again when it is back. When the SuperLink was
+away, everybody is who has not answered: it gives each answer out once, and one may be lost with it. A site answers from
+what it remembered before, so that it makes no difference how often it was asked.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Exchange:
     Parameters
     ----------
     grid : Grid
-        Any engine's.
+        Any engine's. It may have an ``interrupted()`` that says whether it had to connect anew since it was last asked.
     timeout : float
         Seconds to wait for the answers to one set of messages, sites that are away included.
     sites : sequence of Site
@@ -110,6 +111,7 @@ class Exchange:
         self.by_node = {site.node_id: site for site in self.sites}
         self._away: set[Site] = set()
         self._since: dict[int, str] | None = None  # when each node was last started; empty if nobody says
+        self._interrupted: Callable[[], bool] = getattr(self.grid, "interrupted", lambda: False)
         self._took: dict[str, float] = {}  # seconds to the first answer of each phase, the last time
 
     def cost(self) -> dict[str, float]:
@@ -227,9 +229,10 @@ class Exchange:
             self._since = (self._since or {}) | _dated(self._nodes())  # a restart before this moment loses nothing
         deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
         phase = str(record_in(messages[0].content, "config", ConfigRecord).get("phase", "")) if messages else ""
+        self._interrupted()  # what came before harms none of these messages
         waiting, away = self._push(messages)
         del messages
-        asked_at, answered = time.monotonic(), False
+        asked_at, answered, lost = time.monotonic(), False, False
         soon = asked_at + NEARLY * self._took.get(phase, 0.0)
         while (waiting or (away and usable < enough)) and (started := time.monotonic()) < deadline:
             answers = []
@@ -244,9 +247,12 @@ class Exchange:
                     usable += answers[-1][1].message is not None
             wait = SHORTEST_WAIT if answers else min(wait * GROWTH, LONGEST_WAIT)
             if not answers:
+                if self._interrupted():
+                    lost, looked = True, started  # who answers now loses nothing
                 if started - looked > (QUICK_LOOK if away else LOOK):
                     looked = started
-                    self._ask_again(waiting, away)
+                    self._ask_again(waiting, away, lost=lost)
+                    lost = False
                 pause, now = min(wait, deadline - started), time.monotonic()
                 if now < soon < now + pause:
                     pause, wait = soon - now, SHORTEST_WAIT
@@ -268,14 +274,17 @@ class Exchange:
                 away.append(self._gone(message))
         return waiting, away
 
-    def _ask_again(self, waiting: dict[str, Message], away: list[Message]) -> None:
-        """Send what was lost to the sites that are back, and to those that were restarted before anybody noticed."""
+    def _ask_again(self, waiting: dict[str, Message], away: list[Message], *, lost: bool) -> None:
+        """Send what was lost to the sites that are back, and to those that were restarted before anybody noticed.
+
+        ``lost``: any answer may be, so that everybody is asked who is waited for.
+        """
         there, since = self._nodes(), self._since or {}
         again = [message for message in away if message.metadata.dst_node_id in there]
         away[:] = [message for message in away if message.metadata.dst_node_id not in there]
         for identifier, message in list(waiting.items()):
             node = message.metadata.dst_node_id
-            if node in since and there.get(node, since[node]) != since[node]:
+            if lost or (node in since and there.get(node, since[node]) != since[node]):
                 self._away.add(self._addressee(message))
                 again.append(waiting.pop(identifier))
         since |= _dated(there)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from flwr.app import Context
+    from flwr.supercore.retry import RetryState
 
 app = ServerApp()
 
@@ -75,7 +76,8 @@ def carry_quickly(grid: Grid) -> None:
     """Let Flower's grid cut, send, fetch and put together what messages hold as `federation.pieces` and `parcels` do.
 
     An answer is announced before its content has arrived. Flower then waits for a second, so that every third round
-    would take as much longer. What it calls is named within flwr 1.39.
+    would take as much longer. ``grid.interrupted`` tells an exchange that the SuperLink was away meanwhile. All that
+    is touched here is named within flwr 1.39.
     """
     from flwr.superlink.grid import http_grid
 
@@ -89,7 +91,8 @@ def carry_quickly(grid: Grid) -> None:
         ("inflate_object_from_contents", pieces.whole),
     ):
         setattr(http_grid, name, ours)
-    send, fetch = grid.push_messages, grid.pull_messages
+    send, fetch, line, anew = grid.push_messages, grid.pull_messages, grid._retry_invoker, threading.Event()
+    flowers = line.on_success
 
     def push_messages(messages: Iterable[Message]) -> Iterable[str]:
         sent = []
@@ -105,6 +108,19 @@ def carry_quickly(grid: Grid) -> None:
                 answer.content = parcels.opened(answer.content)
             yield answer
 
+    def on_success(state: RetryState) -> None:
+        if flowers:
+            flowers(state)
+        if state.tries > 1:
+            anew.set()
+
+    def interrupted() -> bool:
+        was = anew.is_set()
+        anew.clear()
+        return was
+
+    line.on_success = on_success
+    setattr(grid, "interrupted", interrupted)  # noqa: B010
     setattr(grid, "push_messages", push_messages)  # noqa: B010  # a method, which mypy lets nobody assign to
     setattr(grid, "pull_messages", pull_messages)  # noqa: B010
 

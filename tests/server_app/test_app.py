@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
+from flwr.superlink.grid import http_grid
 
 from federation import RunError
-from server_app.app import PlainMistakes, stoppable
+from server_app.app import PlainMistakes, carry_quickly, stoppable
 from tests.server_app.command import command
 from tests.server_app.sites import REPORT
 
@@ -159,3 +161,21 @@ def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int
     assert len(rounds) >= 3
     # Codasca's sites remember their control variates, where the user wanted them.
     assert sorted(path.name for path in tmp_path.glob("state/run-*/*")) == [f"site-{k}.memory" for k in range(3)]
+
+
+def test_a_grid_says_that_it_had_to_connect_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("push_objects", "pull_objects", "inflate_object_from_contents"):
+        monkeypatch.setattr(http_grid, name, getattr(http_grid, name))  # as it was, when this test is over
+    grid = http_grid.HttpGrid(insecure=True, token="none")
+    carry_quickly(grid)
+    monkeypatch.setattr(grid._retry_invoker, "wait_function", lambda seconds: None)
+    failures = [httpx.ConnectError("the SuperLink is away")]
+
+    def call() -> None:
+        if failures:
+            raise failures.pop()
+
+    grid._retry_invoker.invoke(call)
+    assert [grid.interrupted(), grid.interrupted()] == [True, False]  # type: ignore[attr-defined]
+    grid._retry_invoker.invoke(call)
+    assert not grid.interrupted()  # type: ignore[attr-defined]

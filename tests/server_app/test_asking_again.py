@@ -34,7 +34,8 @@ class Unsteady(LocalGrid):
     harm : str
         "before", "reply" or "message": the site is away before it did its work, or after; "refused": the SuperLink
         takes no message for it; "restarted": the message is lost with the process, and nobody says so; "between": it is
-        restarted after its answer, and the next answers come late.
+        restarted after its answer, and the next answers come late; "popped": the SuperLink goes away as it gives the
+        answer out, and nobody has it.
     when : (int, str)
         In which round, 0 before the first, and with what kind of message.
     looks : int
@@ -45,7 +46,7 @@ class Unsteady(LocalGrid):
         super().__init__(config, unused_run_id())
         self.harm, self.when, self.looks = harm, when, looks
         self.missing = self.starts = 0
-        self.restarted = self.late = False
+        self.restarted = self.late = self.broken = False
         self.asked: defaultdict[tuple[int, str], int] = defaultdict(int)
 
     def due(self, message: Message) -> bool:
@@ -85,6 +86,10 @@ class Unsteady(LocalGrid):
         if self.harm == "restarted":
             self.starts += 1
             return []
+        if self.harm == "popped":
+            call(message, self.contexts[VICTIM - 1])
+            self.broken = True
+            return []
         if self.harm == "between":
             self.starts += 1
             self.restarted = True
@@ -93,6 +98,10 @@ class Unsteady(LocalGrid):
         if self.harm in UNAVAILABLE:
             call(message, self.contexts[VICTIM - 1])
         return [Message(Error(UNAVAILABLE.get(self.harm, 5), "as Flower says it"), reply_to=message)]
+
+    def interrupted(self) -> bool:
+        was, self.broken = self.broken, False
+        return was
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         self.missing = max(0, self.missing - 1)
@@ -127,7 +136,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 @pytest.mark.parametrize("when", [(0, "query"), (1, "train"), (2, "train"), (4, "evaluate")])
-@pytest.mark.parametrize("harm", ["before", "reply", "message", "refused", "restarted"])
+@pytest.mark.parametrize("harm", ["before", "reply", "message", "refused", "restarted", "popped"])
 def test_the_bits_are_the_same(
     tmp_path: Path, quiet: Result, harm: str, when: tuple[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +147,8 @@ def test_the_bits_are_the_same(
     assert not list(grid.states.folder.glob("run-*"))
     said = capsys.readouterr().out
     name = "'node 3'" if when[1] == "query" else "'site-2'"
-    assert said.count(f"site {name} is away; it is asked again when it is back") == (harm != "restarted")
+    silently = harm in ("restarted", "popped")
+    assert said.count(f"site {name} is away; it is asked again when it is back") == (not silently)
     assert said.count(f"site {name} is back, and asked again") == 1
     assert "left out" not in said
 
