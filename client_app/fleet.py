@@ -1,4 +1,4 @@
-"""The line from a site to its coordinator; with `federation.pieces` all that touches the inside of Flower.
+"""The line from a site to its coordinator; with `federation.pieces` and `parcels` all that touches Flower's inside.
 
 `connected` opens Flower's own connection (gRPC, TLS, a signature on each call, heartbeats) and gives a `Fleet`, which
 receives messages with their content, sends answers, and reads a run's configuration out of its bundle. Of the bundle it

@@ -1,8 +1,8 @@
 """One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites.
 
-A site that dies, stalls or is restarted with a message at hand is asked again when it is back. When the SuperLink was
-away, everybody is who has not answered: it gives each answer out once, and one may be lost with it. A site answers from
-what it remembered before, so that it makes no difference how often it was asked.
+A site that dies, stalls or is restarted with a message at hand is asked again when it is back. After the SuperLink was
+away, so is every site that has not answered: the SuperLink gives each answer out once, and one may be lost with it. A
+site answers from what it remembered before, so that it makes no difference how often it was asked.
 """
 
 from __future__ import annotations

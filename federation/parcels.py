@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Written
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]  # has no types
 
 from keys import records_in
 

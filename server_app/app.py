@@ -120,9 +120,8 @@ def carry_quickly(grid: Grid) -> None:
         return was
 
     line.on_success = on_success
-    setattr(grid, "interrupted", interrupted)  # noqa: B010
-    setattr(grid, "push_messages", push_messages)  # noqa: B010  # a method, which mypy lets nobody assign to
-    setattr(grid, "pull_messages", pull_messages)  # noqa: B010
+    for method in (push_messages, pull_messages, interrupted):
+        setattr(grid, method.__name__, method)
 
 
 @app.main()
