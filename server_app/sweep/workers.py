@@ -130,13 +130,10 @@ class Workers:
     ) -> None:
         """End the processes, in the middle of their runs if the sweep was stopped."""
         if kind is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            children = multiprocessing.active_children()
-            for child in children:
+            for child in multiprocessing.active_children():
                 child.terminate()
-            for child in children:
-                child.join(timeout=10)
-        self._executor.shutdown()
+        # Waits for the executor's own thread: Python's exit would speak to one that is just ending, and fail.
+        self._executor.shutdown(cancel_futures=True)
 
     def run(self, sweep: Sweep[Study], jobs: Sequence[Job], progress: Progress) -> None:
         """Do all runs.
