@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
 from server_app.compare.runs import OUTCOME
-from server_app.sweep.workers import compute
+from server_app.sweep.workers import Workers, compute
 from tests import forks
 
 
@@ -84,6 +85,17 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path) ->
     assert all(path.exists() for path in finished)
     assert not (tmp_path / "results").exists()
     wait_until(lambda: not theirs & in_shared_memory())
+
+
+def test_a_sweep_that_was_stopped_leaves_no_thread_for_the_exit_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.FORK)
+    before = set(threading.enumerate())
+    for _ in range(10):  # it is a matter of luck
+        with pytest.raises(KeyboardInterrupt), Workers(1, "") as pool:
+            running = pool._executor.submit(time.sleep, 600)
+            wait_until(running.running)
+            raise KeyboardInterrupt
+        assert set(threading.enumerate()) <= before
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
