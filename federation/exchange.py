@@ -282,12 +282,19 @@ class Exchange:
         there, since = self._nodes(), self._since or {}
         again = [message for message in away if message.metadata.dst_node_id in there]
         away[:] = [message for message in away if message.metadata.dst_node_id not in there]
+        never_left = []
         for identifier, message in list(waiting.items()):
             node = message.metadata.dst_node_id
-            if lost or (node in since and there.get(node, since[node]) != since[node]):
+            restarted = node in since and there.get(node, since[node]) != since[node]
+            if restarted:
                 self._away.add(self._addressee(message))
+            elif lost:
+                never_left.append(self._addressee(message).name)
+            if restarted or lost:
                 again.append(waiting.pop(identifier))
         since |= _dated(there)
+        if never_left:
+            self.say(f"the SuperLink was away, with the answers it may have had: {_sites(never_left)} asked again")
         if again:
             for message in again:
                 self._back(self._addressee(message), "is back, and asked again")

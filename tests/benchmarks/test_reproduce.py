@@ -89,12 +89,17 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path) ->
 
 def test_a_sweep_that_was_stopped_leaves_no_thread_for_the_exit_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.FORK)
-    before = set(threading.enumerate())
-    for _ in range(10):  # it is a matter of luck
-        with pytest.raises(KeyboardInterrupt), Workers(1, "") as pool:
+
+    def stopped() -> None:
+        with Workers(1, "") as pool:
             running = pool._executor.submit(time.sleep, 600)
             wait_until(running.running)
             raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    for _ in range(10):  # it is a matter of luck
+        with pytest.raises(KeyboardInterrupt):
+            stopped()
         assert set(threading.enumerate()) <= before
 
 
