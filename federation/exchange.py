@@ -1,18 +1,13 @@
-"""One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites.
-
-A site that dies, stalls or is restarted with a message at hand is asked again when it is back. After the SuperLink was
-away, so is every site that has not answered: the SuperLink gives each answer out once, and one may be lost with it. A
-site answers from what it remembered before, so that it makes no difference how often it was asked.
-"""
+"""One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
+from federation.delivery import Delivery, named
 from federation.errors import BadAnswerError, BadValuesError, RunError
 from federation.wire import size
 from keys import printable, record_in
@@ -26,12 +21,7 @@ if TYPE_CHECKING:
     from federation.answers import Check
     from federation.sites import Site
 
-NAMED = 5  # sites that a line about many names
-SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones
-NEARLY = 0.95  # of the time that a phase's first answer took the last time: from then on looks are frequent again
-LOOK, QUICK_LOOK = 5.0, 0.5  # and between two looks at who is there, the second while somebody is known to be away
 LONGEST = 500  # characters of a reason that came from elsewhere
-LOST = {3, 4, 5}  # flwr's ErrorCode: message, reply or node unavailable. It is the SuperLink's word, not the site's
 
 
 @dataclass(frozen=True)
@@ -88,8 +78,6 @@ class Exchange:
         The sites by their address.
     bytes_down, bytes_up : int
         Of all vectors sent to and received from the sites.
-    waiting : float
-        Seconds spent waiting for answers.
     """
 
     grid: Grid
@@ -103,20 +91,16 @@ class Exchange:
     say: Callable[[str], None] = print
     bytes_down: int = 0
     bytes_up: int = 0
-    waiting: float = 0.0
     by_node: dict[int, Site] = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the sites by their address."""
         self.by_node = {site.node_id: site for site in self.sites}
-        self._away: set[Site] = set()
-        self._since: dict[int, str] | None = None  # when each node was last started; empty if nobody says
-        self._interrupted: Callable[[], bool] = getattr(self.grid, "interrupted", lambda: False)
-        self._took: dict[str, float] = {}  # seconds to the first answer of each phase, the last time
+        self._delivery = Delivery(self.grid, self.timeout, self.by_node, self.heard, self.say)
 
     def cost(self) -> dict[str, float]:
         """Return what this run has cost so far: bytes-down, bytes-up, seconds-waiting."""
-        return {"bytes-down": self.bytes_down, "bytes-up": self.bytes_up, "seconds-waiting": self.waiting}
+        return {"bytes-down": self.bytes_down, "bytes-up": self.bytes_up, "seconds-waiting": self._delivery.waiting}
 
     def __call__(
         self,
@@ -173,7 +157,7 @@ class Exchange:
                 raise RunError(f'site {site.name!r} {answer.failure} (stopped because on-bad-update = "stop")')
             skipped += answer.values
             failures.setdefault(answer.failure, []).append(answer.site or site.name)
-        listed = [f"{_sites(names)} {reason}" for reason, names in failures.items()]
+        listed = [f"{named(names)} {reason}" for reason, names in failures.items()]
         for text in listed:
             self.warn(f"{text} [left out]")
         if 2 * skipped > asked:  # not one broken site, then
@@ -189,8 +173,8 @@ class Exchange:
 
     def _answers(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
         """Yield every addressed site with its answer, in the order of the sites."""
-        messages = sorted(messages, key=lambda message: self._addressee(message).index)
-        sites = [self._addressee(message) for message in messages]
+        messages = sorted(messages, key=lambda message: self._delivery.addressee(message).index)
+        sites = [self._delivery.addressee(message) for message in messages]
         arrivals = self._arrivals(messages, enough, check)
         del messages
         arrived: dict[Site, Answer | None] = {}
@@ -204,7 +188,7 @@ class Exchange:
     ) -> Iterator[tuple[Site, Answer]]:
         """Yield the sites that answered until there were enough usable answers; if they never are, all sites."""
         messages = [messages[i] for i in random.permutation(len(messages))]
-        sites = [self._addressee(message) for message in messages]
+        sites = [self._delivery.addressee(message) for message in messages]
         arrivals = self._arrivals(messages, enough, check)
         del messages
         arrived: dict[Site, Answer | None] = {}
@@ -218,109 +202,19 @@ class Exchange:
         for site in sorted(sites, key=lambda site: site.index):
             yield site, arrived.pop(site, None) or self._silence(site)
 
-    def _addressee(self, message: Message) -> Site:
-        return self.by_node[message.metadata.dst_node_id]
-
     def _arrivals(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
-        """Yield answers as they come: until all have, until only sites are missing that are away, or the time is up."""
-        asked, usable = len(messages), 0
+        """Yield answers as they come; with enough usable ones, those of sites that are away are not waited for."""
         self.bytes_down += sum(map(_volume, messages))
-        if self._since is None or self._since:
-            self._since = (self._since or {}) | _dated(self._nodes())  # a restart before this moment loses nothing
-        deadline, wait, looked = time.monotonic() + self.timeout, SHORTEST_WAIT, time.monotonic()
-        phase = str(record_in(messages[0].content, "config", ConfigRecord).get("phase", "")) if messages else ""
-        self._interrupted()  # what came before harms none of these messages
-        waiting, away = self._push(messages)
+        usable = 0
+        arrivals = self._delivery.arrivals(messages, lambda: usable < enough)
         del messages
-        asked_at, answered, lost = time.monotonic(), False, False
-        soon = asked_at + NEARLY * self._took.get(phase, 0.0)
-        while (waiting or (away and usable < enough)) and (started := time.monotonic()) < deadline:
-            answers = []
-            for answer in self.grid.pull_messages(set(waiting)) if waiting else ():
-                if message := waiting.pop(answer.metadata.reply_to_message_id, None):
-                    if answer.has_error() and answer.error.code in LOST:
-                        away.append(self._gone(message))
-                        continue
-                    site = self._addressee(message)
-                    self._back(site, "is back")
-                    answers.append((site, self._judged(site, message, answer, check)))
-                    usable += answers[-1][1].message is not None
-            wait = SHORTEST_WAIT if answers else min(wait * GROWTH, LONGEST_WAIT)
-            if not answers:
-                if self._interrupted():
-                    lost, looked = True, started  # who answers now loses nothing
-                if started - looked > (QUICK_LOOK if away else LOOK):
-                    looked = started
-                    self._ask_again(waiting, away, lost=lost)
-                    lost = False
-                pause, now = min(wait, deadline - started), time.monotonic()
-                if now < soon < now + pause:
-                    pause, wait = soon - now, SHORTEST_WAIT
-                time.sleep(max(0.0, pause))
-            self.waiting += time.monotonic() - started
-            if answers and not answered:
-                answered, self._took[phase] = True, started - asked_at
-            if answers:
-                self.heard(asked - len(waiting) - len(away), asked)
-            yield from answers
-
-    def _push(self, messages: Sequence[Message]) -> tuple[dict[str, Message], list[Message]]:
-        """Send messages; return those that are on their way, by identifier, and those whose sites are not there."""
-        waiting, away = {}, []
-        for message, identifier in zip(messages, self.grid.push_messages(messages), strict=True):
-            if identifier:
-                waiting[identifier] = message
-            else:
-                away.append(self._gone(message))
-        return waiting, away
-
-    def _ask_again(self, waiting: dict[str, Message], away: list[Message], *, lost: bool) -> None:
-        """Send what was lost to the sites that are back, and to those that were restarted before anybody noticed.
-
-        ``lost``: any answer may be, so that everybody is asked who is waited for.
-        """
-        there, since = self._nodes(), self._since or {}
-        again = [message for message in away if message.metadata.dst_node_id in there]
-        away[:] = [message for message in away if message.metadata.dst_node_id not in there]
-        never_left = []
-        for identifier, message in list(waiting.items()):
-            node = message.metadata.dst_node_id
-            restarted = node in since and there.get(node, since[node]) != since[node]
-            if restarted:
-                self._away.add(self._addressee(message))
-            elif lost:
-                never_left.append(self._addressee(message).name)
-            if restarted or lost:
-                again.append(waiting.pop(identifier))
-        since |= _dated(there)
-        if never_left:
-            self.say(f"the SuperLink was away, with the answers it may have had: {_sites(never_left)} asked again")
-        if again:
-            for message in again:
-                self._back(self._addressee(message), "is back, and asked again")
-            copies = [Message(m.content, m.metadata.dst_node_id, m.metadata.message_type) for m in again]
-            sent, gone = self._push(copies)
-            waiting |= sent
-            away += gone
-
-    def _nodes(self) -> dict[int, str]:
-        """Return who is there, and since when; engines without a SuperLink do not say."""
-        return {node.node_id: str(node.last_activated_at) for node in self.grid.get_nodes()}
-
-    def _gone(self, message: Message) -> Message:
-        """Say, once, that a message's site is away."""
-        if (site := self._addressee(message)) not in self._away:
-            self._away.add(site)
-            self.say(f"site {site.name!r} is away; it is asked again when it is back")
-        return message
-
-    def _back(self, site: Site, said: str) -> None:
-        if site in self._away:
-            self._away.discard(site)
-            self.say(f"site {site.name!r} {said}")
+        for site, question, answer in arrivals:
+            judged = self._judged(site, question, answer, check)
+            usable += judged.message is not None
+            yield site, judged
 
     def _silence(self, site: Site) -> Answer:
-        away = site in self._away
+        away = self._delivery.is_away(site)
         return Answer(failure="is away" if away else f"did not answer within round-timeout = {self.timeout:g} s")
 
     def _judged(self, site: Site, question: Message, answer: Message, check: Check) -> Answer:
@@ -341,19 +235,6 @@ class Exchange:
             return Answer(failure=f"gave a bad answer: {error}")
         self.bytes_up += _volume(answer)
         return Answer(answer)
-
-
-def _dated(nodes: dict[int, str]) -> dict[int, str]:
-    """Return those of which somebody says when they were started."""
-    return {node: since for node, since in nodes.items() if since}
-
-
-def _sites(names: Sequence[str]) -> str:
-    """Name one site, or say how many and name the first."""
-    if len(names) == 1:
-        return f"site {names[0]!r}"
-    rest = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-    return f"{len(names)} sites ({', '.join([*map(repr, names[:NAMED]), *rest])})"
 
 
 def _volume(message: Message) -> int:

@@ -14,7 +14,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from client_app.app import call
 from config import RunConfig
-from federation import RunError, exchange
+from federation import RunError, delivery
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
@@ -111,8 +111,8 @@ class Unsteady(LocalGrid):
 
 @pytest.fixture(autouse=True)
 def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LOOK", 0.0)
-    monkeypatch.setattr(exchange, "QUICK_LOOK", 0.0)
+    monkeypatch.setattr(delivery, "LOOK", 0.0)
+    monkeypatch.setattr(delivery, "QUICK_LOOK", 0.0)
 
 
 def keys(folder: Path, **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 
 from config import RunConfig
-from federation import exchange
+from federation import delivery
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
@@ -62,13 +62,13 @@ def test_from_the_second_time_on_it_looks_often_when_the_answers_are_nearly_due(
 ) -> None:
     """What a kind of message took the last time is how long it is likely to take again."""
     clock = Clock()
-    monkeypatch.setattr(exchange, "time", clock)
+    monkeypatch.setattr(delivery, "time", clock)
     config = RunConfig.parse(saddle_job(tmp_path, rounds=4))
     with Slow(config, clock) as grid:
         coordinate(config, grid, Progress())
     _, first, *later, _ = grid.looks  # a query, the rounds, the last evaluation
     assert len(later) == config.rounds - 1
-    assert first[-1] - first[-2] == pytest.approx(exchange.LONGEST_WAIT)
+    assert first[-1] - first[-2] == pytest.approx(delivery.LONGEST_WAIT)
     for looks in later:
         assert looks[-1] - WORK <= looks[-1] - looks[-2] < 0.01 * WORK
         assert len(looks) < 2 * len(first), "and is not busy with it"
