@@ -10,9 +10,8 @@ The names come from flwr 1.39; `tests/client_app/test_fleet.py` says which they 
 from __future__ import annotations
 
 import hashlib
-import re
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from flwr.supercore.retry import RetryInvoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.failures import why
 from federation.pieces import cut, pull, push, whole
 
 __all__ = [
@@ -143,6 +143,66 @@ class Fleet:
         return config
 
 
+@dataclass
+class _Line:
+    """A connection that is being opened or open; see `connected`."""
+
+    address: str
+    root_certificates: bytes | None
+    key: EllipticCurvePrivateKey | None
+    _: KW_ONLY
+    wait: Callable[[float], None]
+    say: Callable[[str], None]
+    known: Callable[[], bool]
+    problem: str = ""  # why there is none, as it was last said
+    open: bool = False
+    refused: bool = False  # the coordinator has said once that it does not accept this site
+
+    def opened(self) -> AbstractContextManager[tuple[Any, ...]]:
+        """Return Flower's connection."""
+        invoker = RetryInvoker(
+            retries,
+            grpc.RpcError,
+            max_tries=None,
+            max_time=None,
+            on_success=self.back,
+            on_backoff=self.told,
+            jitter=None,
+            should_giveup=self.hopeless,
+            wait_function=self.wait,
+        )
+        return grpc_request_response(
+            self.address,
+            self.root_certificates is None,
+            invoker,
+            root_certificates=self.root_certificates,
+            authentication_keys=(self.key, self.key.public_key()) if self.key else None,
+        )
+
+    def told(self, state: Any) -> None:
+        """Say why a call failed that is tried again, unless that was said before."""
+        refused = _refused(state.exception)
+        self.refused = self.refused or refused
+        if (text := why(state.exception, self.address, refused=refused, known=self.known())) != self.problem:
+            self.problem = text
+            self.say(text)
+
+    def back(self, _: Any) -> None:
+        """Say that a call went through, if it was said that none did."""
+        if self.problem:
+            self.problem = ""
+            self.say("the coordinator answers")
+
+    def hopeless(self, error: Exception) -> bool:
+        """Whether there is no use in trying again; raises what a caller can do something about."""
+        assert isinstance(error, grpc.RpcError)
+        if self.open and error.code() == grpc.StatusCode.PERMISSION_DENIED:  # what Flower says of a run that has ended
+            raise RunNotRunningException
+        if self.open and error.code() == grpc.StatusCode.UNAUTHENTICATED and "node id" in str(error.details()).lower():
+            raise ForgottenError
+        return self.open and error.code() not in TRANSIENT
+
+
 @contextmanager
 def connected(
     address: str,
@@ -175,60 +235,19 @@ def connected(
     ForgottenError
         When the coordinator has unregistered the site, or has lost what it knew of it.
     """
-    problem, open_, refused, forgotten = "", False, False, False
-
-    def told(state: Any) -> None:
-        nonlocal problem, refused
-        refused = refused or _refused(state.exception)
-        if (line := why(state.exception, address, known=known())) != problem:
-            problem = line
-            say(line)
-
-    def back(_: Any) -> None:
-        nonlocal problem
-        if problem:
-            problem = ""
-            say("the coordinator answers")
-
-    def hopeless(error: Exception) -> bool:
-        assert isinstance(error, grpc.RpcError)
-        if open_ and error.code() == grpc.StatusCode.PERMISSION_DENIED:  # what Flower says of a run that has ended
-            raise RunNotRunningException
-        if open_ and error.code() == grpc.StatusCode.UNAUTHENTICATED and "node id" in str(error.details()).lower():
-            raise ForgottenError
-        return open_ and error.code() not in TRANSIENT
-
-    def opened() -> AbstractContextManager[tuple[Any, ...]]:
-        invoker = RetryInvoker(
-            retries,
-            grpc.RpcError,
-            max_tries=None,
-            max_time=None,
-            on_success=back,
-            on_backoff=told,
-            jitter=None,
-            should_giveup=hopeless,
-            wait_function=wait,
-        )
-        return grpc_request_response(
-            address,
-            root_certificates is None,
-            invoker,
-            root_certificates=root_certificates,
-            authentication_keys=(key, key.public_key()) if key else None,
-        )
-
+    line = _Line(address, root_certificates, key, wait=wait, say=say, known=known)
+    forgotten = False
     with ExitStack() as stack:
-        calls = stack.enter_context(opened())
-        if refused:
+        calls = stack.enter_context(line.opened())
+        if line.refused:
             stack.close()
             wait(AWAY)
-            calls = stack.enter_context(opened())
-        open_ = True
+            calls = stack.enter_context(line.opened())
+        line.open = True
         try:
             yield Fleet(*calls)  # another error of a call within the block ends it, and is Flower's to log
         except ForgottenError:
-            open_, forgotten = False, True
+            line.open, forgotten = False, True
     if forgotten:
         raise ForgottenError
 
@@ -263,38 +282,3 @@ def retries() -> Generator[float, None, None]:
 def _refused(error: Exception | None) -> bool:
     """Whether the coordinator said that it does not accept this site (for now)."""
     return isinstance(error, grpc.RpcError) and FlowerError.from_json(error.details()) is not None
-
-
-def why(error: Exception | None, address: str, *, known: bool) -> str:
-    """Say in one line why a connection failed, and what mends it."""
-    if not isinstance(error, grpc.RpcError):
-        return f"no connection to {address}: {error}"
-    details = str(error.details())
-    if FlowerError.from_json(details):
-        if known:
-            return ("the coordinator takes this site's key to be in use, by another process or by one that was killed "
-                    "less than a minute ago; trying on. If it stays so, the key may be unregistered")  # fmt: skip
-        return ("this site's key is not registered: give its public half to the coordinator, who enters it with "
-                "'flwr supernode register'; trying on")  # fmt: skip
-    for pattern, text in FAILURES:
-        if re.search(pattern, details, re.IGNORECASE):
-            return text.format(address=address, host=address.rpartition(":")[0])
-    return f"no connection to {address}: {error.code().name}, {details}"
-
-
-FAILURES = (
-    ("invalid timestamp", "the clocks of site and coordinator differ by more than a few seconds: set them by NTP"),
-    ("wrong.?version.?number", "{address} answers without TLS: a coordinator that does is for tests on one machine "
-     "only, with --insecure; else the port is wrong"),
-    ("hostname verification|peer name .* not in", "the coordinator's certificate is not for the name {host}: connect "
-     "by a name that is in it, or let the coordinator issue another one"),
-    ("certificate.?verify.?failed|self.?signed|unknown ca", "the coordinator's certificate was not signed by the "
-     "authority in root-certificates: get the ca.crt of this coordinator"),
-    ("certificate has expired", "the coordinator's certificate has expired: it must issue a new one"),
-    ("dns|name resolution|domain name", "the name {host} cannot be resolved: check superlink, and this machine's DNS"),
-    ("connection refused", "nobody listens at {address}: the coordinator is not running yet, or the port is wrong"),
-    ("timed? ?out|deadline|unreachable|no route", "{address} does not answer: a firewall may be in between"),
-    ("socket closed|connection reset|broken pipe|goaway|handshak|recvmsg", "the coordinator ended the connection; if "
-     "it stays so, one side uses TLS and the other does not"),
-)  # fmt: skip
-"""What gRPC says of a connection that fails, as a pattern, and what we say."""
