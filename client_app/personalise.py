@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from datasets import SiteData
+    from datasets import Samples, SiteData
     from keys import Value
     from problems import Arrays, Metrics
 
@@ -139,6 +139,37 @@ class Personalised:
     maps: list[Entry | None] | None = None
 
 
+def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, head: str, *, untrained: bool) -> int:
+    """Return where the head begins in x.
+
+    Raises
+    ------
+    PersonaliseError
+        When there is none, or it cannot be trained as asked for, or not with these samples.
+    """
+    if untrained and head == "trained":
+        raise PersonaliseError(
+            f"--head trained: with algorithm = {given.config.algorithm!r} sites keep their trained heads, and the "
+            "model's is none of them: take --head fresh"
+        )
+    if not problem.head:
+        raise PersonaliseError(
+            f"model = {given.config.model!r} has no separable head: nothing lies before it, so there is no body to be "
+            "given"
+        )
+    if problem.multiclass and (text := problem.lacks(data.train.targets().bincount(minlength=data.classes).tolist())):
+        raise PersonaliseError(f"the site has, to train on, {text}")
+    return problem.head
+
+
+def probabilities(problem: NetworkProblem, x: Tensor, held_out: Samples) -> list[Entry | None] | None:
+    """Fit what makes probabilities of a ranking's scores, on the samples that the site holds out; else None."""
+    if not ranks(type(problem)) or problem.log_odds:
+        return None
+    scores = problem.logits(x, held_out).double().cpu().numpy().reshape(len(held_out), -1)
+    return fitted(scores, held_out.targets().double().cpu().numpy().reshape(scores.shape))
+
+
 def personalise(
     given: FinishedRun,
     data: SiteData,
@@ -182,18 +213,7 @@ def personalise(
     problem = config.build_problem(config.setting(given.cohort, device))
     assert isinstance(problem, NetworkProblem), "others have no data"
     untrained = given.facts.get("head") == "fresh"
-    if untrained and head == "trained":
-        raise PersonaliseError(
-            f"--head trained: with algorithm = {config.algorithm!r} sites keep their trained heads, and the model's is "
-            "none of them: take --head fresh"
-        )
-    split = problem.head
-    if not split:
-        raise PersonaliseError(
-            f"model = {config.model!r} has no separable head: nothing lies before it, so there is no body to be given"
-        )
-    if problem.multiclass and (text := problem.lacks(data.train.targets().bincount(minlength=data.classes).tolist())):
-        raise PersonaliseError(f"the site has, to train on, {text}")
+    split = require_head(problem, given, data, head, untrained=untrained)
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
     x, y = starting_point(problem, given)
     if head == "fresh":
@@ -211,11 +231,8 @@ def personalise(
     if not x.isfinite().all() or not (y is None or y.isfinite().all()):
         raise PersonaliseError(f"training the head diverges: lower the step size, --lr {lr:g}")
     after = problem.metrics(x, y, held_out)
+    maps = probabilities(problem, x, held_out)
     statistics = problem.buffers()
-    maps = None
-    if ranks(type(problem)) and not problem.log_odds:
-        scores = problem.logits(x, held_out).double().cpu().numpy().reshape(len(held_out), -1)
-        maps = fitted(scores, held_out.targets().double().cpu().numpy().reshape(scores.shape))
     model = existing(x=x, y=y, buffers=statistics if statistics.numel() else None)
     return Personalised(before, after, model, split, maps)
 
