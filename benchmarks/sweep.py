@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from benchmarks.studies import Method, Settings, Study
@@ -51,10 +52,14 @@ class Sweep(jobs.Sweep[Study]):
         changes = "".join(f" --set '{key}={json.dumps(value)}'" for key, value in self.changes.items())
         return f"python -m benchmarks.reproduce {self.study.name}{' --full' * self.full}{changes}"
 
+    @cached_property
+    def _experiment(self) -> dict[str, Value]:
+        """The run-config as its file has it; read once, and asked for by every run."""
+        return flatten(tomllib.loads(self.study.experiment.read_text(encoding="utf-8")))
+
     def base(self) -> dict[str, Value]:
         """Return the run-config that all runs share: the experiment's, reduced unless it is the paper's own size."""
-        written = flatten(tomllib.loads(self.study.experiment.read_text(encoding="utf-8")))
-        return written | ({} if self.full else dict(self.study.reduced)) | dict(self.changes)
+        return self._experiment | ({} if self.full else dict(self.study.reduced)) | dict(self.changes)
 
     def place(self, job: jobs.Job, data_root: str) -> Settings:
         """Return where a run finds its data, and the model that it starts from; both are made where they are not there.

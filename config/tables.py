@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from federation import Algorithm
@@ -15,13 +17,14 @@ SHARED: dict[str, Field[Any]] = options_of(Algorithm)
 """Options that mean the same for every algorithm; they are declared once, and are top-level keys."""
 
 
-def own_options(cls: type) -> dict[str, Field[Any]]:
+@cache
+def own_options(cls: type) -> Mapping[str, Field[Any]]:
     """Return the options in the table of an algorithm or a problem, by key."""
     shared = SHARED if issubclass(cls, Algorithm) else {}
-    return {key: f for key, f in options_of(cls).items() if key not in shared}
+    return MappingProxyType({key: f for key, f in options_of(cls).items() if key not in shared})
 
 
-def tables() -> dict[str, dict[str, Field[Any]]]:
+def tables() -> dict[str, Mapping[str, Field[Any]]]:
     """Return the options of every algorithm and every problem, by the name of their table; some tables are empty."""
     owners: list[Any] = [*ALGORITHMS.values(), *PROBLEMS.values()]
     return {name: own_options(cls) for name, cls in by_name(*owners).items()}
