@@ -54,7 +54,7 @@ def nearest(entries: list[float]) -> list[float]:
     return [float(entry) for entry in min(found)[1]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(vectors)
 def test_the_projection_is_that_of_brute_force(entries: list[float]) -> None:
     y = torch.tensor(entries, dtype=torch.float64)
@@ -174,11 +174,11 @@ def test_at_the_saddle_point_the_classes_that_count_are_equally_bad_and_no_other
 
     start = fair.initial()
     x, y, baseline = start["x"], start["y"], start["x"].clone()
-    for _ in range(3000):
+    for _ in range(1000):
         gx, gy = fair.gradient(x, y, data)
         assert gy is not None
-        x, y = x - 0.3 * gx, fair.project(y + 0.03 * gy)
-        baseline -= 0.3 * plain.gradient(baseline, None, data)[0]
+        x, y = x - 0.9 * gx, fair.project(y + 0.09 * gy)
+        baseline -= 0.9 * plain.gradient(baseline, None, data)[0]
     final = losses(x)
     counting = y > 1e-6
     assert counting.sum() >= 2
@@ -197,7 +197,7 @@ def test_in_a_run_it_lifts_the_class_that_cross_entropy_gives_up(tmp_path: Path)
         features = rng.normal(size=(len(labels), 4))
         features[:, 0] += 1.5 * labels
         nodes.append({"site": name, "data-dir": str(write_table(tmp_path / name, features, labels.tolist()))})
-    base = {"dataset": "site", "model": "linear", "sites": 2, "rounds": 60, "workers": 1, "device": "cpu"}
+    base = {"dataset": "site", "model": "linear", "sites": 2, "rounds": 25, "workers": 1, "device": "cpu"}
     base |= {"runs-dir": str(tmp_path / "runs"), "evaluate-every": 0}
 
     def last(**keys: object) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def test_in_a_run_it_lifts_the_class_that_cross_entropy_gives_up(tmp_path: Path)
         return run_at(config, nodes).metrics[-1]
 
     plain = last(problem="cross-entropy", algorithm="fedavg")
-    fair = last(problem="fair", algorithm="local-sgda", **{"local-sgda.lr-dual": 0.01})
+    fair = last(problem="fair", algorithm="local-sgda", **{"local-sgda.lr-dual": 0.03})
     assert plain["worst-class"] < 0.2
     assert fair["worst-class"] > 0.4
     assert fair["accuracy"] < plain["accuracy"]
