@@ -15,7 +15,7 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 
 EARLIER: frozenset[str] = frozenset(
     (
-        *("auc-mnist", "auc-cifar10", "auprc-mnist", "auprc-cifar10"),
+        *("auc-mnist", "auc-cifar10", "auprc-cifar10"),
         *(
             "omniglot-1shot",
             "omniglot-5shot",
