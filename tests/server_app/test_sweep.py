@@ -352,8 +352,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file.parent / "one"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["--jobs", "2"], ["--jobs", "2", "--engine", "ray"]], ids=["processes", "ray"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--jobs", "2"], id="processes", marks=pytest.mark.slow),
+        pytest.param(
+            ["--jobs", "2", "--engine", "ray"], id="ray", marks=pytest.mark.deployments
+        ),  # it starts Ray twice
+    ],
+)
 def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(
     file: Path, undisturbed: Path, arguments: list[str]
 ) -> None:
