@@ -11,7 +11,17 @@ import torch
 
 from client_app.kept import provenance
 from client_app.memory import Memory
-from client_app.once import Options, cached_problem, data_hash, dealt_once, dimension, open_sites, prepared, rehearsed
+from client_app.once import (
+    Options,
+    cached_problem,
+    data_hash,
+    dealt_once,
+    dimension,
+    open_sites,
+    prepared,
+    rehearsed,
+    return_freed_memory,
+)
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse
 from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
@@ -105,6 +115,7 @@ class OpenSite:
             if run.dataset not in OWN and not node.policy:
                 if len(known) >= MOST_OPEN:
                     known.clear()
+                    return_freed_memory()  # each holds a little, and a round's large vectors lay in between
                 known[key] = site
         torch.set_num_threads(run.threads)
         prepare(site.device, run.matmul_precision)

@@ -1,0 +1,48 @@
+"""What a process keeps open, and what it gives back."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.growth import resident
+from client_app import site
+from client_app.once import return_freed_memory
+from server_app import simulate
+from server_app.worker import keep_freed_memory
+from tests.server_app.sites import saddle_job
+
+MANY, LARGE = 3000, 8192  # vectors, and float32 in each
+
+
+def freed(pipe: Connection) -> None:
+    """Free large vectors that lie between small ones; send what is resident before and after it is returned."""
+    keep_freed_memory()
+    pairs = [(torch.ones(LARGE), torch.ones(16)) for _ in range(MANY)]
+    small = [pair[1] for pair in pairs]
+    del pairs
+    before = resident()
+    return_freed_memory()
+    pipe.send((before, resident(), len(small)))
+
+
+def test_memory_that_is_free_between_what_is_in_use_is_returned_to_the_system() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=freed, args=(theirs,))
+    child.start()
+    before, after, _ = ours.recv()
+    child.join()
+    assert before - after > 0.8 * MANY * LARGE * 4
+
+
+def test_how_many_sites_stay_open_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = saddle_job(tmp_path, algorithm="codasca")
+    all_open = simulate(job)
+    monkeypatch.setattr(site, "MOST_OPEN", 2)
+    few = simulate(job)
+    assert all(np.array_equal(few.arrays[name], vector) for name, vector in all_open.arrays.items())
