@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import grpc  # type: ignore[import-untyped,unused-ignore]
+import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
 
 FAILURES = (
     ("invalid timestamp", "the clocks of site and coordinator differ by more than a few seconds: set them by NTP"),
@@ -25,7 +25,7 @@ FAILURES = (
 
 
 def why(error: Exception | None, address: str, *, refused: bool, known: bool) -> str:
-    """Say it.
+    """Say in one line why a connection failed, and what mends it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def why(error: Exception | None, address: str, *, refused: bool, known: bool) ->
     address : str
         ``HOST:PORT``, as the site's operator gave it.
     refused : bool
-        Whether it is the coordinator's word that it does not accept this site (for now).
+        Whether the coordinator answered, and said that it does not accept this site at present.
     known : bool
         Whether it has accepted this site's key before.
     """

@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import grpc  # type: ignore[import-untyped,unused-ignore]
+import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
 from flwr.app import Message
 from flwr.client.grpc_rere_client.connection import grpc_request_response
 from flwr.common.config import get_fused_config_from_fab
@@ -280,5 +280,5 @@ def retries() -> Generator[float, None, None]:
 
 
 def _refused(error: Exception | None) -> bool:
-    """Whether the coordinator said that it does not accept this site (for now)."""
+    """Whether the coordinator said that it does not accept this site at present."""
     return isinstance(error, grpc.RpcError) and FlowerError.from_json(error.details()) is not None

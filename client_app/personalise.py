@@ -59,6 +59,11 @@ class FinishedRun:
     facts: dict[str, Any]
     state: dict[str, Tensor]
 
+    @property
+    def untrained(self) -> bool:
+        """Whether the model's head is an untrained one: sites keep those that they have trained."""
+        return self.facts.get("head") == "fresh"
+
     @classmethod
     def read(cls, folder: Path, changes: Mapping[str, Value] | None = None) -> FinishedRun:
         """Read a run folder.
@@ -139,7 +144,7 @@ class Personalised:
     maps: list[Entry | None] | None = None
 
 
-def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, head: str, *, untrained: bool) -> int:
+def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, head: str) -> int:
     """Return where the head begins in x.
 
     Raises
@@ -147,7 +152,7 @@ def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, he
     PersonaliseError
         When there is none, or it cannot be trained as asked for, or not with these samples.
     """
-    if untrained and head == "trained":
+    if given.untrained and head == "trained":
         raise PersonaliseError(
             f"--head trained: with algorithm = {given.config.algorithm!r} sites keep their trained heads, and the "
             "model's is none of them: take --head fresh"
@@ -212,8 +217,7 @@ def personalise(
     prepare(device, config.matmul_precision)
     problem = config.build_problem(config.setting(given.cohort, device))
     assert isinstance(problem, NetworkProblem), "others have no data"
-    untrained = given.facts.get("head") == "fresh"
-    split = require_head(problem, given, data, head, untrained=untrained)
+    split = require_head(problem, given, data, head)
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
     x, y = starting_point(problem, given)
     if head == "fresh":
@@ -222,7 +226,7 @@ def personalise(
     problem = problem.of_site(data.train.targets())  # y is the site's own, whatever the run did
     train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     with closing(SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))) as oracle:
-        if problem.buffers().numel() and (untrained or config.bn == "local"):
+        if problem.buffers().numel() and (given.untrained or config.bn == "local"):
             warm_up(problem, x, oracle)
         before = problem.metrics(x, y, held_out)
         descent = Descent()

@@ -153,7 +153,7 @@ class Delivery:
                 again.append(waiting.pop(identifier))
         since |= _dated(there)
         if never_left:
-            self.say(f"the SuperLink was away, with the answers it may have had: {named(never_left)} asked again")
+            self.say(f"the SuperLink was away, and may have lost answers: asking {named(never_left)} again")
         if again:
             for message in again:
                 self._back(self.addressee(message), "is back, and asked again")

@@ -48,14 +48,12 @@ class Answer:
 
 @dataclass
 class Exchange:
-    """How messages travel in one run, and what they carried so far.
+    """The exchanges of one run: which answers count, and what messages carried so far.
 
     Parameters
     ----------
-    grid : Grid
-        Any engine's. It may have an ``interrupted()`` that says whether it had to connect anew since it was last asked.
-    timeout : float
-        Seconds to wait for the answers to one set of messages, sites that are away included.
+    grid, timeout, heard, say
+        See `Delivery`.
     sites : sequence of Site
         All sites, sorted by index.
     min_replies : int
@@ -65,12 +63,8 @@ class Exchange:
         ``"skip"`` leaves an update with a NaN or an infinity out; ``"stop"`` ends the run there.
     warn : Callable[[str], None]
         Told about every answer that is left out.
-    heard : Callable[[int, int], None]
-        Told how many of the sites that were asked have answered, whenever some have.
     advice : str
         What to do about an update that is not finite.
-    say : Callable[[str], None]
-        Told when a site goes away and when it is back.
 
     Attributes
     ----------

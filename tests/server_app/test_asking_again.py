@@ -149,7 +149,7 @@ def test_the_bits_are_the_same(
     name = "'node 3'" if when[1] == "query" else "'site-2'"
     silently = harm in ("restarted", "popped")
     assert said.count(f"site {name} is away; it is asked again when it is back") == (not silently)
-    stayed = f"the SuperLink was away, with the answers it may have had: site {name} asked again"
+    stayed = f"the SuperLink was away, and may have lost answers: asking site {name} again"
     assert (said.count(f"site {name} is back, and asked again"), said.count(stayed)) == (
         (0, 1) if harm == "popped" else (1, 0)
     )

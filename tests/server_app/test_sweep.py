@@ -356,9 +356,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "arguments",
     [
         pytest.param(["--jobs", "2"], id="processes", marks=pytest.mark.slow),
-        pytest.param(
-            ["--jobs", "2", "--engine", "ray"], id="ray", marks=pytest.mark.deployments
-        ),  # it starts Ray twice
+        # It starts Ray twice.
+        pytest.param(["--jobs", "2", "--engine", "ray"], id="ray", marks=pytest.mark.deployments),
     ],
 )
 def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(
