@@ -41,9 +41,12 @@ sys.path.insert(0, str(REPO))
 from keys import ConfigError, Value, flatten, shown  # noqa: E402
 from keys.files import as_path, reason  # noqa: E402
 from keys.scratch import Scratch  # noqa: E402
-from server_app.submission import app_table, end_group, flower_environment, read_run_config, started, submit  # noqa: E402
+from server_app.submission import app_table, flower_environment, read_run_config, started, submit  # noqa: E402
 
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
+
+# Begins a command with the keeper as its input: it says its own number, so that it has no moment without a keeper.
+KEPT = ["sh", "-c", 'echo $$ >&0; exec "$@" </dev/null', "kept"]
 
 
 def main() -> int:
@@ -123,9 +126,9 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
     log_path = home / "superlink.log"
     with (
         log_path.open("w") as log,
-        started(server_command, environment, stdout=log, stderr=log) as server,
-        started(launcher_command, environment, stdout=log, stderr=log) as launcher,
-        survived_by_none(server, launcher),
+        keeper() as kept,
+        started([*KEPT, *server_command], environment, stdin=kept, stdout=log, stderr=log) as server,
+        started([*KEPT, *launcher_command], environment, stdin=kept, stdout=log, stderr=log) as launcher,
     ):
         deadline = time.monotonic() + START_TIMEOUT
         while not healthy(f"http://{address}/health"):
@@ -140,24 +143,17 @@ def superlink(home: Path, environment: Mapping[str, str], *arguments: str) -> It
 
 
 @contextmanager
-def survived_by_none(*leaders: subprocess.Popen[str]) -> Iterator[None]:
-    """End these process groups also where this process is killed, and has no time to.
+def keeper() -> Iterator[int]:
+    """Yield a file descriptor: process groups whose leader writes its number there do not survive this process.
 
-    A shell waits until nobody holds the other end of its input any more.
+    Not even where it is killed, or told to end in the middle of starting one: a shell reads until nobody can write.
     """
-    command = ["sh", "-c", 'cat; kill -9 "$@"', "keeper", *(f"-{leader.pid}" for leader in leaders)]
-    keeper = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        end_group(keeper)
+    command = ["sh", "-c", 'while read leader; do groups="$groups -$leader"; done; kill -9 $groups']
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=none, stderr=none, start_new_session=True) as shell:
+        assert shell.stdin is not None
+        with shell.stdin:
+            yield shell.stdin.fileno()
 
 
 def free_port() -> int:

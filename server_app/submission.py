@@ -19,7 +19,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ FLWR = """
 import sys
 from importlib.metadata import entry_points
 flwr = next(iter(entry_points(group="console_scripts", name="flwr"))).load()
-sys.stdin.read()
-flwr(prog_name="flwr")
+if sys.stdin.readline():
+    flwr(prog_name="flwr")
 """
-"""The command ``flwr``, but that it waits for the end of its input when it has imported all that it needs."""
+"""The command ``flwr``, but that it waits for a line when it has imported all that it needs: none comes of the dead."""
 
 
 def read_run_config(arguments: list[str]) -> dict[str, Value]:
@@ -142,7 +142,8 @@ def submit(
         ready()
         try:
             if flwr.stdin:
-                flwr.stdin.close()
+                with suppress(BrokenPipeError), flwr.stdin:  # it may have ended, and said why
+                    print(file=flwr.stdin)
             follow(timeout)
             # `flwr run --stream` returns 0 for a failed run too, so ask.
             if found := STARTED.search("".join(lines)):
