@@ -27,7 +27,7 @@ from benchmarks.studies.deprl_tables import NEWCOMERS, NEWCOMERS_NOTE
 from benchmarks.sweep import Sweep
 from keys import Stream
 from server_app.compare.text import number, spread, write_csv
-from server_app.sweep.jobs import Job, combinations
+from server_app.sweep.job import Job, combinations
 
 STEPS = 200
 KEY = "concentration"

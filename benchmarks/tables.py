@@ -15,7 +15,7 @@ from benchmarks.sweep import Sweep
 from server_app.compare.groups import Group
 from server_app.compare.runs import final, shown
 from server_app.compare.text import NOTHING, amount, markdown, number, remark, spread
-from server_app.sweep.jobs import combinations
+from server_app.sweep.job import combinations
 
 if TYPE_CHECKING:
     from benchmarks.studies import Settings, Study

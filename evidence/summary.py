@@ -73,7 +73,8 @@ from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
 from evidence.comparison import compared
 from evidence.grid import Counts
-from evidence.intervals import LEVEL, Estimate, estimate, normal, of_auroc, spread, wilson
+from evidence.intervals import LEVEL, of_auroc
+from evidence.within import own_auroc, subgroups, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,16 +182,16 @@ def summary(
     else:
         own = [Replicates.of_site(site.counts, random, site.design).average_precision() for site in every]
     found["sites"] = {
-        name: _evaluation([site], [fit], site.auroc or _own(site), [site.design], ends)
+        name: _evaluation([site], [fit], own_auroc(site), [site.design], ends)
         for (name, site), fit, ends in zip(sites.items(), fits, own, strict=True)
     }
     if test is not None:
         patients = Replicates.of_site(test.counts, random)
         fit = whole or platt(test.counts)
-        one = _evaluation([test], [fit], test.auroc or _own(test), [1.0], patients.average_precision())
+        one = _evaluation([test], [fit], own_auroc(test), [1.0], patients.average_precision())
         found["common-test-set"] = _banded(one, patients)
-    found["within-sites"] = _within(every)
-    found["subgroups"] = _subgroups(every)
+    found["within-sites"] = within(every)
+    found["subgroups"] = subgroups(every)
     found["compared"] = compared(sites, test)
     said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
     said += [GROUPED] * any(site.grouped for site in every)
@@ -230,10 +231,6 @@ def _fits(counts: Sequence[Counts], *, common: bool, log_odds: bool) -> tuple[li
     return (others, "other-sites") if others else ([platt(Counts.total(counts))] * len(counts), "same-patients")
 
 
-def _own(site: Site) -> delong.Auroc:
-    return delong.from_counts([(site.counts.positives, site.counts.negatives)], [site.design])
-
-
 def _evaluation(
     sites: Sequence[Site],
     fits: Sequence[Fit],
@@ -271,52 +268,6 @@ def _banded(evaluation: dict[str, Any], patients: Replicates) -> dict[str, Any]:
     for name, ends in (("roc", patients.roc_band()), ("precision-recall", patients.precision_band())):
         evaluation[name] |= {"band": {"at": curves.GRID, "low": ends[0], "high": ends[1]}}
     return evaluation
-
-
-def _within(sites: Sequence[Site]) -> dict[str, Any]:
-    """Return the mean of the sites' own AUROCs; its variance is that of a mean of independent numbers."""
-    own = [(site.auroc or _own(site), site.counts.positives.sum(), site.counts.negatives.sum()) for site in sites]
-    own = [one for one in own if not math.isnan(one[0].value)]
-    return {"sites": len(own), "auroc": _mean(own, np.ones(len(own)))}
-
-
-def _mean(own: Sequence[tuple[delong.Auroc, float, float]], weights: Floats) -> Estimate:
-    """Return the weighted mean of AUROCs, each with its positives and negatives."""
-    if not len(own):
-        return normal(math.nan, math.nan, "")
-    shares = weights / weights.sum()
-    variances = [spread(auroc.value, auroc.variance, positives, negatives) for auroc, positives, negatives in own]
-    found = normal(float(shares @ [auroc.value for auroc, *_ in own]), float(shares**2 @ variances), "DeLong, Newcombe")
-    return found | {end: min(1.0, max(0.0, found[end])) for end in ("low", "high")}
-
-
-def _subgroups(sites: Sequence[Site]) -> dict[str, dict[str, Any]]:
-    told: dict[tuple[str, str], list[tuple[Group, bool]]] = {}
-    for site in sites:
-        has_threshold = bool(site.counts.negatives.any())
-        for group in site.groups:
-            told.setdefault((group.column, group.name), []).append((group, has_threshold))
-    found: dict[str, dict[str, Any]] = {}
-    for (column, name), both in told.items():
-        groups = [group for group, _ in both]
-        ranked = [group for group in groups if not math.isnan(group.auroc.value)]
-        own = [(group.auroc, float(group.positives), float(group.n - group.positives)) for group in ranked]
-        judged = [group for group, has_threshold in both if has_threshold]
-        positives, negatives = sum(one.positives for one in judged), sum(one.n - one.positives for one in judged)
-        found.setdefault(column, {})[name] = {
-            "n": int(sum(group.n for group in groups)),
-            "positives": int(sum(group.positives for group in groups)),
-            "sites": len(groups),
-            "auroc": _mean(own, np.array([positives * negatives for _, positives, negatives in own])),
-            "sensitivity": _share(sum(one.hits[0] for one in judged), positives),
-            "specificity": _share(sum(one.hits[1] for one in judged), negatives),
-        }
-    return found
-
-
-def _share(hits: int, n: int) -> Estimate:
-    """Return a share with its interval."""
-    return estimate(hits / n if n else math.nan, *wilson(hits, n), "Wilson")
 
 
 def _as_json(value: Any) -> Any:

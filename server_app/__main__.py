@@ -7,9 +7,16 @@ import gc
 import signal
 import sys
 
-from server_app.commands import compare, export, predict, report, sweep
+from server_app.commands import compare, export, predict, report, submit, sweep, takes_run_config
 
-COMMANDS = {"compare": compare, "sweep": sweep, "report": report, "predict": predict, "export": export}
+COMMANDS = {
+    "submit": submit,
+    "compare": compare,
+    "sweep": sweep,
+    "report": report,
+    "predict": predict,
+    "export": export,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,17 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
     )
     takes_run_config(parser)
-    commands = parser.add_subparsers(dest="command", metavar=" | ".join(["submit", *COMMANDS]))
-    submit = commands.add_parser(
-        "submit",
-        help="run it at a SuperLink instead",
-        description="Run a job at a SuperLink: show its log, and end as it did.",
-    )
-    submit.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where jobs are taken, as a rule 8000")
-    security = submit.add_mutually_exclusive_group(required=True)
-    security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
-    security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
-    takes_run_config(submit)
+    commands = parser.add_subparsers(dest="command", metavar=" | ".join(COMMANDS))
     for name, command in COMMANDS.items():
         command.takes(commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION))
     options = parser.parse_args(arguments)
@@ -39,35 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.command:
-            return COMMANDS[options.command].main(options) if options.command in COMMANDS else submitted(options)
+            code: int = COMMANDS[options.command].main(options)
+            return code
         return run(options.run_config)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-
-
-def takes_run_config(parser: argparse.ArgumentParser) -> None:
-    """Add the option that both ways have."""
-    parser.add_argument(
-        "--run-config",
-        action="append",
-        default=[],
-        metavar="'KEY=VALUE ...' | FILE.toml",
-        help="change keys; may be repeated, later ones win",
-    )
-
-
-def submitted(options: argparse.Namespace) -> int:
-    """Run a job at a SuperLink; returns the exit code. It imports neither torch nor Flower."""
-    from keys import ConfigError
-    from server_app.submission import Connection, read_run_config, run_at
-
-    try:
-        run_config = read_run_config(options.run_config)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return run_at(Connection(options.superlink, options.root_certificates or ""), run_config)
 
 
 def run(overrides: list[str]) -> int:

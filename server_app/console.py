@@ -48,7 +48,11 @@ class Progress:
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line."""
-        self.console.print(Text(text), style=style or None)
+        self._print(Text(text), style)
+
+    def _print(self, what: Text | Table, style: str = "") -> None:
+        if not self.console.quiet:  # a console that is quiet lays it all out first
+            self.console.print(what, style=style or None)
 
     def warn(self, text: str) -> None:
         """Print a line that wants attention."""
@@ -113,7 +117,7 @@ class Progress:
         for label, n, values in _summaries(record, names, personalised, with_data=bool(counted)):
             table.add_section()
             table.add_row(label, *(n if key == "held-out" else "" for key in counted), "", *values)
-        self.console.print(table)
+        self._print(table)
 
 
 def _mean(record: Record) -> str:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from keys import Value, flatten, read_overrides, to_toml, with_resumed
-from keys.scratch import Scratch
 
 REPO = Path(__file__).resolve().parent.parent
 STOP_TIMEOUT = 5.0  # seconds to end in peace
@@ -271,39 +270,3 @@ def app_table() -> dict[str, Any]:
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
     table: dict[str, Any] = project["tool"]["flwr"]["app"]
     return table
-
-
-# ---------------------------------------------------------------------- the command
-
-
-@dataclass(frozen=True)
-class Connection:
-    """How to reach a SuperLink: ``HOST:PORT``, and whose certificates to trust; "" for no encryption."""
-
-    address: str
-    root_certificates: str = ""
-
-    def to_toml(self) -> str:
-        """Return Flower's configuration of it."""
-        own: dict[str, Value] = {"address": self.address, "insecure": not self.root_certificates}
-        if self.root_certificates:
-            own["root-certificates"] = str(Path(self.root_certificates).expanduser().absolute())
-        return to_toml({"superlink.default": "own"} | {f"superlink.own.{key}": value for key, value in own.items()})
-
-
-def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
-    """Submit a run, show its log as it comes, and say how it ended; returns the exit code."""
-    with Scratch() as home:
-        environment = flower_environment(home)
-        (home / "config.toml").write_text(connection.to_toml(), encoding="utf-8")
-
-        def stop(run: str) -> None:
-            subprocess.run(["flwr", "stop", run], env=environment, stdout=subprocess.DEVNULL)
-
-        outcome = submit(home, environment, run_config, show=lambda line: print(line, end="", flush=True), stop=stop)
-    if found := RESULTS.findall(outcome.log):
-        here = "" if Path(found[-1]).is_dir() else ", on the machine of the ServerApp (docker compose cp serverapp:...)"
-        print(f"results: {found[-1]}{here}")
-    if not outcome.ok:
-        print(f"error: {outcome.why}", file=sys.stderr)
-    return 0 if outcome.ok else 1

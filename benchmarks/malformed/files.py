@@ -219,7 +219,7 @@ def outcomes(rng: Random) -> Iterator[Case]:
     from benchmarks.studies import STUDIES
     from benchmarks.sweep import Sweep
     from server_app.compare.runs import OUTCOME
-    from server_app.sweep.jobs import Job, parsed
+    from server_app.sweep.job import Job, parsed
 
     end = {"diverged": "", "seconds": 1.5, "version": "1"}
     line = {"round": 1, "gradients": 8.0, "samples": 160.0, "bytes-down": 3e6, "bytes-up": 1e6, "central": {"loss": 1}}

@@ -6,7 +6,19 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable
+
+
+def takes_run_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which a run is configured."""
+    parser.add_argument(
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="'KEY=VALUE ...' | FILE.toml",
+        help="change keys; may be repeated, later ones win",
+    )
 
 
 def said(command: Callable[[], Iterable[str]]) -> int:

@@ -13,7 +13,8 @@ from models.storage import replacing
 from problems import PROBLEMS
 from server_app.page.content import UNKNOWN, shares
 from server_app.page.figures import estimate
-from server_app.page.page import CONSERVATIVE, PLACES
+from server_app.page.judged import PLACES
+from server_app.page.page import CONSERVATIVE
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:

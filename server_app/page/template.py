@@ -1,5 +1,11 @@
 """The page of a report, in Jinja's language; it refers to nothing outside itself."""
 
+from __future__ import annotations
+
+Rows = list[list[str]]
+Table = tuple[list[str], Rows]
+"""Heads and rows."""
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1c20; --soft: #5c626b; --line: #d9dce1; --paper: #ffffff; --tint: #f4f6f8; }
 @media (prefers-color-scheme: dark) {

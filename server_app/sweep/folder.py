@@ -15,14 +15,15 @@ from server_app.compare.comparison import Comparison
 from server_app.compare.folders import read
 from server_app.compare.runs import MACHINE, lower_is_better, metric
 from server_app.compare.text import write_csv
-from server_app.sweep.jobs import different, parsed
+from server_app.sweep.job import different, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from keys import Value
-    from server_app.sweep.jobs import Job, Sweep
+    from server_app.sweep.job import Job
+    from server_app.sweep.jobs import Sweep
     from server_app.sweep.study import Study
 
 FREE = {"seeds", "draws"}  # of the file: with others, runs that are there stay good

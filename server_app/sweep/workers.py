@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from keys.files import read_json
 from server_app.compare.runs import DIVERGED, OUTCOME, Outcome, final
 from server_app.console import Progress as Console
-from server_app.sweep.jobs import PAUSE, Job, Sweep, different
+from server_app.sweep.job import Job, different
+from server_app.sweep.jobs import PAUSE, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

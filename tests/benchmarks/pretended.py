@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.sweep import Sweep
 from server_app.compare.runs import OUTCOME
-from server_app.sweep.jobs import Job, parsed
+from server_app.sweep.job import Job, parsed
 
 COST = {"bytes-down": 3e6, "bytes-up": 1e6, "gradients": 8.0, "samples": 160.0}
 

@@ -12,7 +12,7 @@ from benchmarks.sweep import Sweep
 from benchmarks.xrays import make
 from keys.files import read_toml
 from server_app.compare.runs import OUTCOME, metric
-from server_app.sweep.jobs import Job
+from server_app.sweep.job import Job
 from server_app.sweep.workers import StoppedError, compute
 
 SOURCES = STUDIES["chest-sources"]

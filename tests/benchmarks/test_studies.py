@@ -15,7 +15,7 @@ from config import RunConfig, flatten, read_overrides
 from config.classes import parse_classes
 from config.tables import own_options
 from problems import PROBLEMS
-from server_app.sweep.jobs import combinations
+from server_app.sweep.job import combinations
 from strategies import ALGORITHMS
 from strategies.local_steps import LocalSteps
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.sweep import Sweep
 from config import ConfigError
 from server_app.compare.runs import OUTCOME
-from server_app.sweep.jobs import parsed
+from server_app.sweep.job import parsed
 from tests.benchmarks.conftest import TOML
 from tests.benchmarks.pretended import COST, every_run, pretend
 

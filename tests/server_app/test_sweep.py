@@ -22,7 +22,8 @@ from server_app.compare.comparison import require_metrics
 from server_app.compare.runs import OUTCOME, paths
 from server_app.sweep.file import read
 from server_app.sweep.folder import owned
-from server_app.sweep.jobs import PAUSE, Job, Sweep
+from server_app.sweep.job import Job
+from server_app.sweep.jobs import PAUSE, Sweep
 from server_app.sweep.study import Study
 from server_app.sweep.workers import compute
 from tests import forks
