@@ -16,8 +16,12 @@ __all__ = ["Result", "simulate"]
 
 def __getattr__(name: str) -> Any:
     """Import on first use: Flower imports this package before it needs torch."""
-    if name in __all__:
-        from server_app import api
+    if name == "simulate":
+        from server_app.api import simulate
 
-        return getattr(api, name)
+        return simulate
+    if name == "Result":
+        from server_app.coordinator import Result
+
+        return Result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from config import RunConfig, flatten
-from keys import with_resumed
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
-from server_app.worker import leave_unguarded_script
+from server_app.guard import leave_unguarded_script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from server_app.console import Progress
+    from server_app.coordinator import Result
 
 
 def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progress | None = None) -> Result:
@@ -44,6 +40,14 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progres
         When the run cannot go on.
     """
     leave_unguarded_script()
+    import torch
+
+    from config import RunConfig, flatten
+    from keys import with_resumed
+    from server_app.console import Progress
+    from server_app.coordinator import coordinate
+    from server_app.local import LocalGrid, unused_run_id
+
     run_config = RunConfig.parse(with_resumed(flatten(config)))
     threads = torch.get_num_threads()
     torch.set_num_threads(run_config.threads)

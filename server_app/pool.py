@@ -21,8 +21,9 @@ from flwr.common.constant import ErrorCode
 
 from federation import RunError
 from keys import records_in
+from server_app.guard import NAME, UNGUARDED
 from server_app.segments import Layout, Segment, Segments, read, split
-from server_app.worker import DEPTH, NAME, UNGUARDED, Task, why, work
+from server_app.worker import DEPTH, Task, why, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import multiprocessing
 import shutil
 import signal
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +27,6 @@ Task = tuple[Any, dict[str, Any], str, Layout]
 """A message on its way to a worker: metadata, small records, the segment of its arrays, and where in it they are."""
 
 DEPTH = 2  # stacks of messages at a worker: one in work, one waiting, so that it is never idle between two
-NAME = "edelweiss-worker"
-UNGUARDED = 86  # exit code of a worker whose import of the main script began a run of its own
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
@@ -43,17 +39,6 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_threshold = -1, -3
     libc.mallopt(mmap_threshold, 2**30)
     libc.mallopt(trim_threshold, 2**31 - 1)
-
-
-def leave_unguarded_script() -> None:
-    """End this process if it is a worker that is still being started.
-
-    A worker that is no fork imports the main script first. If the script calls `simulate` as it is imported, the worker
-    would start a run instead of joining one.
-    """
-    process = multiprocessing.current_process()
-    if process.name.startswith(NAME) and getattr(process, "_inheriting", False):  # as multiprocessing itself checks
-        sys.exit(UNGUARDED)
 
 
 def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str, contexts: list[Context]) -> None:

@@ -23,9 +23,9 @@ from server_app.sweep.job import Job, different
 from server_app.sweep.jobs import PAUSE, Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from keys import Value
     from server_app.compare.runs import Settings
@@ -149,13 +149,41 @@ class Workers:
             for job in jobs
         }
         try:
-            for future in as_completed(futures):
-                job = futures[future]
-                if wrong := future.result():
-                    raise StoppedError(f"{job}: {wrong}")
-                progress.finished(job, sweep.outcome(job))
+            with interrupts() as require_none:
+                for future in as_completed(futures):
+                    job = futures[future]
+                    if wrong := future.result():
+                        raise StoppedError(f"{job}: {wrong}")
+                    progress.finished(job, sweep.outcome(job))
+                    require_none()
         except BrokenProcessPool:
             raise StoppedError("a worker process died; the machine may be short of memory: try --jobs 1") from None
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], None]]:
+    """Note Ctrl-C within the block; yields what raises KeyboardInterrupt after one that was lost.
+
+    Python ignores what is raised in a finalizer, and after a long collection of garbage that is where a signal is met.
+    """
+    before, noted = signal.getsignal(signal.SIGINT), threading.Event()
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        noted.set()
+        before(number, frame)
+
+    def require_none() -> None:
+        if noted.is_set():
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield require_none
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class RayWorkers(Workers):

@@ -20,7 +20,7 @@ from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
 from server_app.compare.runs import OUTCOME
-from server_app.sweep.workers import Workers, compute
+from server_app.sweep.workers import Workers, compute, interrupts
 from tests import forks
 
 
@@ -101,6 +101,21 @@ def test_a_sweep_that_was_stopped_leaves_no_thread_for_the_exit_to_meet(monkeypa
         with pytest.raises(KeyboardInterrupt):
             stopped()
         assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python says that it ignores it
+def test_an_interrupt_that_a_finalizer_met_ends_a_sweep_all_the_same() -> None:
+    class Collected:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts() as require_none:
+        require_none()
+        Collected()
+        with pytest.raises(KeyboardInterrupt):
+            require_none()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

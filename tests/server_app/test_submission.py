@@ -7,7 +7,8 @@ import tomllib
 import pytest
 
 from server_app.__main__ import main
-from server_app.submission import Connection, Outcome
+from server_app.commands.submit import Connection
+from server_app.submission import Outcome
 
 
 @pytest.mark.parametrize(

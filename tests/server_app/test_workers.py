@@ -20,9 +20,9 @@ from config import RunConfig
 from federation import Oracle, RunError, Turn
 from keys import Value
 from server_app import simulate
+from server_app.guard import NAME, UNGUARDED
 from server_app.local import LocalGrid, processes_pay
 from server_app.pool import Pool
-from server_app.worker import NAME, UNGUARDED
 from strategies import ALGORITHMS
 from strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import job, saddle_job
