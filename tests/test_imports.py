@@ -51,6 +51,7 @@ def test_imports_run_one_way(package: str) -> None:
     assert wrong == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ORDER)
 def test_no_file_of_the_app_imports_what_the_bundle_lacks(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):

@@ -32,6 +32,7 @@ def a_run(sweep: Sweep, label: str, seed: int = 0) -> Job:
     return next(job for job in sweep.reported(method, sweep.grid(method)[0]) if job.settings["seed"] == seed)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_first_stage_of_its_seed(sweep: Sweep) -> None:
     two, five = a_run(sweep, "K = 2: and NIH"), a_run(sweep, "K = 5: and VinDr")
     places = [sweep.place(job, "") for job in (two, five, a_run(sweep, two.method.label, seed=1))]

@@ -42,6 +42,7 @@ def test_what_the_paper_states_is_in_the_files_of_its_data(name: str, batch: int
     assert (method.decay, method.weight_decay) == (0.96, 1e-5)
 
 
+@pytest.mark.slow
 def test_harbox_runs_with_each_person_as_a_worker(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     (tmp_path / "harbox").mkdir()

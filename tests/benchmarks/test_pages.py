@@ -43,6 +43,7 @@ def test_what_people_wrote_stays_and_what_is_generated_is_replaced(tmp_path: Pat
     assert generated(text) == {"small": "\nsecond\n\n", "small-too": "\nthird\n\n"}
 
 
+@pytest.mark.slow
 def test_a_study_fills_its_page_and_shows_its_picture(sweep: Sweep, tmp_path: Path) -> None:
     for job in every_run(sweep):
         pretend(sweep, job, held_out=0.6)
@@ -73,6 +74,7 @@ def test_only_a_default_run_says_what_is_reduced(sweep: Sweep) -> None:
     assert "There are 2 sites." in full
 
 
+@pytest.mark.slow
 def test_a_trial_says_what_was_changed_and_nothing_that_it_makes_false(sweep: Sweep, tmp_path: Path) -> None:
     trial = replace(sweep, changes={"hidden": 5, "model": "mlp"})
     for job in every_run(trial):

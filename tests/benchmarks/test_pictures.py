@@ -89,6 +89,7 @@ def test_an_axis_shows_the_last_values_against_a_key_in_a_panel_for_each_choice_
             assert high - low == pytest.approx(2 * statistics.stdev([0.2, 0.21]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CAPTIONS)
 def test_a_picture_says_what_its_bands_are(
     three_seeds: Sweep, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

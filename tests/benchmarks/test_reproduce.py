@@ -87,6 +87,7 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_nothing_behind(tmp_path: Path) ->
     wait_until(lambda: not theirs & in_shared_memory())
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_leaves_no_thread_for_the_exit_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.FORK)
 

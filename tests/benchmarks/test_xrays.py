@@ -48,6 +48,7 @@ def test_the_shares_of_positives_are_those_of_table_6_as_a_run_reads_them(folder
         assert (labels == 1).sum(0).tolist() == np.where(lacks, 0, wanted).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_patient_has_several_images_and_stays_ill(name: str) -> None:
     images, each = generate(name), HOSPITALS[name].per_patient
@@ -81,6 +82,7 @@ def test_reports_are_uncertain_and_silent_where_the_hospital_says_so() -> None:
     assert set(np.unique(certain.labels)) == {"0", "1"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_images_and_no_two_hospitals_share_one() -> None:
     first, again, other, test = (generate("nih"), generate("nih"), generate("nih", 1), generate("nih", images=1121))
     assert (first.pixels == again.pixels).all()

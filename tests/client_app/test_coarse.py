@@ -109,6 +109,7 @@ def test_no_number_reads_a_single_patient(telling: Any, problem: str) -> None:
 counts = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 7, 40]), min_size=BINS // 8, max_size=BINS // 8)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(counts=counts, fewest=st.integers(1, 8))
 def test_merged_bins_hold_enough_and_stay_in_order(counts: list[int], fewest: int) -> None:

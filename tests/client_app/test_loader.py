@@ -188,6 +188,7 @@ def same_arrays(one: Result, other: Result) -> bool:
     return all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays | other.arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -232,6 +233,7 @@ def test_the_thread_ends_also_when_a_round_fails(tmp_path: Path, monkeypatch: py
     assert not threads()
 
 
+@pytest.mark.slow
 def test_augmented_batches_have_the_same_bits_with_any_number_of_workers(tmp_path: Path) -> None:
     run: Callable[..., Result] = lambda **keys: simulate(job(tmp_path) | IMAGES | keys)  # noqa: E731
     one = run(workers=1)

@@ -50,6 +50,7 @@ def model_file(folder: Path, name: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "vectors"), [("auc", ["x", "y"]), ("bce", ["x"])])
 def test_each_sites_model_stays_and_is_the_one_that_was_reported(
     tmp_path: Path, problem: str, vectors: list[str]

@@ -39,6 +39,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[float, float]]:
 # ---------------------------------------------------------------------- what it does
 
 
+@pytest.mark.slow
 def test_a_table_in_its_own_spelling_is_read_by_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, data = finished(tmp_path), newcomer(tmp_path)
     options = ["personalise", "--model", str(folder), "--steps", "5", "--state-dir", str(tmp_path), "--data-dir"]
@@ -149,6 +150,7 @@ def test_the_numbers_are_those_of_plain_pytorch(tmp_path: Path) -> None:
     assert outcome.before["loss"] != outcome.after["loss"]
 
 
+@pytest.mark.slow
 def test_the_same_again_gives_the_same_bits_and_replaces_the_model(tmp_path: Path) -> None:
     folder, data_dir = finished(tmp_path), newcomer(tmp_path)
     files = set()
@@ -161,6 +163,7 @@ def test_the_same_again_gives_the_same_bits_and_replaces_the_model(tmp_path: Pat
     assert len(files) == 1
 
 
+@pytest.mark.slow
 def test_how_the_runs_data_were_split_plays_no_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = {"algorithm": "fedrep", "problem": "cross-entropy", "dataset": "digits", "sites": 3, "rounds": 1}
     folder = simulate({**run, "personal-test": True, "workers": 1, "runs-dir": str(tmp_path)}).folder
@@ -173,6 +176,7 @@ def test_how_the_runs_data_were_split_plays_no_part(tmp_path: Path, capsys: pyte
     assert "40 samples to train on, 10 held out" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_head_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", str(finished(tmp_path)), "--data-dir", str(newcomer(tmp_path)), "--steps", "5"]
     arguments += ["--state-dir", str(tmp_path / "state")]
@@ -196,6 +200,7 @@ def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Pat
     assert not torch.equal(outcome.model["x"][outcome.head :], built(given).fresh()["head"])
 
 
+@pytest.mark.slow
 def test_from_a_shell(tmp_path: Path) -> None:
     folder = finished(tmp_path, algorithm="codasca")
     arguments = ["--model", str(folder), "--data-dir", str(newcomer(tmp_path)), "--state-dir", str(tmp_path / "state")]

@@ -157,6 +157,7 @@ def given_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished(tmp_path_factory.mktemp("given"), algorithm="codasca", problem="auc")
 
 
+@pytest.mark.slow
 def test_runs_that_share_no_body_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(newcomer(tmp_path))
     for folder, reason in (
@@ -190,6 +191,7 @@ def test_numbers_out_of_range_are_refused(option: list[str], capsys: pytest.Capt
     assert f"argument {option[0]}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_somebody_elses_model_of_this_name_is_refused_and_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

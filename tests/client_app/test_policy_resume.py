@@ -63,6 +63,7 @@ def test_a_run_that_is_stopped_again_and_again_counts_at_last(hospital: Hospital
     assert "1 runs within 24 hours" in str(said[-1])
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_approved_once(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")
     with hospital.run(round_timeout=0.2) as grid:

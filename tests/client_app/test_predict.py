@@ -65,6 +65,7 @@ def test_copies_of_simulated_sites_are_where_the_run_says(
     assert len([*(tmp_path / "state").rglob("models/*.safetensors")]) == (2 if state else 0)
 
 
+@pytest.mark.slow
 def test_each_site_keeps_the_common_model_if_the_run_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ def own_map(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.asarray(minimize(loss, [0.0, 1.0], method="BFGS", tol=1e-10).x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["codasca", pytest.param("fedrep", marks=pytest.mark.slow)])
 def test_after_training_for_auc_a_site_has_probabilities_of_its_own(
     algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -191,6 +193,7 @@ def test_probabilities_after_bce_need_no_map(tmp_path: Path) -> None:
     assert TrainedModel.read(kept).probable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maps", [[], [1], [{"slope": 1}], [{**dict.fromkeys(MAP, 1.0), "slope": "1"}], {}], ids=str)
 def test_a_map_that_is_none_is_named(maps: Any, tmp_path: Path) -> None:
     nodes = with_states(tmp_path)
@@ -224,6 +227,7 @@ def test_a_new_hospital_predicts_with_the_head_that_it_trained(tmp_path: Path) -
     assert len(Stored.read(kept).facts["platt"]) == 1, "fitted here, too, or none"
 
 
+@pytest.mark.slow
 def test_the_model_that_was_kept_last_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = with_states(tmp_path)
     for _ in range(2):

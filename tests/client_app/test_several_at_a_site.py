@@ -69,6 +69,7 @@ def test_what_a_site_keeps_scores_each_label(
         assert "for each label of how many samples it is known" in record.shown["sends once"]
 
 
+@pytest.mark.slow
 def test_a_new_hospital_trains_a_head_for_the_labels_that_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,6 +164,7 @@ def test_each_draws_what_it_draws_alone(how: dict[str, Any], stacks: list[int]) 
     assert stacks
 
 
+@pytest.mark.slow
 def test_batches_of_different_sizes_are_done_alone() -> None:
     """As in an epoch, of which clients with other numbers of samples have other batches; the draws stay their own."""
     play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"))

@@ -78,6 +78,7 @@ def test_folds_follow_from_the_seed_and_do_not_care_for_the_shares() -> None:
     assert rows(seed=1) != rows(seed=2)
 
 
+@pytest.mark.slow
 def test_the_official_test_set_stays_what_it_is(data_root: str) -> None:
     fields: dict[str, Any] = {"dataset": "mnist", "data_root": data_root, "binary": False}
     test = load_test(DataConfig(**fields, folds=5))

@@ -142,6 +142,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files}
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**9), cut=st.booleans())
 @pytest.mark.parametrize("name", NAMES)

@@ -324,6 +324,7 @@ def test_the_pages_name_every_model() -> None:
     assert [name for name in MODELS if f"`{name}`" not in TEXTS["docs/quickstart.md"]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_reports_what_it_says(name: str, tmp_path: Path) -> None:
     problem = PROBLEMS[name]

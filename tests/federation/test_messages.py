@@ -199,6 +199,7 @@ FACTS: list[tuple[str, object, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value", "said"), FACTS)
 def test_facts_that_cannot_be_name_the_site_before_the_run_begins(key: str, value: object, said: str) -> None:
     told = at_the_coordinator("codasca", 0, put("facts", key, value))

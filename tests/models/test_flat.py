@@ -156,6 +156,7 @@ def test_the_vector_is_the_parameters_in_order_and_spans_cut_it_into_them(name: 
     assert all(torch.equal(x[network.spans[key]], values) for key, values in expected.items())
 
 
+@pytest.mark.slow
 def test_binding_keeps_the_vector_alive() -> None:
     network = FlatNetwork(build("mlp", (30,)))
     x = network.vector()
@@ -203,6 +204,7 @@ def test_a_network_without_buffers_has_an_empty_vector_of_them() -> None:
     assert network.flatten(network.module.state_dict())[1].shape == (0,)
 
 
+@pytest.mark.slow
 @cases
 def test_a_state_dict_makes_the_same_network(name: str, shape: tuple[int, ...]) -> None:
     network, x = bound(name, shape)

@@ -40,6 +40,7 @@ def outlined(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
         return networks._BUILDERS[name](name, shape, outputs, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "outputs", "published"),
     [
@@ -127,6 +128,7 @@ def test_pooling_before_relu_is_the_same_function(name: str) -> None:
     assert torch.equal(body(inputs), swapped(inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISTINCT)
 def test_the_initialisation_is_a_function_of_the_seed_and_the_global_state_is_left_alone(name: str) -> None:
     torch.manual_seed(1)
@@ -298,6 +300,7 @@ def test_the_networks_of_deprl_are_its_tables(
     assert sum(isinstance(layer, nn.ReLU) for layer in module.modules()) == weighted - 1, "behind all but the head"
 
 
+@pytest.mark.slow
 def test_a_grey_image_of_28_pixels_stands_in_the_frame_of_the_table() -> None:
     """The paper has AlexNet for Fashion-MNIST, and its table is for 32 pixels."""
     module = build("alexnet", GREY, 10).eval()
@@ -329,6 +332,7 @@ def test_deep_networks_without_normalisation_start_at_the_scale_of_their_inputs(
     assert 0.05 < features.square().mean().sqrt() < 5
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.sampled_from(PLAIN), st.integers(1, 3), st.integers(12, 70), st.integers(12, 70))
 def test_images_of_every_size_fit_the_same_classifier(name: str, c: int, h: int, w: int) -> None:

@@ -50,6 +50,7 @@ def old_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in renamed.items() if not name.endswith("num_batches_tracked")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [  # but for those that are as others
@@ -67,6 +68,7 @@ def test_with_the_files_classifier_it_is_torchvisions_network(name: str) -> None
         torch.testing.assert_close(ours(images), theirs(images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", pytest.param("densenet121", marks=pytest.mark.slow)])
 def test_another_classifier_is_drawn_by_the_seed_and_the_body_is_the_files(name: str) -> None:
     theirs = published(name)
@@ -86,6 +88,7 @@ def test_one_channel_sees_what_three_equal_ones_would() -> None:
         torch.testing.assert_close(ours(grey), theirs(grey.expand(-1, 3, -1, -1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3])
 def test_small_images_have_a_first_convolution_of_their_own(channels: int) -> None:
     theirs, shape = published("resnet18"), (channels, 32, 32)

@@ -23,6 +23,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stored") / "it.safetensors"
 
 
+@pytest.mark.slow
 @given(facts=FACTS)
 def test_what_is_written_is_whole(file: Path, facts: dict[str, Any]) -> None:
     write_tensors(file, TENSORS, facts)

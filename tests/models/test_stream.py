@@ -107,6 +107,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
+@pytest.mark.slow
 @every_network
 def test_a_seed_decides_what_is_drawn_and_the_global_state_plays_no_part(name: str) -> None:
     network, inputs = opened(name)
@@ -126,6 +127,7 @@ def test_a_seed_decides_what_is_drawn_and_the_global_state_plays_no_part(name: s
     assert same(steps(again, inputs), first), "nor does another network of the process"
 
 
+@pytest.mark.slow
 @some_networks
 def test_whoever_draws_between_two_passes_disturbs_neither(name: str) -> None:
     network, inputs = opened(name)
@@ -166,6 +168,7 @@ def test_a_pass_that_fails_leaves_the_global_state_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_networks_of_plain_layers_pay_nothing() -> None:
     """Their passes are so short that the change of the generators' state would show."""
     plain = {"linear", "mlp", "lenet5", "cnn-mnist", "cnn-cifar", "cnn7", "conv4"}

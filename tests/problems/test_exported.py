@@ -48,6 +48,7 @@ def test_what_is_exported_takes_raw_values(tmp_path: Path, standardise: bool) ->
     assert torch.allclose(score.double(), model.scores(inputs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @INSTALLED
 def test_another_program_gets_the_same_scores(
     ranking: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

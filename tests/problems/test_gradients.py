@@ -132,6 +132,7 @@ def every_problem() -> list[tuple[Problem, Any]]:
     return saddles + [(make(**v, model=model), batch(1, 3, 5)) for v in WITH_DATA for model in ("linear", "mlp")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2 + 2 * len(WITH_DATA)))
 def test_gradients_belong_to_the_caller(number: int) -> None:
     """No later call overwrites them, and writing to them changes neither the point nor later gradients."""

@@ -107,6 +107,7 @@ def bias_falls_like_one_over_m(kind: type[InvariantLogistic]) -> bool:
     return bool(abs(slope + 1) < 0.1)
 
 
+@pytest.mark.slow
 def test_the_bias_of_the_estimator_falls_like_one_over_m() -> None:
     assert bias_falls_like_one_over_m(InvariantLogistic)
 

@@ -90,6 +90,7 @@ def test_the_gradient_is_that_of_finite_differences(model: str, shape: tuple[int
         assert float(g @ direction) == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 5, 11])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_tasks_at_once_are_a_loop_over_tasks(tasks: int, steps: int) -> None:
@@ -340,6 +341,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDELWEISS_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fcsg", pytest.param("local-scgdm", marks=pytest.mark.slow)])
 def test_a_run_over_characters(tmp_path: Path, algorithm: str) -> None:
     result = simulate(job(tmp_path, algorithm=algorithm))

@@ -156,6 +156,7 @@ def clusters(folder: Path, classes: Sequence[int], seed: int) -> dict[str, Value
     return {"site": f"hospital-{seed}", "data-dir": str(place)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
     [pytest.param("cross-entropy", marks=pytest.mark.slow), pytest.param("robust", marks=pytest.mark.slow), "fair"],

@@ -90,6 +90,7 @@ def test_the_numbers_are_those_of_the_evaluation(finished: Result, tmp_path: Pat
     assert "the scores are no probabilities: problem = 'auc' trains a ranking" in said[-2]
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing(finished: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, _ = held_out(finished)
     file = write(tmp_path / "patients.csv", BREAST_CANCER, np.tile(inputs, (20, 1)).tolist())
@@ -188,6 +189,7 @@ def test_images_are_scored_as_they_were_evaluated(tmp_path: Path) -> None:
     assert not (tmp_path / "again.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["grey", "rgb"])
 def test_images_of_any_size_and_colour_come_to_the_form_of_training(tmp_path: Path, colour: str) -> None:
     nodes = [images(tmp_path, site, 100) for site in range(3)]

@@ -294,6 +294,7 @@ def test_a_model_of_one_label_and_one_of_several_are_told_apart(tmp_path: Path) 
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("evidence")
 def test_a_run_that_was_stopped_goes_on_to_the_same_evidence(data: Path, tmp_path: Path) -> None:
     whole = simulate(labelled(tmp_path, data, rounds=3)).folder

@@ -135,6 +135,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return simulate(keys(tmp_path_factory.mktemp("quiet")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [(0, "query"), (1, "train"), (2, "train"), (4, "evaluate")])
 @pytest.mark.parametrize("harm", ["before", "reply", "message", "refused", "restarted", "popped"])
 def test_the_bits_are_the_same(
@@ -163,6 +164,7 @@ def test_a_site_that_was_restarted_after_its_answer_is_asked_once_in_each_round(
     assert untimed(result) == untimed(quiet)
 
 
+@pytest.mark.slow
 def test_at_the_beginning_a_run_waits_for_those_who_are_away_even_with_enough_answers(
     tmp_path: Path, quiet: Result
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_site_that_comes_back_takes_part_again(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.count("site 'site-2' is back") == 1
 
 
+@pytest.mark.slow
 def test_who_is_needed_is_waited_for_until_the_timeout(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"round 2 of 4: 3 of 4 sites gave .*\(min-replies=3 would go on") as caught:
         run(keys(tmp_path, round_timeout=0.5), "before", (2, "train"), FOR_EVER)

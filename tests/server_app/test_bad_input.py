@@ -223,6 +223,7 @@ def test_every_bad_site_is_named_at_once(tmp_path: Path) -> None:
     assert "2 sites ('north', 'west') refused: the data folder holds none of" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [[3, 1, 0, 2], [2, 3, 1, 0]])
 def test_columns_in_another_order_are_the_same_data(tmp_path: Path, order: list[int]) -> None:
     names = [f"marker_{column}" for column in range(4)]
@@ -235,6 +236,7 @@ def test_columns_in_another_order_are_the_same_data(tmp_path: Path, order: list[
     assert np.array_equal(result.arrays["x"], expected.arrays["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positives", [0, 40])
 def test_a_site_with_one_class_trains_with_a_warning_and_no_auroc(
     tmp_path: Path, positives: int, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
@@ -280,6 +282,7 @@ def test_two_sites_of_one_name_are_told_apart_by_nobody(tmp_path: Path) -> None:
         run_at(site_job(tmp_path), nodes)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_sites_is_that_of_their_names(tmp_path: Path) -> None:
     # Node numbers change from run to run; the model must not.
     nodes = hospitals(tmp_path)

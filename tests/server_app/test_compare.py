@@ -167,6 +167,7 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(runs: Path, tmp_path:
     assert [bool(re.search(pattern, text)) for pattern, text in zip(wanted, told, strict=True)] == [True] * len(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, {}, [], "x", 1e308, -1, True, {"auroc": None}, {"auroc": {"mean": 1}}])
 @pytest.mark.parametrize("key", ["round", "bytes-up", "seconds", "central", "pooled"])
 def test_what_a_line_holds_in_a_place_of_another_thing_is_compared_or_refused(runs: Path, key: str, value: Any) -> None:
@@ -215,6 +216,7 @@ def test_a_place_for_results_that_cannot_be_is_refused_before_anything_is_read(
 # ---------------------------------------------------------------------- what is written
 
 
+@pytest.mark.slow
 def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = tmp_path / "out"
     told = {"pooled": None, "common-test-set": {"auroc": {"value": 0.71, "low": 0.6, "high": 0.8}}}
@@ -296,6 +298,7 @@ def test_curves_stand_over_what_was_spent(runs: Path, against: str, step: float)
     assert COST["seconds"] == 0.5
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_labels_do_not_overlap_and_stay_on_the_page(places: list[float]) -> None:

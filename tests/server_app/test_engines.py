@@ -77,6 +77,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate(auc_job(folder, "local-1", workers=1)).folder
 
 
+@pytest.mark.slow
 def test_two_workers(reference: Path) -> None:
     simulate(auc_job(reference.parent, "local-2", workers=2))
     assert_same_bits(reference, reference.parent / "local-2")
@@ -136,6 +137,7 @@ def test_a_flower_deployment(reference: Path, tmp_path: Path) -> None:
     assert [path for k in range(SITES) for path in (tmp_path / f"state-{k}").rglob("*.safetensors")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_saddle_problem_as_numpy_has_it(tmp_path: Path, saddle_file: Path, workers: int) -> None:
     keys: dict[str, Value] = {"sites": SITES, "saddle.file": str(saddle_file), "rounds": 30, "workers": workers}

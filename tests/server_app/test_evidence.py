@@ -74,6 +74,7 @@ def is_delong(estimate: Mapping[str, Any], labels: np.ndarray, scores: np.ndarra
         assert (estimate["low"], estimate["high"]) == pytest.approx(tuple(probability(ends)), abs=max(error, 1e-4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in JOBS])
 def test_what_is_pooled_is_what_all_scores_together_would_give(
     name: str, tmp_path: Path, scored: dict[str, Scored], evidence: None
@@ -308,6 +309,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in PAIRS])
 def test_two_models_are_compared_on_all_sites_patients_ranked_together(
     name: str, tmp_path: Path, evidence: None, monkeypatch: pytest.MonkeyPatch
@@ -340,6 +342,7 @@ def test_two_models_are_compared_on_all_sites_patients_ranked_together(
     assert pooled["p"] == pytest.approx(2 * norm.sf(abs(values[0] - values[1]) / spread), abs=2e-2, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_compared_with_itself_does_not_differ(tmp_path: Path, small_resnet: None, evidence: None) -> None:
     """Of images, with statistics of batch norm, which the other model brings along."""
     keys: dict[str, Value] = {"dataset": "mnist", "model": "resnet18", "sites": 2, "rounds": 1, "positive-classes": "3",
@@ -418,6 +421,7 @@ def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path,
     assert set(found[5]) == {"marker_1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "at"), [("codasca", "cuts"), ("fedrep", "cuts"), ("codasca", "merged")])
 def test_a_run_that_was_stopped_between_two_answers_goes_on(
     algorithm: str, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None

@@ -65,6 +65,7 @@ def coefficients(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
     return tmp_path / "saddle.npz", t, b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "workers"), [("nan", 1), ("inf", 1), ("raise", 1), ("nan", 2), ("raise", 2), ("kill", 2), ("hang", 4)]
 )
@@ -194,6 +195,7 @@ def test_a_worker_that_dies_between_two_rounds_is_replaced(
     assert distances(t, b, result, [ALL, ALL, usable(out), ALL, ALL, ALL]).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_answers_stay_right_after_a_worker_was_lost(
     tmp_path: Path, coefficients: tuple[Path, np.ndarray, np.ndarray], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +217,7 @@ def test_a_site_that_never_answers_again_does_not_take_the_others_along(
     assert capsys.readouterr().out.count("warning: site 'site-2' did not answer") == 3
 
 
+@pytest.mark.slow
 def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One site uses up the time in this process; the messages to those behind it are void in the next round.
     monkeypatch.setattr(sites, "NAP", 3.0)
@@ -223,6 +226,7 @@ def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: py
     assert gradients == [8, 2, 8, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [(signal.SIGKILL, -9, ""), (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "")],

@@ -71,6 +71,7 @@ def test_two_workers_give_the_bits_of_one(job: Job, keys: dict[str, Value]) -> N
     assert same_bits(simulate(job() | keys | {"workers": 1}), simulate(job() | keys | {"workers": 2}))
 
 
+@pytest.mark.slow
 def test_more_workers_than_sites_are_no_problem(job: Job) -> None:
     assert same_bits(simulate(job(workers=7)), simulate(job()))
 
@@ -163,6 +164,7 @@ def resnet_job(tmp_path: Path) -> Callable[..., RunConfig]:
     return lambda **more: site_job(tmp_path, **{**keys, "problem": "bce", "algorithm": "fedavg", **more})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_resnet")
 def test_batch_norm_statistics_are_averaged_or_stay_at_home(
     image_sites: list[dict[str, Value]], resnet_job: Callable[..., RunConfig]
@@ -189,6 +191,7 @@ def test_batch_norm_statistics_are_averaged_or_stay_at_home(
 # ---------------------------------------------------------------------- processes
 
 
+@pytest.mark.slow
 def test_a_parent_with_many_threads_does_not_hang_its_workers(job: Job) -> None:
     torch.set_num_threads(2)
     torch.randn(600, 600) @ torch.randn(600, 600)
@@ -207,6 +210,7 @@ def test_workers_with_threads_of_their_own(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_in_a_thread_is_a_run(job: Job) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -243,6 +247,7 @@ def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatc
     assert left == []
 
 
+@pytest.mark.slow
 def test_a_process_that_forgets_a_run_keeps_none_of_its_messages(tmp_path: Path) -> None:
     simulate(saddle_job(tmp_path, workers=1) | {"saddle.dimension": 1234})
     forget_all()

@@ -33,6 +33,7 @@ def vanish(server_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalGrid, "push_messages", after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_every", [0, 3])  # where older ones are kept, the site goes on from one of those
 @pytest.mark.parametrize("algorithm", ["codasca", "fgda"])
 def test_a_memory_that_vanished_is_said(

@@ -61,6 +61,7 @@ def written(folder: Path) -> list[str]:
     return out.getvalue().split()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("written")
 def test_the_command_writes_every_file_that_the_page_about_it_names_and_no_other(folder: Path) -> None:
     named = set(re.findall(r"`([\w-]+\.\w+)`", "".join(row for row in ABOUT.splitlines() if row.startswith("| `"))))
@@ -117,6 +118,7 @@ def test_it_shows_the_evidence_with_its_intervals(folder: Path, written: list[st
     assert len(re.findall(r"mean radius|worst area", (folder / "model-card.md").read_text())) == 2, "names of inputs"
 
 
+@pytest.mark.slow
 def test_a_picture_is_what_matplotlib_writes_in_two_passes(folder: Path, tmp_path: Path) -> None:
     draw = drawings(Content.read(folder))["roc"]
     save(draw, tmp_path / "roc")
@@ -125,6 +127,7 @@ def test_a_picture_is_what_matplotlib_writes_in_two_passes(folder: Path, tmp_pat
     assert (tmp_path / "roc.pdf").read_bytes() == (tmp_path / "twice.pdf").read_bytes()
 
 
+@pytest.mark.slow
 def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
     name = "a<img src=x>&'b'"
     nodes = [
@@ -136,6 +139,7 @@ def test_names_of_sites_are_text_and_nothing_else(tmp_path: Path) -> None:
     assert f"{name}0" in page.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ditto", "codasca"])
 def test_a_run_without_patients_or_with_a_model_for_each_site_has_one(tmp_path: Path, algorithm: str) -> None:
     folder = simulate(saddle_job(tmp_path, algorithm=algorithm) | {"run-name": "it"}).folder

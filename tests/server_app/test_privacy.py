@@ -83,6 +83,7 @@ def test_what_it_tells_for_the_evidence_is_what_its_page_lists() -> None:
     assert listed == {*Told().record(), *COUNTED, *of_two}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [

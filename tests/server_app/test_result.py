@@ -50,6 +50,7 @@ def strict(line: str) -> Any:
 # ---------------------------------------------------------------------- what is returned
 
 
+@pytest.mark.slow
 def test_metrics_are_one_dictionary_per_round(result: Result) -> None:
     assert [record["round"] for record in result.metrics] == [1, 2, 3]
     for record in result.metrics:

@@ -108,6 +108,7 @@ def test_every_algorithm_goes_on_with_the_same_bits(name: str, tmp_path: Path, s
     assert_same(quiet, simulate({"resume": str(folder)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [("train", 1), ("train", 2), ("train", 4), ("trained", 4), ("evaluate", 4)])
 @pytest.mark.parametrize(("workers", "share"), [(1, 0.0), (2, math.inf)])
 def test_wherever_it_was_stopped(
@@ -130,6 +131,7 @@ def test_the_iterate_that_is_returned_is_the_same(tmp_path: Path, stopped: Any, 
     assert_same(quiet, simulate({"resume": str(stopped(keys, ("train", 6)))}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["codasca", "momentum-local-sgda"])  # with a memory of its own, and without
 def test_rounding_errors_go_on(name: str, tmp_path: Path, stopped: Any) -> None:
     keys = job(tmp_path, algorithm=name, rounds=4, hidden=9, wire="bf16", wire_estimators="int8", fraction=0.7)
@@ -137,6 +139,7 @@ def test_rounding_errors_go_on(name: str, tmp_path: Path, stopped: Any) -> None:
     assert_same(quiet, simulate({"resume": str(stopped(keys, ("train", 4))), "workers": 2}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_resnet")
 @pytest.mark.parametrize("bn", ["average", "local"])
 def test_batch_norm_statistics_go_on(tmp_path: Path, bn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +207,7 @@ class Watching(LocalGrid):
         return super().push_messages(messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [0, 1, 3])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_the_local_engine_keeps_one_memory_of_a_site_from_round_to_round(

@@ -62,6 +62,7 @@ def rounded(name: str, folder: Path, **keys: Any) -> dict[str, Any]:
     return made | few | {"hidden": 9, "wire-estimators": "int8" if ALGORITHMS[name].estimators else ""}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["float32", "bf16", "float16"])
 @pytest.mark.parametrize("estimators", ["", "int8"])
 def test_the_bytes_of_a_round_are_those_on_the_wire(
@@ -113,6 +114,7 @@ def test_batch_norm_statistics_are_rounded_as_x_is(
         ] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["codasca", *(pytest.param(n, marks=pytest.mark.slow) for n in QUICK if n != "codasca")]
 )
@@ -151,6 +153,7 @@ class Fixed(LocalSGDA):
         return {"x": mean["x"], "y": state["y"] + mean["u"]}
 
 
+@pytest.mark.slow
 def test_the_sums_of_what_both_sides_received_are_within_a_quantum_of_what_was_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

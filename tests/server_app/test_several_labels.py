@@ -80,6 +80,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 OTHERS = {"problem": "auprc", "algorithm": "fcsg"}, {"algorithm": "fedrep", "model": "mlp"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, *OTHERS])
 def test_evidence_of_each_label_is_that_of_its_known_samples(
     keys: dict[str, Value], tmp_path: Path, scored: dict[str, Any], evidence: None
@@ -115,6 +116,7 @@ def test_no_site_knows_a_label(tmp_path: Path) -> None:
         run_at(several(tmp_path), nodes)
 
 
+@pytest.mark.slow
 def test_columns_may_be_called_otherwise_at_a_site(tmp_path: Path) -> None:
     """The operator names them, in the run's order; what -1 stands for follows the run's names."""
     nodes = three(tmp_path)
@@ -135,6 +137,7 @@ def guarded(tmp_path: Path, rare: str = "Nodule") -> list[Node]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_of_a_label_with_few_patients_a_hospital_tells_nothing_but_that(tmp_path: Path, evidence: None) -> None:
     """Six positives, of whom some are held out: no histogram of theirs leaves, and what is told before is rounded."""
     run = several(tmp_path, workers=1)
@@ -177,6 +180,7 @@ def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
     assert not any(site.get("patients") for site in told["sites"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -19,6 +19,7 @@ ALGORITHMS: dict[str, dict[str, Value]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_others_go_on_as_if_they_were_alone(
     tmp_path: Path, algorithm: str, capsys: pytest.CaptureFixture[str]
@@ -53,6 +54,7 @@ def test_bad_images_cost_their_rows_or_their_site_and_never_the_run(
     assert "row 5 ('4.png')" in caplog.text
 
 
+@pytest.mark.slow
 def test_sites_of_other_contents_are_told_which_key_brings_them_together(tmp_path: Path) -> None:
     nodes = [images(tmp_path, site, 90) for site in range(3)]
     Image.new("RGB", (16, 16)).save(Path(str(nodes[2]["data-dir"])) / "0.png")

@@ -58,6 +58,7 @@ def test_a_network_is_counted_before_it_is_built() -> None:
         build("mlp", (30,), hidden=10**6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "named"),
     [

@@ -40,6 +40,7 @@ def test_it_is_as_much_as_was_foreseen(name: str, tmp_path: Path) -> None:
     assert remembered(RunConfig.parse(keys), network, network.initial()) == pytest.approx(kept, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_on_a_disk_it_has_the_same_bits(workers: int, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     keys = {"algorithm": "codasca", "engine": "local", "workers": workers, "fraction": 0.5, "sites": 6, "rounds": 4}

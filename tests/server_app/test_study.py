@@ -44,6 +44,7 @@ def by_hand(line: str) -> str:
     return ",".join([*values, str(int(float(target) > 0))])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("EDELWEISS_DATA"), reason="EDELWEISS_DATA names no folder with real data")
 def test_downloaded_files_give_the_bits_of_prepared_ones(tmp_path: Path) -> None:
     runs = [

@@ -306,6 +306,7 @@ def test_a_run_that_was_killed_after_a_pause_is_done_anew(tmp_path: Path) -> Non
 # ---------------------------------------------------------------------- the command
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_a_comparison_and_the_winner_and_goes_on_with_more_seeds(
     file: Path, forked: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

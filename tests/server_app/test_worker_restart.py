@@ -57,6 +57,7 @@ def untimed(result: Result) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if "seconds" not in key} for record in result.metrics]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_new_workers_go_on_where_those_before_them_were(name: str, tmp_path: Path) -> None:
     assert name in REMEMBERING

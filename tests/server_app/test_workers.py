@@ -65,6 +65,7 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -165,6 +166,7 @@ def test_a_job_that_takes_no_time_stays_in_one_process(tmp_path: Path, pools: li
     assert pools == [2]
 
 
+@pytest.mark.slow
 def test_a_job_of_some_size_has_a_worker_for_each_core(tmp_path: Path, pools: list[int]) -> None:
     simulate(job(tmp_path, workers=0, rounds=2, local_steps=60))
     assert pools == [2]
@@ -186,6 +188,7 @@ def test_a_message_has_to_be_worth_its_way_however_many_there_are(tmp_path: Path
 counts = st.integers(1, 1000)
 
 
+@pytest.mark.slow
 @given(rounds=counts, sites=counts, steps=counts, batch=counts, d=st.integers(1, 10**8), workers=st.integers(2, 64))
 def test_more_work_never_means_fewer_workers(
     rounds: int, sites: int, steps: int, batch: int, d: int, workers: int

@@ -10,7 +10,7 @@ from strategies import ALGORITHMS
 from tests.strategies.closed_form import objective
 from tests.strategies.halves import Arrays, drive
 
-K, ROUNDS, MORE = 6, 100, 150  # more, where half of the sites take part
+K, ROUNDS, MORE = 4, 75, 140  # more, where half of the sites take part
 
 
 def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> tuple[list[Arrays], set[str]]:

@@ -134,6 +134,7 @@ def test_nothing_goes_up_and_the_start_comes_down(tmp_path: Path) -> None:
     assert len(trained) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_sites_never_influence_each_other(tmp_path: Path, model: str) -> None:
     """Other patients at one hospital change nothing at the others, in no digit. (Standardisation is shared: off.)"""

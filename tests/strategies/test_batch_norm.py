@@ -53,6 +53,7 @@ def run(folder: Path, algorithm: str, bn: str, workers: int = 1) -> Result:
     return simulate(job_of(folder, algorithm, bn) | {"workers": workers})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", SOLVED)
 def test_they_are_averaged_or_stay_at_the_sites(algorithm: str, tmp_path: Path) -> None:
     start = np.repeat([0.0, 1.0], 30)  # means and variances of 30 features
@@ -85,6 +86,7 @@ def test_their_average_has_the_weights_of_the_models(tmp_path: Path, monkeypatch
         np.testing.assert_allclose(averaged.arrays[name], expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "codasca", "cdma"])
 def test_at_the_sites_they_are_those_of_no_site_in_the_same_process(algorithm: str, tmp_path: Path) -> None:
     local, two = (run(tmp_path, algorithm, "local", workers) for workers in (1, 2))

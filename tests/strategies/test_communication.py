@@ -140,6 +140,7 @@ def test_who_needs_all_sites_says_so() -> None:
             RunConfig.parse(small(name) | {"fraction": 0.5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MINIMAX if ALGORITHMS[name].partial])
 def test_half_of_the_sites_do_the_work_of_a_round(name: str) -> None:
     keys = small(name) | {"fraction": 0.5, "rounds": 25, "saddle.heterogeneity": 0.1, "local-steps": 1}
@@ -151,6 +152,7 @@ def test_half_of_the_sites_do_the_work_of_a_round(name: str) -> None:
         assert np.square(path[-2]["x"]).sum() < 0.1 * np.square(path[0]["x"]).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].partial and name not in MINIMAX])
 def test_a_share_of_the_sites_is_a_share_for_every_algorithm(name: str, tmp_path: Path) -> None:
     result = simulate(small(name) | {"fraction": 0.5, "runs-dir": str(tmp_path)})
@@ -197,6 +199,7 @@ def failing(algorithm: type[FederatedStrategy]) -> type[FederatedStrategy]:
     return type(algorithm.__name__, (algorithm,), {"broadcast": broadcast, "local_update": local_update})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_with_min_replies_a_run_goes_on_without_a_site_that_fails(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,6 +215,7 @@ def test_with_min_replies_a_run_goes_on_without_a_site_that_fails(
 
 
 # Plain averages, stages of their own, phases, control variates, estimators: the loop picks the output for all alike.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local-sgda", "coda", "coda-plus", "fednest", "codasca", "fgda"])
 def test_the_output_is_the_last_the_average_or_one_of_the_rounds(name: str) -> None:
     last, path, _ = run_saddle(small(name))

@@ -151,6 +151,7 @@ def test_stages_divide_the_step_and_leave_the_momentum() -> None:
     agree(run(strategy, game), expected)
 
 
+@pytest.mark.slow
 @weighting
 @pytest.mark.parametrize("beta", [0.15, 0.8])
 @pytest.mark.parametrize("first", [1, 7])
@@ -347,6 +348,7 @@ def test_the_inner_state_travels_only_where_it_is_averaged(
     assert [(record["gradients"], record["samples"]) for record in result.metrics] == [(3 * 3, 3 * 3 * 2)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fcsg", "fcsg-m", "acc-fcsg-m"])
 def test_invariant_logistic_regression_is_learned(algorithm: str, tmp_path: Path) -> None:
     keys = {"algorithm": algorithm, f"{algorithm}.lr": 0.05, "rounds": 25, "local-steps": 20, "runs-dir": str(tmp_path)}

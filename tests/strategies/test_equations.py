@@ -107,6 +107,7 @@ def test_local_sgda(name: str, some: Everyone, weights: list[float] | None) -> N
     agree(states, reference.local_sgda(game, x, y, PLAN, 0.03, 0.08, weights, some))
 
 
+@pytest.mark.slow
 @by_turnout
 @pytest.mark.parametrize("gamma", [0.0, 0.7])
 @by_game
@@ -117,6 +118,7 @@ def test_coda_plus(name: str, gamma: float, some: Everyone, weights: list[float]
     agree(states, reference.coda_plus(game, x, y, PLAN, 0.04, gamma, weights, some))
 
 
+@pytest.mark.slow
 @by_turnout
 @pytest.mark.parametrize(("gamma", "server_lr"), [(0.0, 1.4), (0.7, 1.0)])
 @by_game
@@ -163,6 +165,7 @@ def test_a_stage_of_codasca_hands_on_one_of_its_rounds_drawn_by_the_seed(seed: i
         np.testing.assert_allclose(state["y"], there_y, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_each_round_of_a_stage_is_handed_on_equally_often() -> None:
     counts, seeds, rounds = Counter[float](), 2000, 4
     for seed in range(seeds):

@@ -61,6 +61,7 @@ def opened(config: RunConfig, cohort: Cohort, place: str) -> tuple[NetworkProble
     return problem, samples.batch(torch.arange(len(samples)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("problem", BINARY_MINIMAX)
 @pytest.mark.parametrize("algorithm", ["alone", "fedrep", "deprl"])
@@ -125,6 +126,7 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
     return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", OWN)
 def test_each_site_trains_as_if_its_own_share_were_that_of_all(algorithm: str, tmp_path: Path) -> None:
     """In the first round, when nothing of the others has come yet. What Ditto's sites send is another model's."""
@@ -137,12 +139,14 @@ def test_each_site_trains_as_if_its_own_share_were_that_of_all(algorithm: str, t
             assert [same(*pair) for pair in zip(own.replies, given.replies, strict=True)] == here
 
 
+@pytest.mark.slow
 def test_the_common_model_of_ditto_has_the_p_of_all(tmp_path: Path) -> None:
     _, ditto = a_round(tmp_path, "ditto", rounds=3)
     _, sgda = a_round(tmp_path, "local-sgda", rounds=3)
     assert all((ditto.arrays[name] == sgda.arrays[name]).all() for name in ("x", "y"))
 
 
+@pytest.mark.slow
 def test_a_site_judges_its_model_by_what_it_trained_it_for(tmp_path: Path) -> None:
     _, own = a_round(tmp_path, "alone")
     for name, share in zip(SITES, shares(tmp_path), strict=True):

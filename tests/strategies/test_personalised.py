@@ -67,6 +67,7 @@ def graph(name: str, folder: Path) -> tuple[dict[str, Any], np.ndarray]:
     return {"topology": "file", "graph_file": str(folder / "path.csv")}, reference.metropolis(PATH, K)
 
 
+@pytest.mark.slow
 @by_mixing
 @by_game
 def test_d_psgd(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_path: Path) -> None:
@@ -127,6 +128,7 @@ def heads_of(oracles: OpenOracle) -> list[Vector]:
     return heads
 
 
+@pytest.mark.slow
 @by_mixing
 @by_game
 def test_deprl(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_path: Path) -> None:
@@ -143,6 +145,7 @@ def test_deprl(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_pa
         agree(held(strategy, start, oracles, wire=wire), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regression-clipped", "minimisation"])
 @by_unit
 def test_deprl_in_epochs(name: str, head_unit: str, body_unit: str) -> None:
@@ -163,6 +166,7 @@ def averaged(weights: list[float] | None) -> Callable[[list[Vector], list[int]],
     return lambda vectors, chosen: [algorithms.weighted(vectors, [(weights or [1.0] * K)[k] for k in chosen])] * K
 
 
+@pytest.mark.slow
 @by_turnout
 @by_game
 def test_fedrep(name: str, sgd: dict[str, float], some: Everyone, weights: list[float] | None) -> None:

@@ -57,6 +57,7 @@ def test_a_worker_is_sent_only_what_its_neighbours_vectors_give(strategy: Decent
                 assert not any(before[f"{name}-{site}"].numel() for name in half.shares), "its own it has"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", ["server", "client"])
 @pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "dispfl"])
 def test_each_message_of_a_run_is_made_of_the_neighbours_last_answers(
@@ -138,6 +139,7 @@ def test_heads_never_leave_the_site(algorithm: str, keys: dict[str, Any], tmp_pa
             assert not any(pair in data for pair in pairs), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     ["d-psgd", pytest.param("deprl", marks=pytest.mark.slow), pytest.param("dispfl", marks=pytest.mark.slow)],
@@ -156,6 +158,7 @@ def test_it_makes_no_difference_who_mixes(algorithm: str, tmp_path: Path) -> Non
     assert 1.8 * down < more < 2.3 * down
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "fedrep", "ditto", "fedrod"])
 def test_the_bytes_of_a_round_are_those_of_the_vectors(algorithm: str, tmp_path: Path) -> None:
     _, result = run(tmp_path, algorithm, problem="cross-entropy")
@@ -165,6 +168,7 @@ def test_the_bytes_of_a_round_are_those_of_the_vectors(algorithm: str, tmp_path:
     assert all(record["bytes-down"] == record["bytes-up"] == 4 * 4 * sent for record in result.metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["deprl", "fedrep"])
 def test_the_gradients_of_epochs_are_those_of_their_batches(algorithm: str, tmp_path: Path) -> None:
     """Two passes over the samples of a site for the head, and one step on the body; then one pass for the body."""
@@ -189,6 +193,7 @@ def test_the_bytes_of_dispfl_are_values_and_bits(tmp_path: Path) -> None:
     assert result.metrics[2]["bytes-down"] == result.metrics[1]["bytes-up"]
 
 
+@pytest.mark.slow
 def test_the_consensus_error_is_that_of_what_workers_begin_with(tmp_path: Path) -> None:
     for algorithm in ("d-psgd", "deprl", "dispfl"):
         grid, result = run(tmp_path, algorithm, rounds=3)
@@ -206,6 +211,7 @@ def test_the_consensus_error_is_that_of_what_workers_begin_with(tmp_path: Path) 
     assert full.metrics[-1]["spectral-gap"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["d-psgd", "deprl", "fedrep"])
 def test_new_sites_get_the_mean_body_and_the_first_head(algorithm: str, tmp_path: Path) -> None:
     grid, result = run(tmp_path, algorithm)

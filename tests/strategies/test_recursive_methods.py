@@ -51,6 +51,7 @@ COROLLARY: dict[str, Any] = {"schedule": "corollary-1", "schedule_c": 1e3, "sche
 # ---------------------------------------------------------------------- equations
 
 
+@pytest.mark.slow
 @by_weights
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @by_game
@@ -62,6 +63,7 @@ def test_fmgda(name: str, schedule: str, weights: list[float] | None) -> None:
     agree(states, recursive.fmgda(game, x, y, PLAN, 0.04, 0.07, rates, weights))
 
 
+@pytest.mark.slow
 @by_weights
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @by_game
@@ -73,6 +75,7 @@ def test_fgda(name: str, schedule: str, weights: list[float] | None) -> None:
     agree(states, recursive.fgda(game, x, y, PLAN, 0.04, 0.07, rates, weights))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("matrix", "weights"), [("adam", None), ("belief", WEIGHTS)], ids=["adam", "belief-weighted"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @by_game

@@ -59,6 +59,7 @@ def test_average_is_the_mean_of_the_last_stages_iterates(keys: dict[str, Any], r
     assert (len(stage) == 1) == np.array_equal(average["x"], stage[-1]["x"])
 
 
+@pytest.mark.slow
 def test_random_returns_the_model_of_one_round_which_the_seed_chooses() -> None:
     drawn = []
     for seed in range(8):

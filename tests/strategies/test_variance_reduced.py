@@ -65,6 +65,7 @@ def driven(strategy: FederatedStrategy, start: Arrays, oracles: OpenOracle, **op
 # ---------------------------------------------------------------------- equations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server_lr", [1.0, 1.3])
 @by_turnout
 @by_game
@@ -135,6 +136,7 @@ def test_fednest(name: str, some: Everyone, weights: list[float] | None, inner: 
     agree(states, variance_reduced.fednest(game, x, y, PLAN, 0.03, 0.04, inner, weights, some))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, [1.0, 4.0, 2.0, 0.5]], ids=["uniform", "weighted"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 @pytest.mark.parametrize("name", ["sagda", "fedgda-gt", "cdma", "fednest"])
@@ -257,6 +259,7 @@ def expected(participants: Sequence[Collection[int]] | None) -> algorithms.Point
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 def test_cdma_does_not_wait_for_a_slow_site(tmp_path: File) -> None:
     started = time.monotonic()
@@ -278,6 +281,7 @@ def test_without_min_replies_cdma_waits_for_all(tmp_path: File) -> None:
         simulate(uneven(tmp_path, workers=4, round_timeout=1.5))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("harm", ["nan", "raise"])
 @pytest.mark.parametrize("workers", [1, 2])
@@ -293,6 +297,7 @@ def counts(result: Any) -> list[set[str]]:
     return [set(record["site-gradients"]) for record in result.metrics]
 
 
+@pytest.mark.slow
 def test_sites_that_share_a_process_come_first_in_turn(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine would serve them in order, and the last ones would never count."""
     keys = uneven(tmp_path, workers=1, min_replies=2, rounds=12) | {"algorithm": "cdma"}
@@ -316,6 +321,7 @@ def test_sites_that_share_a_process_come_first_in_turn(tmp_path: File, monkeypat
     assert all(indices == sorted(indices) and len(indices) == 2 for indices in order)
 
 
+@pytest.mark.slow
 def test_other_algorithms_wait_for_all_and_so_does_cdma_without_min_replies(tmp_path: File) -> None:
     keys = uneven(tmp_path, workers=2, min_replies=2)
     keys = {key: value for key, value in keys.items() if not key.startswith("uneven")}
