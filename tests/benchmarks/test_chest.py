@@ -49,6 +49,7 @@ def test_a_run_goes_on_from_the_first_stage_of_its_seed(sweep: Sweep) -> None:
     assert (starts[0] / OUTCOME).stat().st_mtime_ns == before, "it is done once"
 
 
+@pytest.mark.slow
 def test_a_run_of_one_stage_starts_afresh_on_the_same_images(sweep: Sweep) -> None:
     place = sweep.place(a_run(sweep, "K = 5, one stage"), "")
     assert "init-from" not in place

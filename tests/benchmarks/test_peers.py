@@ -110,6 +110,7 @@ def test_a_clients_batches_are_full_and_repeat_no_sample_within_an_epoch(samples
     assert drawn.max() < samples
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("digits")
 def test_the_local_engine_does_the_job() -> None:
     clock, clients = Clock(), 4

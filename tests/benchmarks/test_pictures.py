@@ -19,6 +19,7 @@ from server_app.compare.pictures import curves
 from tests.benchmarks.pretended import COST, every_run, leave, pretend
 
 
+@pytest.mark.slow
 def test_a_picture_of_two_keys_has_a_line_of_panels_per_value_of_the_first(sweep: Sweep) -> None:
     keys = {"local-steps": (2, 4), "concentration": (0.5, 1.0, 2.0)}
     sweep = replace(sweep, study=replace(sweep.study, compare=keys))

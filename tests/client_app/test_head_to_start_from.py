@@ -19,6 +19,7 @@ from tests.client_app.newcomer import at_home, built, finished, in_order, newcom
 from tests.server_app.sites import FEATURES, table, write_table
 
 
+@pytest.mark.slow
 def test_the_body_of_a_common_model_serves_too_with_its_head_to_start_from(tmp_path: Path) -> None:
     folder = finished(tmp_path, algorithm="codasca", problem="auc")
     given, data = at_home(folder, newcomer(tmp_path))
@@ -29,6 +30,7 @@ def test_the_body_of_a_common_model_serves_too_with_its_head_to_start_from(tmp_p
     assert outcome.model["y"].tolist() == pytest.approx([given.facts["alpha"]], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fresh_head_can_be_asked_for_whatever_head_the_model_has(tmp_path: Path) -> None:
     """With the start of y, its adversary; it is not the head that the body was trained with from the start."""
     folder = finished(tmp_path, algorithm="codasca", problem="auc")
@@ -82,6 +84,7 @@ def mlp_with_statistics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cached_problem.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedrep", "fedavg"])
 @pytest.mark.usefixtures("mlp_with_statistics")
 def test_statistics_of_batch_norm_are_the_new_sites_own(algorithm: str, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def _save_for_ever(memory: Memory) -> None:
         memory.save(SECOND, (1, 0), 1)
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_saving_leaves_a_whole_file(memory: Memory) -> None:
     memory.save(FIRST, (1, 0), 1)
     for delay in (0.01, 0.02, 0.03, 0.04, 0.05):

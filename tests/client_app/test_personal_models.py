@@ -135,6 +135,7 @@ def test_by_default_the_local_engine_leaves_nothing_and_says_so(
     assert f"the sites' own models are in {tmp_path / 'state' / 'models'}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_sites_own_state_dir_goes_before_the_runs(tmp_path: Path) -> None:
     run(tmp_path, state_dir=str(tmp_path / "elsewhere"))
     assert [model_file(tmp_path, name).exists() for name in NAMES] == [True] * 3

@@ -336,6 +336,7 @@ def test_a_site_that_asks_needs_a_place_to_be_asked_at(asking: tuple[Hospital, R
     assert 'state-dir is missing: with approve = "ask"' in str(hospital.described())
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_approves_gets_no_answer(
     asking: tuple[Hospital, Records], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_each_site_keeps_the_common_model_if_the_run_says_so(
     assert "marker" not in (result.folder / "model.safetensors").read_bytes().decode("latin-1"), "no name has left"
 
 
+@pytest.mark.slow
 def test_without_the_key_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [node, *_] = nodes = with_states(tmp_path)
     run_at(site_job(tmp_path), nodes)
@@ -214,6 +215,7 @@ def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_no
     assert Stored.read(kept).whole
 
 
+@pytest.mark.slow
 def test_a_new_hospital_predicts_with_the_head_that_it_trained(tmp_path: Path) -> None:
     nodes = with_states(tmp_path)
     folder = run_at(site_job(tmp_path, algorithm="fedrep", model="mlp"), nodes).folder
@@ -239,6 +241,7 @@ def test_the_model_that_was_kept_last_is_taken(tmp_path: Path, capsys: pytest.Ca
     assert f"model: {last}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_resnet")
 @pytest.mark.parametrize("bn", ["average", "local"])
 def test_the_common_model_has_statistics(tmp_path: Path, bn: str) -> None:

@@ -157,6 +157,7 @@ def play(strategy: FederatedStrategy, problem: Problem, **how: Any) -> None:
         tell(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"sampler": "fixed-positives"}, {"augment": True}], ids=["positives", "augmented"])
 def test_each_draws_what_it_draws_alone(how: dict[str, Any], stacks: list[int]) -> None:
     problem = make("auc", model="mlp", shape=SQUARE, prior=0.4) if "augment" in how else problem_of("auc")

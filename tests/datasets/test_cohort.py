@@ -43,6 +43,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.slow
 @given(cohorts(), st.data())
 def test_what_was_written_is_read_and_anything_else_is_named(cohort: Cohort, data: st.DataObject) -> None:
     facts = json.loads(json.dumps(cohort.facts()))

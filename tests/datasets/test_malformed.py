@@ -140,6 +140,7 @@ def test_an_image_twice_and_a_path_that_cannot_be(tmp_path: Path, path: str) -> 
 # ---------------------------------------------------------------------- data sets known by name
 
 
+@pytest.mark.slow
 @once
 @given(share=st.floats(0.01, 0.99))
 def test_an_archive_that_was_cut_loses_nothing_in_silence(tmp_path: Path, share: float) -> None:

@@ -60,6 +60,7 @@ def test_the_smaller_the_concentration_the_fewer_classes_has_a_site() -> None:
     assert classes(0.1) < classes(0.5) < classes(100.0)
 
 
+@pytest.mark.slow
 def test_mnist_sites_share_its_official_test_set(data_root: str) -> None:
     config = personal("mnist", data_root=data_root, concentration=0.3, download=False)
     parts = sites_of(config, 32)

@@ -93,6 +93,7 @@ def test_blocks_of_images_are_small_and_hold_all_rows() -> None:
     assert len(next(in_blocks(torch.zeros(3, 5000), torch.zeros(8000, dtype=torch.int64)))) == 8000  # tables: as ever
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say")
 def test_what_is_read_or_written_does_not_stay_in_memory(tmp_path: Path) -> None:
     """100 MB through the file."""

@@ -122,6 +122,7 @@ def test_keys_that_do_not_go_together(keys: dict[str, Value], said: str) -> None
 # ---------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 def test_a_run_with_a_study_file_on_a_table_in_its_own_spelling(file: str, tmp_path: Path) -> None:
     plain = {"dataset": "table", "data-file": file, "group-column": "clinic", "partition": "sites"}
     expected = simulate(job(tmp_path) | plain)

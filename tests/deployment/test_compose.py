@@ -37,6 +37,7 @@ SECRET = "0badc0de" * 8
 ROUNDS = 2
 
 
+@pytest.mark.slow
 def test_the_file_is_valid_compose() -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     check = subprocess.run(checker, capture_output=True, text=True)

@@ -93,6 +93,7 @@ def test_a_number_in_8_bits_is_off_by_half_a_quantum_at_most(scale: float) -> No
         assert codes[here].abs().max() == (127 if largest >= 1e-30 else 0)
 
 
+@pytest.mark.slow
 def test_the_sum_of_what_is_received_stays_within_one_quantum_of_what_was_meant() -> None:
     """Without feedback the errors add up."""
     encoding, residual = Encoding("bf16", frozenset({"u"})), dict[str, torch.Tensor]()

@@ -68,6 +68,7 @@ NESTED = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(NESTED)
 def test_json_without_end_is_refused_and_all_other_read(value: Any) -> None:
     import json

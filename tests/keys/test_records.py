@@ -31,6 +31,7 @@ def records(cls: type) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{f.name: VALUES[str(f.type)] for f in fields(cls)})
 
 
+@pytest.mark.slow
 @given(records(Facts) | records(Cohort))
 def test_what_is_written_is_read(written: Facts | Cohort) -> None:
     record = ConfigRecord(to_record(written))
@@ -43,6 +44,7 @@ def test_what_is_missing_takes_its_default(record: Facts | Cohort) -> None:
     assert from_record(type(record), {}) == record
 
 
+@pytest.mark.slow
 @given(records(Cohort))
 def test_other_entries_of_a_record_are_somebody_elses(cohort: Cohort) -> None:
     record = ConfigRecord({"round": 3, "app": "0123456789ab", **to_record(cohort), "name": "north"})

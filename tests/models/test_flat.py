@@ -235,6 +235,7 @@ def test_a_state_dict_makes_the_same_network(name: str, shape: tuple[int, ...]) 
     assert again.any()
 
 
+@pytest.mark.slow
 def test_a_state_dict_takes_the_vectors_it_is_given() -> None:
     network, bound_x = bound("resnet18", (1, 16, 16))
     before = bound_x.clone(), network.buffers()

@@ -79,6 +79,7 @@ def test_forward_maps_a_batch_to_outputs(name: str, shape: tuple[int, ...]) -> N
     assert scores.isfinite().all()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(CNNS), st.integers(1, 3), st.integers(1, 70), st.integers(1, 70))
 def test_every_image_is_taken_or_refused_when_the_network_is_built(name: str, c: int, h: int, w: int) -> None:
@@ -91,6 +92,7 @@ def test_every_image_is_taken_or_refused_when_the_network_is_built(name: str, c:
             assert module(torch.rand(2, c, h, w)).shape == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(*DEEP))
 def test_one_smallest_image_is_a_training_batch(name: str) -> None:
     shape = (1, SMALLEST[name], SMALLEST[name])

@@ -79,6 +79,7 @@ def test_another_classifier_is_drawn_by_the_seed_and_the_body_is_the_files(name:
         assert torch.equal(tensor, drawn[key] if key.startswith(f"{classifier}.") else given[key]), key
 
 
+@pytest.mark.slow
 def test_one_channel_sees_what_three_equal_ones_would() -> None:
     theirs = published("resnet18")
     ours, said = loaded("resnet18", (1, *LARGE[1:]), 1000, theirs)
@@ -113,6 +114,7 @@ def test_a_file_of_densenets_time_is_read() -> None:
     assert torch.equal(buffers, expected_buffers)
 
 
+@pytest.mark.slow
 def test_the_network_of_another_name_or_other_channels_does_not_fit() -> None:
     network = FlatNetwork(build("resnet18", LARGE, 1000))
     state, _ = fitted("resnet18", network, published("efficientnet-b0").state_dict())

@@ -204,6 +204,7 @@ def test_a_config_that_was_written_and_read_is_the_same() -> None:
 JOB: dict[str, Any] = {"problem": "auprc", "workers": 1, "device": "cpu", "thin-share": 0.2, "partition": "iid"}
 
 
+@pytest.mark.slow
 def test_a_site_without_positives_is_named_with_the_fix(tmp_path: Any) -> None:
     job = JOB | {"algorithm": "fcsg", "partition": "dirichlet", "thin-share": 0.1, "runs-dir": str(tmp_path)}
     with pytest.raises(RunError) as caught:

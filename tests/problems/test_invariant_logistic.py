@@ -112,6 +112,7 @@ def test_the_bias_of_the_estimator_falls_like_one_over_m() -> None:
     assert bias_falls_like_one_over_m(InvariantLogistic)
 
 
+@pytest.mark.slow
 def test_with_the_mean_outside_the_logarithm_it_does_not() -> None:
     assert not bias_falls_like_one_over_m(Outside)
     # It stays where one view has it, however many there are.

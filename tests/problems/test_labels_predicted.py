@@ -56,6 +56,7 @@ def predicted(model: TrainedModel, folder: Path) -> tuple[torch.Tensor, list[dic
         return inputs, list(csv.DictReader(stream))
 
 
+@pytest.mark.slow
 def test_the_columns_are_the_outputs_of_the_network_and_platts_of_them(run: Path, tmp_path: Path) -> None:
     model = TrainedModel.read(run)
     inputs, lines = predicted(model, tmp_path)

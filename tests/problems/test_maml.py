@@ -233,6 +233,7 @@ def test_tasks_are_a_function_of_the_generator() -> None:
 # ---------------------------------------------------------------------- evaluation
 
 
+@pytest.mark.slow
 def test_an_evaluation_adapts_by_its_own_number_of_steps() -> None:
     """Loss and accuracy of the tasks that the seed draws, by hand."""
     samples = drawings()
@@ -305,6 +306,7 @@ def test_what_a_site_lacks_is_said(counts: list[int]) -> None:
     assert problem.lacks([6, 0, 6, 6]) == ""
 
 
+@pytest.mark.slow
 def test_a_network_that_shares_statistics_is_refused() -> None:
     with pytest.raises(ModelError, match="conv4"):
         make(model="resnet18")
@@ -387,6 +389,7 @@ def test_characters_are_dealt_whole_or_not_at_all(partition: str) -> None:
     assert RunConfig.parse(keys | {"partition": "by-group"})
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_adapt_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^model = 'resnet18': ResNet cannot be adapted .* such as conv4 or mlp$"):
         simulate(job(tmp_path, model="resnet18"))

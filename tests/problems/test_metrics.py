@@ -95,6 +95,7 @@ def test_a_histogram_counts_every_score_once_and_keeps_their_order(scores: list[
         assert -LIMIT + place * width - 1e-6 <= number <= -LIMIT + (place + 1) * width + 1e-6
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10**6),

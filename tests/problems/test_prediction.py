@@ -166,6 +166,7 @@ def test_a_model_that_names_no_features_takes_them_by_their_fingerprint(tmp_path
         predict(model, file, tmp_path / "again.csv", ["cases"])
 
 
+@pytest.mark.slow
 def test_images_are_scored_as_they_were_evaluated(tmp_path: Path) -> None:
     nodes = [images(tmp_path, site, 100) for site in range(3)]
     config = site_job(tmp_path, model="lenet5", problem="bce", algorithm="fedavg", holdout_share=0.5)

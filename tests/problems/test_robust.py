@@ -63,6 +63,7 @@ def test_the_perturbation_of_images_has_their_shape_and_is_added_pixel_by_pixel(
     torch.testing.assert_close(gx, plain.gradient(x, None, (images + nu.view(IMAGE), labels))[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=4),

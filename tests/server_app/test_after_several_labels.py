@@ -57,6 +57,7 @@ def parts(text: str) -> dict[str, str]:
 # ---------------------------------------------------------------------- evidence
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("evidence")
 def test_labels_that_are_copies_have_the_evidence_of_one(tmp_path: Path) -> None:
     names = ("A", "B")
@@ -87,6 +88,7 @@ def test_labels_that_are_copies_have_the_evidence_of_one(tmp_path: Path) -> None
 # ---------------------------------------------------------------------- the report
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unpainted")
 def test_each_label_has_its_own_part_with_its_own_evidence(folder: Path) -> None:
     text = write_report(folder).read_text()
@@ -174,6 +176,7 @@ def test_models_of_their_own_have_means_over_sites_for_each_label(tmp_path: Path
     assert html(run).count("<svg") == 2 + 3 * 3, "curves and labels; of each label curves, calibration, each site"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("evidence", "unpainted")
 def test_a_comparison_of_two_models_is_shown_label_by_label(folder: Path, data: Path, tmp_path: Path) -> None:
     found = simulate(labelled(tmp_path, data, rounds=3, compare_with=str(folder))).folder
@@ -208,6 +211,7 @@ def test_runs_are_compared_by_the_mean_and_on_request_by_a_label(folder: Path) -
         Comparison.of(found, ["auroc.Edena"])
 
 
+@pytest.mark.slow
 def test_runs_of_other_labels_are_not_compared(folder: Path, data: Path, tmp_path: Path) -> None:
     others = {
         "label": simulate(labelled(tmp_path, data, LABELS[::-1], uncertain="Edema=ones,ignore", rounds=1)).folder,
@@ -278,6 +282,7 @@ def test_a_model_of_other_labels_gives_its_body_only(folder: Path, data: Path, t
     assert math.isfinite(simulate(config | {"init-head": "fresh"}).metrics[-1]["auroc"])
 
 
+@pytest.mark.slow
 def test_a_model_of_one_label_and_one_of_several_are_told_apart(tmp_path: Path) -> None:
     first = folders(tmp_path / "first", labels=("A",), copies=True)
     second = folders(tmp_path / "second", labels=("A", "B"), copies=True)

@@ -220,6 +220,7 @@ bands = [0.5]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fewest", [1, 5])
 def test_subgroups_of_the_columns_that_the_study_names(
     fewest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
@@ -405,6 +406,7 @@ def test_without_evidence_there_is_nothing_to_compare() -> None:
         RunConfig.parse({"compare-with": "a", "problem": "fair"})
 
 
+@pytest.mark.slow
 def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path, evidence: None) -> None:
     """What is told of the many would say the rest of it."""
     (tmp_path / "study.toml").write_text(STUDY)

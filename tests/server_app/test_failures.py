@@ -170,6 +170,7 @@ def test_the_run_folder_keeps_what_was_reached(tmp_path: Path, when: int) -> Non
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_between_two_rounds_is_replaced(
     tmp_path: Path,
     coefficients: tuple[Path, np.ndarray, np.ndarray],

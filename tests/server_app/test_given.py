@@ -72,6 +72,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
 # ---------------------------------------------------------------------- what is taken
 
 
+@pytest.mark.slow
 def test_the_second_of_two_stages_has_the_body_of_the_first_and_a_fresh_head(first: Path, tmp_path: Path) -> None:
     given, _ = left(first)
     warm, facts = left(start(tmp_path, init_from=str(first), init_head="fresh").folder)
@@ -176,6 +177,7 @@ def test_batch_norm_statistics_come_along(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- who has it
 
 
+@pytest.mark.slow
 def test_every_site_has_it_with_any_number_of_processes(first: Path, tmp_path: Path) -> None:
     one, two = (
         stage(tmp_path, "codasca", sites=3, init_from=str(first), init_head="fresh", workers=workers)
@@ -332,6 +334,7 @@ def test_a_body_without_its_head_is_what_a_personalised_run_gives(first: Path, t
     assert same(given, warm) == given.keys(), "an untrained head is that of the seed"
 
 
+@pytest.mark.slow
 def test_hospitals_with_other_columns_are_told(tmp_path: Path) -> None:
     nodes = hospitals(tmp_path)
     folder = run_at(site_job(tmp_path), nodes).folder

@@ -76,6 +76,7 @@ def test_more_workers_than_sites_are_no_problem(job: Job) -> None:
     assert same_bits(simulate(job(workers=7)), simulate(job()))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(job: Job) -> None:
     # Twice in one process: nothing of the first run is left when the second begins.
     first, again, other = simulate(job()), simulate(job()), simulate(job(seed=1))
@@ -83,6 +84,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(job: Job) -> 
     assert not np.array_equal(first.arrays["x"], other.arrays["x"])
 
 
+@pytest.mark.slow
 def test_a_run_in_between_changes_nothing(job: Job) -> None:
     first = simulate(job())
     simulate(job(rounds=1))

@@ -65,6 +65,7 @@ def test_hospitals_tell_no_names_of_columns(tmp_path: Path) -> None:
     assert any("does not name its features" in note for note in TrainedModel.read(result.folder).notes)
 
 
+@pytest.mark.slow
 def test_a_study_file_at_the_coordinator_names_them(tmp_path: Path) -> None:
     study = with_study(tmp_path)
     plain = run_at(site_job(tmp_path), hospitals(tmp_path)).folder

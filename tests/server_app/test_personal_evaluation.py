@@ -121,6 +121,7 @@ def test_each_panel_says_what_its_thick_line_is(tmp_path: Path, keys: dict[str, 
     assert not panels
 
 
+@pytest.mark.slow
 def test_the_curves_have_them(tmp_path: Path) -> None:
     records = personal(tmp_path).metrics
     axes = curves(records, personalised=True).axes[0]

@@ -97,6 +97,7 @@ def test_evaluation_comes_when_it_is_due_and_at_the_end(tmp_path: Path, every: i
     assert [record["round"] for record in records if "central" in record] == evaluated
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_change_the_run(tmp_path: Path) -> None:
     often, never = (simulate(job(tmp_path, evaluate_every=every)) for every in (1, 0))
     assert np.array_equal(often.arrays["x"], never.arrays["x"])

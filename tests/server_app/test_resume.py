@@ -155,6 +155,7 @@ def test_batch_norm_statistics_go_on(tmp_path: Path, bn: str, monkeypatch: pytes
     assert_same(quiet, run_at(again, nodes))
 
 
+@pytest.mark.slow
 def test_it_can_be_stopped_again(tmp_path: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = saddle_job(tmp_path, algorithm="alone", rounds=6) | {"state-dir": str(tmp_path / "state")}
     quiet = simulate(keys)
@@ -167,6 +168,7 @@ def test_it_can_be_stopped_again(tmp_path: Path, stopped: Any, monkeypatch: pyte
     assert_same(quiet, simulate({"resume": str(folder)}))
 
 
+@pytest.mark.slow
 def test_with_too_little_time_to_write_it_goes_on_from_an_earlier_round(tmp_path: Path) -> None:
     keys = saddle_job(tmp_path, algorithm="alone", rounds=6)
     quiet = simulate(keys)

@@ -41,6 +41,7 @@ def test_the_others_go_on_as_if_they_were_alone(
         run_at(site_job(tmp_path / "all", **keys), nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "sites"), [(0.1, 2), (0.2, 3)])
 def test_bad_images_cost_their_rows_or_their_site_and_never_the_run(
     tmp_path: Path, share: float, sites: int, caplog: pytest.LogCaptureFixture

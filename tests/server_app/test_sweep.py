@@ -225,6 +225,7 @@ def pretend(sweep: Sweep[Study], job: Job, value: float | None, diverged: str = 
     (folder / end).write_text(json.dumps({"diverged": diverged, "seconds": 1.0, "version": "1"}))
 
 
+@pytest.mark.slow
 def test_of_nine_points_three_go_on_and_of_these_one(file: Path) -> None:
     values = [0.5, 0.9, 0.6, 0.8, 0.7, 0.4, 0.3, 0.2, 0.1]
     sweep, jobs = halved(file, values)

@@ -155,6 +155,7 @@ def test_sites_never_influence_each_other(tmp_path: Path, model: str) -> None:
         assert one["south"] != other["south"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_resnet")
 def test_batch_norm_statistics_stay_at_the_site(tmp_path: Path) -> None:
     """With bn = "average", which is the default, they would be what sites tell each other."""
@@ -194,6 +195,7 @@ def standardised(config: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
     return standardisation(*([sum(c) for c in zip(*m, strict=True)] for m in zip(*parts, strict=True)))
 
 
+@pytest.mark.slow
 def test_a_lost_memory_costs_that_sites_model_and_no_other(tmp_path: Path) -> None:
     _, whole = run(tmp_path, problem="bce", rounds=4)
     _, hurt = run(tmp_path, lose=(3, 1), problem="bce", rounds=4)

@@ -63,6 +63,7 @@ def test_it_arrives_where_it_would_have_arrived(name: str, fraction: float) -> N
     assert far(whole, optimum) < 1, "it arrived somewhere in the first place"
 
 
+@pytest.mark.slow
 def test_the_others_remember_nothing_whoever_takes_part() -> None:
     for name in MEMORYLESS:
         options = {"participants": drawn_halves(0, 12, K)} if ALGORITHMS[name].partial else {}
@@ -84,6 +85,7 @@ def test_the_loss_is_felt(name: str) -> None:
 # ---------------------------------------------------------------------- CODASCA, when a share of the sites takes part
 
 
+@pytest.mark.slow
 def test_codasca_with_half_of_the_sites_survives_the_loss_of_memories() -> None:
     chosen = drawn_halves(2)
     lost = {(r, chosen[r - 1][0]) for r in (10, 11, 15, 23)}

@@ -330,6 +330,7 @@ def test_without_the_degenerate_conditions_the_methods_part() -> None:
 # ---------------------------------------------------------------------- memories
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_the_memory_of_those_that_have_none() -> None:
     lost = {(r, k) for r in range(2, 7) for k in range(K)}
     job = regression()

@@ -161,6 +161,7 @@ def test_a_p_that_is_given_holds_for_everybody(tmp_path: Path) -> None:
         assert opened(config, Cohort(shape=(4,)), node["data-dir"])[0].p == 0.3  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedrep", "codasca"])
 def test_a_head_for_a_new_hospital_has_the_p_of_its_patients(algorithm: str, tmp_path: Path) -> None:
     """Its y is its own, whatever the sites of the run did."""

@@ -116,6 +116,7 @@ def test_a_graph_that_does_not_fit_ends_the_run_before_anything_is_sent(
     assert not list((tmp_path / "runs").rglob("metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_file_of_edges_that_changed_is_read_anew(tmp_path: Path) -> None:
     """By the next run in the same process."""
     keys = {"own_topology": "file", "own_graph_file": str(tmp_path / "graph.csv"), "rounds": 1}

@@ -183,6 +183,7 @@ def test_the_gradients_of_epochs_are_those_of_their_batches(algorithm: str, tmp_
             assert record["samples"] == passes * sum(rows) + 4 * steps * 16
 
 
+@pytest.mark.slow
 def test_the_bytes_of_dispfl_are_values_and_bits(tmp_path: Path) -> None:
     _, result = run(tmp_path, "dispfl", own_density=0.25)
     d, weights = len(result.arrays["x"]), 30 * 4 + 4 * 4 + 4

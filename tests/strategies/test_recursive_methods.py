@@ -241,6 +241,7 @@ def test_with_one_site_fgda_is_fmgda(schedule: str) -> None:
     assert not torch.equal(fmgda[-1]["u"], drive(Fgda(**STAGES, **PLAIN), start, continued(game), ROUNDS, 1)[-1]["u"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("matrix", ["adam", "belief"])
 def test_with_unit_matrices_adafgda_is_fgda(matrix: str, schedule: str) -> None:

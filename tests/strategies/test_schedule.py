@@ -23,6 +23,7 @@ def turns(stages: Stages, rounds: int) -> list[Turn]:
     return [stages.turn(r, rounds) for r in range(1, rounds + 1)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     rounds=st.integers(1, 40),

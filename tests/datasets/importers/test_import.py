@@ -302,6 +302,7 @@ def test_values_that_cannot_be_are_named_by_row(name: str, tmp_path: Path, capsy
     assert len([line for line in lines if table in line]) == len(says)
 
 
+@pytest.mark.slow
 def test_many_bad_values_are_counted(tmp_path: Path, capsys: Said) -> None:
     folder = published.padchest(tmp_path / "padchest", ["cardiomegaly"] * 2000)
     [line] = refused("padchest", folder, capsys)
