@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
 
@@ -58,14 +57,12 @@ def test_leaves_the_replies_alone_and_shares_no_memory_with_them() -> None:
         assert all(torch.equal(now, then) for now, then in zip(vectors, before, strict=True))
 
 
-@pytest.mark.slow
 def test_holds_one_reply_at_a_time() -> None:
     """An answer is folded in and dropped before the next one exists."""
     alive: list[weakref.ref[torch.Tensor]] = []
 
     def arriving() -> Iterator[Reply]:
         for k in range(6):
-            gc.collect()
             # Of those before, the caller's loop variable may still hold the last.
             assert sum(reference() is not None for reference in alive) <= 1
             vector = torch.full((1000,), float(k))
