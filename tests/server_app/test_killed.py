@@ -58,7 +58,7 @@ def assert_same(folder: Path, quiet: Result) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deployments) for seed in range(1, 3))])
 def test_at_random_moments(
     tmp_path: Path, quiet: Result, seed: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
