@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     import torch
 
-    from server_app.worker import keep_freed_memory
+    from keys.memory import keep_freed_memory
 
     every = solvable()
     if unknown := set(options.names) - every.keys():

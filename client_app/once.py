@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,6 +20,7 @@ from federation import unpack
 from federation.encoding import decode
 from federation.rehearsal import Rehearsal
 from keys import Value, arguments, latest, record_in
+from keys.memory import return_freed_memory
 from problems import PROBLEMS, Problem, Setting
 
 if TYPE_CHECKING:
@@ -33,12 +32,6 @@ if TYPE_CHECKING:
     from problems import Arrays
 
 Options = tuple[tuple[str, Value], ...]
-
-
-def return_freed_memory() -> None:
-    """Let glibc return to the system what lies free between what is still in use; it keeps that otherwise."""
-    with suppress(OSError, AttributeError):  # another C library, which has ways of its own
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @lru_cache(maxsize=32)

@@ -20,7 +20,6 @@ from client_app.once import (
     open_sites,
     prepared,
     rehearsed,
-    return_freed_memory,
 )
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse
@@ -42,6 +41,7 @@ from datasets import (
 from datasets.config import OWN, SITE, TABLE
 from federation.rehearsal import Rehearsal
 from keys import latest
+from keys.memory import return_freed_memory
 from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
 

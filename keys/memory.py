@@ -1,8 +1,9 @@
-"""What memory there is, and what needs more."""
+"""What memory there is, what needs more, and what becomes of memory that was freed."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from pathlib import Path
 
@@ -25,3 +26,18 @@ def shortage(need: int, what: str, mend: str) -> str:
     if need <= free:
         return ""
     return f"{what} takes {need / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free: {mend}"
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory for the next step, not return it to the kernel."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library manages its memory in its own way
+        libc = ctypes.CDLL("libc.so.6")
+        trim_threshold, mmap_threshold = -1, -3
+        libc.mallopt(mmap_threshold, 2**30)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def return_freed_memory() -> None:
+    """Let glibc return to the kernel what lies free between what is still in use; it keeps that otherwise."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import shutil
 import signal
@@ -14,6 +13,7 @@ from flwr.app import RecordDict
 from flwr.app.message import make_message
 
 from client_app.app import call_together
+from keys.memory import keep_freed_memory
 from server_app.segments import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:
@@ -28,17 +28,6 @@ Task = tuple[Any, dict[str, Any], str, Layout]
 
 DEPTH = 2  # stacks of messages at a worker: one in work, one waiting, so that it is never idle between two
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory for the next step, not return it to the kernel."""
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-    except OSError:  # another C library manages its memory in its own way
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    libc.mallopt(mmap_threshold, 2**30)
-    libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str, contexts: list[Context]) -> None:

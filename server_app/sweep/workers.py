@@ -92,7 +92,7 @@ def _start_worker() -> None:
     """Prepare a worker process: it cleans up when it is told to stop, and when its parent is gone."""
     import torch
 
-    from server_app.worker import keep_freed_memory
+    from keys.memory import keep_freed_memory
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the parent stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -12,9 +12,8 @@ import torch
 
 from benchmarks.growth import resident
 from client_app import site
-from client_app.once import return_freed_memory
+from keys.memory import keep_freed_memory, return_freed_memory
 from server_app import simulate
-from server_app.worker import keep_freed_memory
 from tests.server_app.sites import saddle_job
 
 MANY, LARGE = 3000, 8192  # vectors, and float32 in each
