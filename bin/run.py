@@ -154,6 +154,7 @@ def keeper() -> Iterator[int]:
         assert shell.stdin is not None
         with shell.stdin:
             yield shell.stdin.fileno()
+            shell.kill()  # whoever comes here has ended them
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""What ends a worker process whose start would begin another run; it imports nothing, so that it is soon at it."""
+"""What ends a worker process whose start would begin another run, before it imports what takes seconds."""
 
 from __future__ import annotations
 

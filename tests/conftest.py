@@ -31,9 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     here = "TMPDIR" not in os.environ and "containers" not in config.getoption("markexpr")
-    if here and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+    if here and os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
         folder = MEMORY / f"tests-of-edelweiss-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
+        os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())  # it leaves its folders behind
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 

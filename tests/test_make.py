@@ -126,7 +126,10 @@ def test_a_script_that_is_hung_up_or_killed_leaves_no_servers(
     command = [sys.executable, str(REPO / "bin" / "run.py"), "--run-config", f'problem="saddle" runs-dir="{tmp_path}"']
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as script:
         children = Path(f"/proc/{script.pid}/task/{script.pid}/children")
+        deadline = time.monotonic() + 60
         while len(children.read_text().split()) < 2 + servers:  # `flwr`, who ends the servers, and they
+            assert script.poll() is None, "it ended by itself"
+            assert time.monotonic() < deadline
             time.sleep(0.001)
         os.kill(script.pid, number)
         assert script.wait(timeout=60) == code

@@ -1,4 +1,4 @@
-"""The page of a report, in Jinja's language; it refers to nothing outside itself."""
+"""The page of a report, in Jinja's language, and what its tables are made of; it refers to nothing outside itself."""
 
 from __future__ import annotations
 

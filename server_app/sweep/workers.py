@@ -149,7 +149,7 @@ class Workers:
             for job in jobs
         }
         try:
-            with interrupts() as require_none:
+            with stops() as require_none:
                 for future in as_completed(futures):
                     job = futures[future]
                     if wrong := future.result():
@@ -161,29 +161,37 @@ class Workers:
 
 
 @contextlib.contextmanager
-def interrupts() -> Iterator[Callable[[], None]]:
-    """Note Ctrl-C within the block; yields what raises KeyboardInterrupt after one that was lost.
+def stops() -> Iterator[Callable[[], None]]:
+    """Note what Ctrl-C or SIGTERM raises within the block; yields what raises it again, should it have been lost.
 
     Python ignores what is raised in a finalizer, and after a long collection of garbage that is where a signal is met.
     """
-    before, noted = signal.getsignal(signal.SIGINT), threading.Event()
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
+    raised: list[BaseException] = []
 
-    def handler(number: int, frame: FrameType | None) -> None:
-        noted.set()
-        before(number, frame)
+    def noting(before: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
+        def handler(number: int, frame: FrameType | None) -> None:
+            try:
+                before(number, frame)
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        return handler
 
     def require_none() -> None:
-        if noted.is_set():
-            raise KeyboardInterrupt
+        if raised:
+            raise raised[0]
 
-    signal.signal(signal.SIGINT, handler)
+    here = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if here}
+    handled = {number: before for number, before in handlers.items() if callable(before)}
+    for number, before in handled.items():
+        signal.signal(number, noting(before))
     try:
         yield require_none
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, before in handled.items():
+            signal.signal(number, before)
 
 
 class RayWorkers(Workers):

@@ -20,7 +20,7 @@ from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
 from server_app.compare.runs import OUTCOME
-from server_app.sweep.workers import Workers, compute, interrupts
+from server_app.sweep.workers import Workers, compute, stops
 from tests import forks
 
 
@@ -105,18 +105,29 @@ def test_a_sweep_that_was_stopped_leaves_no_thread_for_the_exit_to_meet(monkeypa
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python says that it ignores it
-def test_an_interrupt_that_a_finalizer_met_ends_a_sweep_all_the_same() -> None:
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_a_signal_that_a_finalizer_met_ends_a_sweep_all_the_same(
+    number: signal.Signals, error: type[BaseException]
+) -> None:
     class Collected:
         def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
-    before = signal.getsignal(signal.SIGINT)
-    with interrupts() as require_none:
-        require_none()
-        Collected()
-        with pytest.raises(KeyboardInterrupt):
+    def handler(*_: object) -> None:
+        raise error
+
+    before = signal.signal(number, handler)
+    try:
+        with stops() as require_none:
             require_none()
-    assert signal.getsignal(signal.SIGINT) is before
+            Collected()
+            with pytest.raises(error):
+                require_none()
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

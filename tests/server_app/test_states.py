@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,14 @@ def test_it_is_as_much_as_was_foreseen(name: str, tmp_path: Path) -> None:
     assert remembered(RunConfig.parse(keys), network, network.initial()) == pytest.approx(kept, rel=0.02)
 
 
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let temporary files lie on a disk: those of tests are in memory, where the run keeps its own."""
+    monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("disk")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_on_a_disk_it_has_the_same_bits(workers: int, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     keys = {"algorithm": "codasca", "engine": "local", "workers": workers, "fraction": 0.5, "sites": 6, "rounds": 4}
@@ -58,6 +66,7 @@ def test_what_there_is_no_room_for_anywhere_is_one_line(tmp_path: Path) -> None:
         grid.hold(10**18)
 
 
+@pytest.mark.usefixtures("disk")
 def test_what_a_run_that_goes_on_has_too_much_of_moves_to_the_disk(tmp_path: Path) -> None:
     config = RunConfig.parse(job(tmp_path, state_memory=1e-3))
     with LocalGrid(config, unused_run_id()) as grid:
