@@ -33,7 +33,6 @@ WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reach
 
 UNKNOWN = "unknown"
 STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
-RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
 
 FLWR = """
 import sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "run it at a SuperLink instead"
 DESCRIPTION = "Run a job at a SuperLink: show its log, and end as it did."
+
+RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
 
 
 def takes(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +63,7 @@ class Connection:
 
 def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
     """Submit a run, show its log as it comes, and say how it ended; returns the exit code."""
-    from server_app.submission import RESULTS, flower_environment, submit
+    from server_app.submission import flower_environment, submit
 
     with Scratch() as home:
         environment = flower_environment(home)

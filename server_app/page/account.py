@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def data(run: Content) -> str:
+    """Say how many samples of what kind the sites have, and what the outcome is."""
     told, inputs = run.about.get("sites", {}), run.about.get("inputs", {})
     if not PROBLEMS[run.config.problem].needs_data:
         return f"{len(run.sites)} sites; the problem is in closed form and needs no patients."
@@ -76,6 +77,7 @@ def site_table(run: Content) -> Table:
 
 
 def site_note(run: Content) -> str:
+    """Say whose model the table of sites is about, and what the sites told of themselves in words."""
     notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", [])]
     told = "Each site's own model, on its own held-out samples." if run.personalised else ""
     return " ".join([told or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
@@ -85,6 +87,7 @@ def site_note(run: Content) -> str:
 
 
 def costs(run: Content) -> Rows:
+    """Return rows of what the run took: a name, in all, in a round on average."""
     cost, rounds = run.cost, max(1.0, run.cost["rounds"])
     rows = [["rounds", f"{cost['rounds']:,.0f}", ""]]
     for key, label in (("bytes-down", "sent to sites"), ("bytes-up", "sent by sites")):
@@ -155,6 +158,7 @@ def _said(value: object) -> str:
 
 
 def versions(run: Content) -> dict[str, str]:
+    """Return what the run was made with, by name: the app, packages, the device."""
     about, found = run.about, dict[str, str]()
     if "app" in about:
         found["edelweiss (fingerprint of the sources)"] = about["app"]

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from keys.files import read_json
+from keys.memory import keep_freed_memory
 from server_app.compare.runs import DIVERGED, OUTCOME, Outcome, final
 from server_app.console import Progress as Console
 from server_app.sweep.job import Job, different
@@ -91,8 +92,6 @@ def compute(settings: Settings, folder: Path, until: int = 0) -> str:
 def _start_worker() -> None:
     """Prepare a worker process: it cleans up when it is told to stop, and when its parent is gone."""
     import torch
-
-    from keys.memory import keep_freed_memory
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the parent stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
