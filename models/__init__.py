@@ -2,7 +2,7 @@
 
 In every network the last fully connected layer, the *head*, is registered last and applied last. Its weight
 and bias are therefore the end of the flat vector: x is the body, then the head, split at one index. That is
-all that the personalised methods need, which share the body and keep the head; see `FlatNetwork.spans`.
+all that the personalised methods need, which share the body and keep the head; see `models.layout.Layout`.
 """
 
 from models.architecture import Architecture, resolve_device

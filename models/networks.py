@@ -15,7 +15,7 @@ from keys import unknown
 from keys.memory import shortage
 from models.dropout import Dropout
 from models.errors import ModelError
-from models.flat import statistics
+from models.layout import statistics
 
 _Shape = tuple[int, ...]
 
