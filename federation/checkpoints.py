@@ -51,5 +51,9 @@ class Checkpoints:
         """
         return server_round - 1
 
+    def standing(self, server_round: int) -> dict[str, object]:
+        """Return what tells a site which of its memories a message is about."""
+        return {"run": self.key, "settled": self.settled(server_round)}
+
     def reached(self, snapshot: Snapshot) -> None:
         """Take note of what the run keeps after a round, and store it if that is due."""

@@ -77,7 +77,7 @@ class LastEvaluation:
         """
         rounds = self.rounds
         turn, model = rounds.turn(rounds.count, rounds.algorithm.phases[-1]), unpack(self.arrays)
-        told = order({**rounds.evaluate_config, **rounds.standing(rounds.count)}, turn)
+        told = order({**rounds.evaluate_config, **rounds.checkpoints.standing(rounds.count)}, turn)
         messages = []
         for site in rounds.exchange.sites if grids is None else grids:
             sent = rounds.algorithm.final(rounds.state, model, turn, site)

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import math
-import operator
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from federation.algorithm import FirstCome, phases_of
+from federation.algorithm import phases_of
 from federation.answers import Answers
 from federation.average import Mean
 from federation.checkpoints import Checkpoints, Snapshot
+from federation.downlink import Downlink
 from federation.encoding import Encoding, decode
 from federation.errors import RunError, StrategyError, naming_round
 from federation.last import LastEvaluation
-from federation.messages import message, noting, order
+from federation.messages import noting, order
 from federation.observer import Nobody, Observer
 from federation.output import Output
 from federation.rehearsal import Rehearsal
 from federation.sites import Reply, Site
-from federation.wire import beyond, pack, unpack
-from keys import Stream, record_in
+from federation.wire import pack, unpack
+from keys import record_in
 from problems.metrics import metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from flwr.app import Message
     from torch import Tensor
@@ -87,8 +86,6 @@ class Rounds:
         What the server keeps, as `Algorithm.aggregate` returned it last.
     buffers : Arrays
         The averaged batch-norm statistics, under their name; empty where there are none.
-    residual : Arrays
-        What `encoding` took away from what was sent, and adds to what is sent next.
     done : int
         Rounds that were played before this object was made.
     """
@@ -112,8 +109,7 @@ class Rounds:
     encoding: Encoding = field(default_factory=Encoding)
     state: Arrays = field(init=False)
     buffers: Arrays = field(init=False)
-    residual: Arrays = field(init=False)
-    done: int = field(init=False)
+    done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Set up the server's state.
@@ -129,11 +125,10 @@ class Rounds:
         which = "last" if algorithm.stages_output else algorithm.output
         self.output = Output(which, self.count, algorithm.seed)
         self.total_weight = sum(site.weight for site in self.exchange.sites)
-        order = np.random.default_rng([algorithm.seed, Stream.SENDING_ORDER])
-        self.first_come = order if isinstance(algorithm, FirstCome) else None
         start = unpack(self.start)
         sites = len(self.exchange.sites)
         rehearsal = Rehearsal(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
+        self.downlink = Downlink(algorithm, self.exchange.sites, self.encoding)
         self._kept: dict[str, int] = {}  # where in the run each site's memory is from, by name
         example = self.problem.example() if self.problem else None
         self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
@@ -145,7 +140,6 @@ class Rounds:
         algorithm.prepare(len(self.exchange.sites))
 
     def _begin(self, start: Arrays) -> None:
-        self.done, self.residual = 0, {}
         self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
         if self.algorithm.splits_model:
             start["body"] = self._separable(start["x"])
@@ -214,10 +208,14 @@ class Rounds:
 
         The phase that opens a round carries the evaluation of the model that the round begins with.
         """
-        r, every = turn.round, self.evaluate_every
+        r, every, down = turn.round, self.evaluate_every, self.downlink
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
         check = self.answers.to_training(turn, self.model(), evaluate=wanted)
-        answers = self.exchange(self.messages(turn, evaluate=wanted), check=check, first_come=self.first_come)
+        told = order({**self.train_config, **self.checkpoints.standing(r), "evaluate": wanted}, turn)
+        # The messages have no name here: the exchange drops each when it has been answered.
+        answers = self.exchange(
+            down.messages(self.state, self.buffers, turn, told), check=check, first_come=down.first_come
+        )
         return self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
@@ -286,10 +284,10 @@ class Rounds:
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
         output = {} if self.output.which == "last" else self.output.model
-        parts = {"state": self.state, "buffers": self.buffers, "residual": self.residual, "output": output}
+        parts = {"state": self.state, "buffers": self.buffers, "residual": self.downlink.residual, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
-        order = self.first_come and self.first_come.bit_generator.state
-        return Snapshot(server_round, tensors, {"sending-order": order, "memories": dict(self._kept)})
+        facts = {"sending-order": self.downlink.sending_order, "memories": dict(self._kept)}
+        return Snapshot(server_round, tensors, facts)
 
     def _restore(self, snapshot: Snapshot) -> None:
         parts: dict[str, Arrays] = {"state": {}, "buffers": {}, "residual": {}, "output": {}}
@@ -297,45 +295,6 @@ class Rounds:
             part, _, name = key.partition("/")
             parts[part][name] = vector
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
-        self.residual = parts["residual"]
+        self.downlink.residual, self.downlink.sending_order = parts["residual"], snapshot.facts["sending-order"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
         self._kept = dict(snapshot.facts["memories"])
-        if self.first_come:
-            self.first_come.bit_generator.state = snapshot.facts["sending-order"]
-
-    # ------------------------------------------------------------------ messages
-
-    def standing(self, server_round: int) -> dict[str, object]:
-        """Return what tells a site which of its memories a message is about."""
-        return {"run": self.checkpoints.key, "settled": self.checkpoints.settled(server_round)}
-
-    def messages(self, turn: Turn, *, evaluate: bool) -> list[Message]:
-        """Write a phase's messages to the sites that take part in this round; equal contents are serialised once."""
-        told = order({**self.train_config, **self.standing(turn.round), "evaluate": evaluate}, turn)
-        packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
-        before = self.residual  # of this phase: an estimator is the same for all sites
-        messages = []
-        for site in self.participants(turn.round):
-            sent = self.algorithm.broadcast(self.state, turn, site) | self.buffers
-            vectors = list(sent.values())
-            if not (packed[0] and len(packed[0]) == len(vectors) and all(map(operator.is_, packed[0], vectors))):
-                if bad := beyond(sent):
-                    names = ", ".join(map(repr, bad))
-                    raise RunError(
-                        f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}"
-                    )
-                if text := self.encoding.overflow(sent):
-                    raise RunError(f"the server's {text}")
-                written, self.residual = self.encoding.encode(sent, before, turn.phase)
-                packed = (vectors, pack(written))
-            messages.append(message(packed[1], told, site, "train"))
-        return messages
-
-    def participants(self, server_round: int) -> Sequence[Site]:
-        """Return the sites of all phases of a round, drawn from (seed, round)."""
-        sites = self.exchange.sites
-        count = self.algorithm.asked(len(sites))
-        if count == len(sites):
-            return sites
-        random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])
-        return [sites[i] for i in sorted(random.choice(len(sites), count, replace=False))]

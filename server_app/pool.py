@@ -214,5 +214,5 @@ def take(queue: deque[Message], count: int) -> list[Message]:
 
 
 def _key(message: Message) -> int:
-    """Identify what a message carries: messages to many sites share one record, see `federation.rounds.Rounds`."""
+    """Identify what a message carries: messages to many sites share one record, see `federation.downlink.Downlink`."""
     return id(next(iter(records_in(message.content, ArrayRecord).values()), None))
