@@ -20,6 +20,7 @@ from models import ModelError, prepare, resolve_device
 from models.storage import Stored
 from problems import PROBLEMS, ProblemError, ranks
 from problems.network import NetworkProblem
+from problems.scalars import restored
 from strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor,
     """Return x and y as they were given; what the run left to the sites is the problem's own start."""
     try:
         parameters, buffers = problem.network.flatten(given.state)
-        start = problem.restored(parameters, given.facts)
+        start = restored(problem, parameters, given.facts)
     except (ModelError, ProblemError) as error:
         raise PersonaliseError(f"config.toml and model.safetensors do not belong together: {error}") from None
     problem.load_buffers(buffers)

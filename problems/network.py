@@ -6,20 +6,18 @@ from abc import abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from keys import Stream, shown
-from keys.fields import is_number
+from keys import Stream
 from problems.base import Problem
 from problems.capabilities import Layers
-from problems.errors import ProblemError
 from problems.metrics import correct_by_class, of_labels, ranked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -63,6 +61,8 @@ class NetworkProblem(Problem, Layers):
     scalars : tuple of str
         Names of the entries of x behind the network's, such as ``("a", "b")``; of several labels first all that ``a``
         has, then all of ``b``.
+    scalar_size : int
+        How many entries of x each of them has: L, or 1.
     dual : int
         How long y is, 0 for none; where ``dual_scalars`` name its entries, their number, times L.
     network : FlatNetwork
@@ -94,7 +94,7 @@ class NetworkProblem(Problem, Layers):
 
     def _head_of(self, network: FlatNetwork) -> Tensor:
         start = network.vector()
-        return torch.cat([start[network.head :], start.new_zeros(len(self.scalars) * self._each)])
+        return torch.cat([start[network.head :], start.new_zeros(len(self.scalars) * self.scalar_size)])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -102,8 +102,8 @@ class NetworkProblem(Problem, Layers):
         return self.setting.cohort.labels if self.several else ()
 
     @property
-    def _each(self) -> int:
-        """How many entries a scalar has: L."""
+    def scalar_size(self) -> int:
+        """How many entries of x each of the scalars has: L, or 1."""
         return max(1, len(self.labels))
 
     @classmethod
@@ -114,12 +114,12 @@ class NetworkProblem(Problem, Layers):
     @property
     def width(self) -> int:
         """How many outputs the network has."""
-        return self.setting.cohort.classes if self.multiclass else self._each
+        return self.setting.cohort.classes if self.multiclass else self.scalar_size
 
     @property
     def dual(self) -> int:
         """How long y is; 0 where there is none."""
-        return len(self.dual_scalars) * self._each
+        return len(self.dual_scalars) * self.scalar_size
 
     @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -164,7 +164,7 @@ class NetworkProblem(Problem, Layers):
 
     def initial(self) -> Arrays:
         """Return the network's own initialisation, zeros for the scalars, and the dual's start."""
-        zeros = torch.zeros(len(self.scalars) * self._each, device=self.device, dtype=self.dtype)
+        zeros = torch.zeros(len(self.scalars) * self.scalar_size, device=self.device, dtype=self.dtype)
         return {"x": torch.cat([self.network.vector(), zeros])} | self.dual_start()
 
     def dual_start(self) -> Arrays:
@@ -195,46 +195,12 @@ class NetworkProblem(Problem, Layers):
         return {"head": head} | self.dual_start()
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
-        """Return the problem's own entries of x and y, by their names."""
+        """Return the problem's own entries of x and y, by their names; `problems.scalars.restored` reads them."""
         if not self.labels:
             own = x[self.network.size :].tolist()
             return {**dict(zip(self.scalars, own, strict=True)), **super().scalars_of(x, y)}
         values = x[self.network.size :] if y is None else torch.cat([x[self.network.size :], y.to(x)])
-        return dict(zip(self.scalar_names(), values.reshape(-1, self._each).tolist(), strict=True))
-
-    def restored(self, parameters: Tensor, named: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """Return x and y from the network's parameters and what `scalars_of` gave; the rest is the problem's start.
-
-        Raises
-        ------
-        ProblemError
-            For what `scalars_of` cannot have given.
-        """
-        start = self.initial()
-        if wrong := [*self._wrong(named)]:
-            raise ProblemError("; ".join(wrong))
-        x, y = start["x"], start.get("y")
-        x[: self.network.size] = parameters
-        own = x[self.network.size :].view(len(self.scalars), self._each)
-        for entries, name in zip(own, self.scalars, strict=True):
-            if name in named:
-                entries.copy_(torch.tensor(named[name], dtype=x.dtype))
-        dual = [named[name] for name in self.dual_scalars or ("y",) if name in named]
-        if y is not None and dual:
-            y = torch.tensor(dual, dtype=y.dtype, device=y.device).flatten()
-        return x, y
-
-    def _wrong(self, named: Mapping[str, Any]) -> Iterator[str]:
-        """Yield what is wrong with the problem's own entries of x and y; without any they are at their start."""
-        alone = (*self.scalars, *self.dual_scalars)
-        names = alone if self.dual_scalars or not self.dual else (*alone, "y")
-        for name in names if any(name in named for name in names) or named.get("problem") == self.name else ():
-            count = self._each if name in alone else self.dual
-            single = name in alone and not self.labels
-            values = [named.get(name)] if single else named.get(name)
-            if not (isinstance(values, list) and len(values) == count and all(map(is_number, values))):
-                noun = "a finite number" if single else f"{count} finite numbers"
-                yield f"{name} = {shown(named.get(name))}: must be {noun}"
+        return dict(zip(self.scalar_names(), values.reshape(-1, self.scalar_size).tolist(), strict=True))
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of the loss; see `Problem.gradient`."""

@@ -18,6 +18,7 @@ from models import ModelError
 from models.pretrained import fitted, read_weights
 from models.storage import Stored
 from problems import ProblemError
+from problems.scalars import restored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +112,7 @@ class Given:
             raise ModelError("\n".join(f"{_key(self.config)}: {text}" for text in wrong))
         parameters, statistics = problem.network.flatten(state)
         try:
-            x, y = problem.restored(parameters, named)
+            x, y = restored(problem, parameters, named)
         except ProblemError as error:
             raise ModelError(f"{_key(self.config)}: {error}: take {FRESH}") from None
         problem.load_buffers(statistics)

@@ -18,6 +18,7 @@ from keys import ConfigError, hyper
 from models.storage import facts_in
 from problems import PROBLEMS
 from problems.network import NetworkProblem
+from problems.scalars import restored
 from server_app import simulate
 from server_app.model_file import described
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
@@ -119,10 +120,10 @@ def test_what_a_file_says_of_x_and_y_gives_them_back(variant: dict[str, Any]) ->
     problem = make(**variant, model="mlp")
     x, y = point(problem, 3)
     _, named = described(problem, {"x": x} | ({} if y is None else {"y": y}))
-    again_x, again_y = problem.restored(x[: problem.network.size], named)
+    again_x, again_y = restored(problem, x[: problem.network.size], named)
     assert torch.equal(again_x, x)
     assert (again_y is None) == (y is None)
     assert y is None or torch.equal(again_y, y)
-    start_x, start_y = problem.restored(x[: problem.network.size], {})
+    start_x, start_y = restored(problem, x[: problem.network.size], {})
     assert torch.equal(start_x[problem.network.size :], problem.initial()["x"][problem.network.size :])
     assert y is None or torch.equal(start_y, problem.initial()["y"])

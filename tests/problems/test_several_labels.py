@@ -13,6 +13,7 @@ from datasets import make_sampler
 from datasets.labels import UNKNOWN
 from federation import Reply, Site
 from problems import PROBLEMS
+from problems.scalars import restored
 from strategies.coda import Coda
 from tests.problems.example import FEATURES, make, point, samples
 from tests.problems.test_auprc import double_loop, sigmoid
@@ -213,6 +214,6 @@ def test_what_a_file_says_of_the_scalars_gives_them_back(variant: dict[str, Any]
     x, y = point(problem, 2)
     named = problem.scalars_of(x, y)
     assert all(len(entries) == L for entries in named.values())
-    back, dual = problem.restored(x[: problem.network.size], named)
+    back, dual = restored(problem, x[: problem.network.size], named)
     assert torch.equal(back, x)
     assert y is None or torch.equal(dual, y)
