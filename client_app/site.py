@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,18 +20,16 @@ from client_app.once import (
     prepared,
     rehearsed,
 )
+from client_app.own_data import image_cache, study_of
 from client_app.policy import Policy
 from client_app.policy.coarse import coarse
 from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
-from config.study import read_study
 from datasets import (
     Cohort,
     DataConfig,
-    DataError,
     Facts,
-    ImageCache,
     SiteData,
     load_site,
     patient_hashes,
@@ -50,32 +47,9 @@ if TYPE_CHECKING:
 
     from client_app.request import Request
     from datasets import Samples
-    from datasets.site.study import Study
     from problems import Arrays, Metrics
 
 MOST_OPEN = 1024  # sites of a run that a process keeps open
-
-
-def study_of(file: str) -> Study | None:
-    """Read the study that a site's operator was given; None without one.
-
-    Raises
-    ------
-    DataError
-        When it cannot be used.
-    """
-    try:
-        return read_study(file) if file else None
-    except ConfigError as error:
-        public = "this site's study file cannot be used; the site's own log says why"
-        raise DataError(str(error), public) from None
-
-
-def image_cache(node: SiteConfig) -> ImageCache | None:
-    """Return where a site keeps decoded images; None for nowhere."""
-    if not (node.state_dir and node.image_cache):
-        return None
-    return ImageCache(Path(node.state_dir).expanduser() / "images", int(node.image_cache * 1e9))
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ def run(options: argparse.Namespace) -> None:
     from client_app.card import write_card
     from client_app.kept import model_facts, provenance
     from client_app.memory import Memory
+    from client_app.own_data import study_of
     from client_app.personalise import FinishedRun, PersonaliseError, personalise
-    from client_app.site import study_of
     from config import SiteConfig, read_overrides
     from datasets import load_site
     from keys.files import as_path

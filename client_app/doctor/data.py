@@ -27,8 +27,8 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
             yield Finding("error", "data", "none: name the folder of this site's data as data-dir")
         return
 
+    from client_app.own_data import image_cache, study_of
     from client_app.policy import Policy
-    from client_app.site import image_cache, study_of
     from datasets import DataConfig, DataError, label_values, load_site
     from datasets.labels import Labels
     from datasets.site.survey import Survey
