@@ -8,8 +8,9 @@ all that the personalised methods need, which share the body and keep the head; 
 from models.architecture import Architecture, resolve_device
 from models.errors import ModelError
 from models.flat import FlatNetwork
-from models.networks import MODELS, STEMS, build, keeps_statistics
+from models.networks import MODELS, build, keeps_statistics
 from models.precision import prepare
+from models.torchvision import STEMS
 
 __all__ = [
     "MODELS",

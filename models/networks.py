@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,12 +15,10 @@ from keys.memory import shortage
 from models.dropout import Dropout
 from models.errors import ModelError
 from models.layout import statistics
+from models.shapes import SMALLEST_IMAGE, Shape, image
+from models.torchvision import densenet, efficientnet, resnet
 
-_Shape = tuple[int, ...]
-
-_SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
 _FRAME = 32  # pixels; smaller images of vgg11, alexnet and cnn7 stand in a frame of this size
-_SMALLEST_IMAGE = 16  # pixels; divided by eight, 2 x 2 are left: batch norm can train, even on one sample
 _ANY = (3, 32, 32)  # a shape that every model takes
 
 
@@ -41,27 +38,17 @@ def _dense(before: int, *rows: float) -> list[nn.Module]:
     return layers
 
 
-def _image(name: str, shape: _Shape, smallest: int) -> _Shape:
-    """Return the shape if it is that of a large enough image."""
-    if len(shape) != 3 or min(shape[1:]) < smallest:
-        raise ModelError(
-            f"model {name!r} cannot take inputs of shape {shape}: it needs (channels, height, width) "
-            f"with height and width of at least {smallest}"
-        )
-    return shape
-
-
-def _linear(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _linear(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """One layer on any shape, flattened."""
     return _body_and_head([nn.Flatten()], prod(shape), outputs)
 
 
-def _mlp(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _mlp(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """Two layers of ``hidden`` units on any shape, flattened."""
     return _body_and_head([nn.Flatten(), *_dense(prod(shape), hidden, hidden)], hidden, outputs)
 
 
-def _dnn(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _dnn(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """DePRL's network for HARBox (Xiong et al. 2024, Table 6), on any shape, flattened; theirs are 900 numbers."""
     rows = (512, 0.05, 256, 0.05, 128, 0.05, 64)
     return _body_and_head([nn.Flatten(), *_dense(prod(shape), *rows)], 64, outputs)
@@ -69,7 +56,7 @@ def _dnn(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
 
 def _cnn(
     name: str,
-    shape: _Shape,
+    shape: Shape,
     outputs: int,
     hidden: int,
     *,
@@ -81,7 +68,7 @@ def _cnn(
     smallest = 1
     for pad in reversed(padding):
         smallest = 2 * smallest + 4 - 2 * pad
-    before, height, width = _image(name, shape, smallest)
+    before, height, width = image(name, shape, smallest)
     layers: list[nn.Module] = []
     for after, pad in zip(channels, padding, strict=True):
         # ReLU is monotone, so it commutes with the maximum; after the pooling it has a quarter of the work.
@@ -91,7 +78,7 @@ def _cnn(
     return _body_and_head(layers, widths[-1], outputs)
 
 
-def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _lenet5(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """LeNet-5 (LeCun et al. 1998) in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
 
     AdaFGDA's network for MNIST (Huang et al. 2024, section 6.2), which names it and no more.
@@ -103,7 +90,7 @@ def _lenet5(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
 
 def _plain_deep(
     name: str,
-    shape: _Shape,
+    shape: Shape,
     outputs: int,
     hidden: int,
     *,
@@ -118,7 +105,7 @@ def _plain_deep(
     to that frame by the first convolution; of a larger one's features the means of parts are taken. The convolutions
     start as in He et al. 2015: without normalisation PyTorch's own start shrinks what passes each by a factor of 2.4.
     """
-    before, *sides = _image(name, shape, _SMALLEST_IMAGE)
+    before, *sides = image(name, shape, SMALLEST_IMAGE)
     padding = tuple(1 + max(0, _FRAME - length + 1) // 2 for length in sides)
     layers: list[nn.Module] = []
     for block in blocks:
@@ -135,7 +122,7 @@ def _plain_deep(
     return _body_and_head(layers, widths[-1], outputs)
 
 
-def _vgg11(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _vgg11(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """DePRL's network for CIFAR-10 (Xiong et al. 2024, Table 4), after Simonyan & Zisserman 2015.
 
     The third convolution has 128 channels there, not 256. One line of the table cannot hold: its first fully connected
@@ -146,7 +133,7 @@ def _vgg11(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
     return _plain_deep(name, shape, outputs, hidden, blocks=blocks, stride=1, side=1, rows=rows)
 
 
-def _alexnet(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _alexnet(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """DePRL's network for Fashion-MNIST (Xiong et al. 2024, Table 5), after Krizhevsky et al. 2012.
 
     Where the table's weight and bias of a layer disagree on its width (second to fourth convolution, first two fully
@@ -158,14 +145,14 @@ def _alexnet(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
     return _plain_deep(name, shape, outputs, hidden, blocks=blocks, stride=2, side=2, rows=rows)
 
 
-def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
+def _conv4(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """The few-shot network of MAML on Omniglot (Finn et al. 2017, after Vinyals et al. 2016).
 
     Four 3 x 3 convolutions of ``hidden`` channels (64 there) with stride 2 rather than pooling, each with batch norm
     and ReLU, then the mean over the image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
     FCSG (Wu et al. 2023, section 5.2) takes this network too; it names the ReLU first, unlike the paper that it cites.
     """
-    before = _image(name, shape, 17)[0]  # the sides, divided by 16 and rounded up, are 2: batch norm can train
+    before = image(name, shape, 17)[0]  # the sides, divided by 16 and rounded up, are 2: batch norm can train
     layers: list[nn.Module] = []
     for _ in range(4):
         convolution = nn.Conv2d(before, hidden, 3, stride=2, padding=1, bias=False)  # batch norm adds its own
@@ -174,52 +161,7 @@ def _conv4(name: str, shape: _Shape, outputs: int, hidden: int) -> nn.Module:
     return _body_and_head([*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()], hidden, outputs)
 
 
-def _torchvision(
-    name: str,
-    shape: _Shape,
-    outputs: int,
-    hidden: int,
-    *,
-    fan: Literal["fan_in", "fan_out"],
-    pool: str = "",
-    smallest: int = _SMALLEST_IMAGE,
-) -> nn.Module:
-    """torchvision's network, untrained, with a first convolution for these channels and this size.
-
-    Where a side has 64 pixels or fewer, that is 3 x 3 with stride 1 and no max-pooling follows, as is usual on CIFAR.
-    """
-    channels, height, width = _image(name, shape, smallest)
-    from datasets.vision import import_torchvision  # slow, and only these models need it
-
-    models = import_torchvision().models
-    network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)
-    stem = STEMS[name]
-    first: Any = network.get_submodule(stem)
-    kernel, stride, padding = first.kernel_size, first.stride, first.padding
-    if min(height, width) <= _SMALL_IMAGE:
-        kernel, stride, padding = 3, 1, 1
-        if pool:
-            network.set_submodule(pool, nn.Identity())
-    convolution = nn.Conv2d(channels, first.out_channels, kernel, stride, padding, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode=fan, nonlinearity="relu")  # as torchvision's own
-    network.set_submodule(stem, convolution)
-    return network
-
-
-STEMS = {
-    "resnet18": "conv1",
-    "resnet50": "conv1",
-    "densenet121": "features.conv0",
-    "densenet161": "features.conv0",
-    "efficientnet-b0": "features.0.0",
-}
-"""The networks that are torchvision's, and the first convolution of each."""
-
-_resnet = partial(_torchvision, pool="maxpool", fan="fan_out")
-_densenet = partial(_torchvision, pool="features.pool0", fan="fan_in")
-_efficientnet = partial(_torchvision, fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
-
-_BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
+_BUILDERS: dict[str, Callable[[str, Shape, int, int], nn.Module]] = {
     "linear": _linear,
     "mlp": _mlp,
     "dnn": _dnn,
@@ -235,11 +177,11 @@ _BUILDERS: dict[str, Callable[[str, _Shape, int, int], nn.Module]] = {
     "vgg11": _vgg11,
     # He et al. 2016, whose strides of 2 between the stages DePRL's Table 3 does not print; it prints a bias in front of
     # batch norm, which changes nothing.
-    "resnet18": _resnet,
-    "resnet50": _resnet,
-    "densenet121": _densenet,  # Huang et al. 2017
-    "densenet161": _densenet,
-    "efficientnet-b0": _efficientnet,  # Tan & Le 2019: dropout and stochastic depth
+    "resnet18": resnet,
+    "resnet50": resnet,
+    "densenet121": densenet,  # Huang et al. 2017
+    "densenet161": densenet,
+    "efficientnet-b0": efficientnet,  # Tan & Le 2019: dropout and stochastic depth
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)
@@ -293,7 +235,7 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
 
 
 @lru_cache
-def parameters(name: str, shape: _Shape, outputs: int, hidden: int) -> int:
+def parameters(name: str, shape: Shape, outputs: int, hidden: int) -> int:
     """Return how many parameters a model has, found by looking at one that has no memory and no numbers."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in _BUILDERS[name](name, shape, outputs, hidden).parameters())

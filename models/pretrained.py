@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.errors import ModelError
 from models.flat import FlatNetwork
-from models.networks import STEMS
+from models.torchvision import STEMS
 
 # DenseNet's file is of a time when a module's name could hold a point: "denselayer1.norm.1.weight".
 _OLD_NAME = re.compile(r"(\.denselayer\d+\.(?:norm|conv))\.([12]\.)")

@@ -1,0 +1,58 @@
+"""torchvision's networks, untrained, for images of any size and any number of channels."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+from torch import nn
+
+from models.shapes import SMALLEST_IMAGE, Shape, image
+
+SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
+
+STEMS = {
+    "resnet18": "conv1",
+    "resnet50": "conv1",
+    "densenet121": "features.conv0",
+    "densenet161": "features.conv0",
+    "efficientnet-b0": "features.0.0",
+}
+"""The networks that are torchvision's, and the first convolution of each."""
+
+
+def _network(
+    name: str,
+    shape: Shape,
+    outputs: int,
+    hidden: int,
+    *,
+    fan: Literal["fan_in", "fan_out"],
+    pool: str = "",
+    smallest: int = SMALLEST_IMAGE,
+) -> nn.Module:
+    """torchvision's network, untrained, with a first convolution for these channels and this size.
+
+    Where a side has 64 pixels or fewer, that is 3 x 3 with stride 1 and no max-pooling follows, as is usual on CIFAR.
+    """
+    channels, height, width = image(name, shape, smallest)
+    from datasets.vision import import_torchvision  # slow, and only these models need it
+
+    models = import_torchvision().models
+    network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)
+    stem = STEMS[name]
+    first: Any = network.get_submodule(stem)
+    kernel, stride, padding = first.kernel_size, first.stride, first.padding
+    if min(height, width) <= SMALL_IMAGE:
+        kernel, stride, padding = 3, 1, 1
+        if pool:
+            network.set_submodule(pool, nn.Identity())
+    convolution = nn.Conv2d(channels, first.out_channels, kernel, stride, padding, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode=fan, nonlinearity="relu")  # as torchvision's own
+    network.set_submodule(stem, convolution)
+    return network
+
+
+resnet = partial(_network, pool="maxpool", fan="fan_out")
+densenet = partial(_network, pool="features.pool0", fan="fan_in")
+efficientnet = partial(_network, fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
