@@ -43,6 +43,13 @@ class Number:
             return self.nan and math.isnan(value)
         return self.low - self.rounding <= value <= self.high + self.rounding
 
+    def all_fit(self, values: Sequence[object]) -> bool:
+        """Whether each of many values is such a number; where all are of one type, and finite, their ends say it."""
+        kinds = set(map(type, values))
+        if kinds == {int} or (kinds == {float} and not self.whole and math.isfinite(sum(values))):  # type: ignore[arg-type]
+            return self.low - self.rounding <= min(values) and max(values) <= self.high + self.rounding  # type: ignore[operator, type-var]
+        return all(map(self.fits, values))
+
     def __str__(self) -> str:
         ends = [f">= {self.low:g}"] * math.isfinite(self.low) + [f"<= {self.high:g}"] * math.isfinite(self.high)
         return ("an integer " if self.whole else "a finite number ") + " and ".join(ends)
@@ -104,8 +111,9 @@ class Several:
         """Whether a value is such a list; its length is looked at first."""
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
             return False
-        long = len(value) <= self.most if self.lengths is None else len(value) in self.lengths
-        return long and all(map(self.item.fits, value))
+        if len(value) > self.most if self.lengths is None else len(value) not in self.lengths:
+            return False
+        return self.item.all_fit(value) if isinstance(self.item, Number) else all(map(self.item.fits, value))
 
     def __str__(self) -> str:
         many = f"at most {self.most}" if self.lengths is None else " or ".join(map(str, self.lengths))

@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 TARGETS = {
-    "deployments": "starts servers and sites, and kills them, for minutes: make deployments",
+    "deployments": "starts processes again and again, for minutes: make deployments",
     "containers": "needs a Docker engine and minutes: make containers",
 }
 """Marks of what is not part of `make test`, and why."""

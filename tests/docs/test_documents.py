@@ -235,7 +235,7 @@ def edit(root: Path, diff: str) -> None:
         (root / name).write_text(text, encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("curves", "evidence")
 def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     for name in [*sorted(PACKAGES), "bin", "docs", "README.md", "pyproject.toml"]:
@@ -343,7 +343,7 @@ def called(block: str) -> list[list[str]]:
     return [call.split("\0") for call in done.stdout.removesuffix("\0\0").split("\0\0")]
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 @pytest.mark.usefixtures("curves", "evidence")
 def test_the_page_about_comparisons_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     page = TEXTS["docs/compare.md"]

@@ -27,8 +27,8 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "metrics": lambda content: values(content, "metrics", "cost"),
 }
 Case = tuple[str, int, Callable[[RecordDict], None]]
-few = settings(deadline=None, max_examples=6, suppress_health_check=list(HealthCheck))
-more = settings(few, max_examples=14)
+few = settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck))
+more = settings(few, max_examples=10)
 
 
 @cache

@@ -128,7 +128,8 @@ def test_after_a_run_there_is_nothing_to_interrupt() -> None:
     ("number", "code", "workers", "fresh"),
     [
         (signal.SIGINT, 130, 1, False),
-        (signal.SIGINT, 130, 2, True),
+        pytest.param(signal.SIGINT, 130, 2, True, marks=pytest.mark.deployments),
+        (signal.SIGINT, 130, 2, False),
         (signal.SIGTERM, 143, 1, False),
         (signal.SIGTERM, 143, 2, False),
     ],

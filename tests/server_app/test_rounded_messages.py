@@ -84,7 +84,7 @@ def test_every_algorithm_runs_with_rounded_messages(
     name: str, tmp_path: Path, carried: dict[str, list[Message]]
 ) -> None:
     """Its estimators are vectors that it sends; x comes to all sites as it is in the end."""
-    keys = rounded(name, tmp_path) | ({"local-steps": 1} if name == "npa" else {})
+    keys = rounded(name, tmp_path) | {"rounds": 2} | ({"local-steps": 1} if name == "npa" else {})
     result = simulate(keys)
     assert np.isfinite(result.arrays["x"]).all()
     if name == "alone":

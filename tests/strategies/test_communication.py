@@ -83,7 +83,7 @@ def numbers(names: str, x: int, y: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_bytes_down_and_up_are_those_of_the_paper(name: str, tmp_path: Path) -> None:
-    sites, q = 3, 1 if name == "npa" else 2
+    sites, q = 2, 1 if name == "npa" else 2
     keys: dict[str, Any] = {"algorithm": name, "problem": "auc", "model": "linear", "sites": sites, "rounds": 6}
     keys |= {"local-steps": q, "stage-iterations": 3 * q, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     keys |= {"evaluate-every": 0, "central-test": False}

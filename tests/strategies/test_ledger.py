@@ -142,7 +142,7 @@ rounds = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(history=rounds, stages=st.sampled_from([ONE_STAGE, TWO_STAGES]))
 def test_whatever_gets_lost_the_sum_is_that_of_the_answers_that_count(
     history: list[tuple[set[int], set[int], set[int]]], stages: Stages
