@@ -8,6 +8,11 @@ and vectors travel as the bytes that they are. Another processor may choose othe
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +20,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bin.run import free_port
 from keys import Value
 from server_app import simulate
+from server_app.submission import started
 from tests.deployment import processes
 from tests.server_app.sites import saddle_job
 
@@ -89,6 +96,40 @@ def test_the_flower_simulation(reference: Path, tmp_path: Path) -> None:
     outcome = processes.simulate(tmp_path, auc_job(reference.parent, "simulation"), SITES)
     assert outcome.ok, outcome.log
     assert_same_bits(reference, reference.parent / "simulation")
+
+
+NODES = """
+import ray, ray._private.state as state
+ray.init(log_to_driver=False)
+print(*(actor["Address"]["NodeID"] for actor in state.actors().values() if actor["ActorClassName"] == "ClientAppActor"))
+"""
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_runs_on: None) -> Iterator[None]:
+    """A Ray cluster of two nodes, for a client at a time each; RAY_ADDRESS names it."""
+    address = f"127.0.0.1:{free_port()}"
+    head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
+    with ExitStack() as stack:
+        for where in (head, [f"--address={address}"]):
+            command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+            options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            node = started([*command, "--num-cpus=1", *where], os.environ | {"FLWR_HOME": str(tmp_path)}, **options)
+            log = stack.enter_context(node).stdout
+            assert log is not None
+            assert any("Ray runtime started" in line for line in iter(log.readline, "")), "it did not start"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        yield
+
+
+@pytest.mark.deployments
+@pytest.mark.usefixtures("two_nodes")
+def test_the_flower_simulation_on_two_nodes_of_ray(reference: Path, tmp_path: Path) -> None:
+    outcome = processes.simulate(tmp_path, auc_job(reference.parent, "nodes", state_dir=str(tmp_path / "state")), SITES)
+    assert outcome.ok, outcome.log
+    assert_same_bits(reference, reference.parent / "nodes")
+    asked = subprocess.run([sys.executable, "-c", NODES], capture_output=True, text=True, timeout=120, check=True)
+    assert len(set(asked.stdout.split())) == 2, "each node has trained"
 
 
 @pytest.mark.deployments
