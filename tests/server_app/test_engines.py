@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -108,6 +110,9 @@ print(*(actor["Address"]["NodeID"] for actor in state.actors().values() if actor
 @pytest.fixture
 def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_runs_on: None) -> Iterator[None]:
     """A Ray cluster of two nodes, for a client at a time each; RAY_ADDRESS names it."""
+    # Ray notes there that it runs, and who finds the note joins; a socket's path has at most 107 characters.
+    own = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", own)
     address = f"127.0.0.1:{free_port()}"
     head = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
     with ExitStack() as stack:
@@ -120,6 +125,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_runs_on: 
             assert any("Ray runtime started" in line for line in iter(log.readline, "")), "it did not start"
         monkeypatch.setenv("RAY_ADDRESS", address)
         yield
+    shutil.rmtree(own)
 
 
 @pytest.mark.deployments
