@@ -204,7 +204,7 @@ def test_a_parent_with_many_threads_does_not_hang_its_workers(job: Job) -> None:
     assert same_bits(several, simulate(job()))
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 def test_workers_with_threads_of_their_own(tmp_path: Path) -> None:
     # They are fresh processes, not forks: whatever they need reaches them through a pipe.
     assert same_bits(

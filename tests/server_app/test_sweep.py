@@ -355,14 +355,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file.parent / "one"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["--jobs", "2"], id="processes", marks=pytest.mark.slow),
-        # It starts Ray twice.
-        pytest.param(["--jobs", "2", "--engine", "ray"], id="ray", marks=pytest.mark.deployments),
-    ],
-)
+@pytest.mark.deployments
+@pytest.mark.parametrize("arguments", [["--jobs", "2"], ["--jobs", "2", "--engine", "ray"]], ids=["processes", "ray"])
 def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(
     file: Path, undisturbed: Path, arguments: list[str]
 ) -> None:

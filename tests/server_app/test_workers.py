@@ -102,7 +102,7 @@ simulate({"problem": "saddle", "sites": 3, "rounds": 2, "workers": 2, "threads":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 def test_a_script_that_would_run_again_in_each_worker_is_told_of_its_guard(tmp_path: Path) -> None:
     script, runs = tmp_path / "script.py", tmp_path / "runs"
     script.write_text(SCRIPT.replace("RUNS", repr(str(runs))), encoding="utf-8")
@@ -131,7 +131,7 @@ def test_a_worker_that_is_still_being_started_begins_no_run(tmp_path: Path, monk
         simulate(saddle_job(tmp_path, algorithm="dying", workers=2))
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 def test_a_worker_that_cannot_start_points_to_its_traceback(tmp_path: Path) -> None:
     # There is no file that a worker could import.
     done = python("", "-", stdin=SCRIPT.replace("RUNS", repr(str(tmp_path / "runs"))))
