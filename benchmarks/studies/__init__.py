@@ -16,7 +16,7 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 EARLIER = frozenset(
     {
         *("auc-mnist", "auc-cifar10"),
-        *("omniglot-1shot", "omniglot-5shot"),
+        "omniglot-5shot",
         *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128"),
     }
 )
