@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from server_app.sweep.study import Study
 
 
+PATIENCE = 10.0  # seconds that a worker has to clean up when it is told to stop
+
+
 class _PausedError(BaseException):
     """A run has come to the round that it is stopped after."""
 
@@ -130,8 +133,13 @@ class Workers:
     ) -> None:
         """End the processes, in the middle of their runs if the sweep was stopped."""
         if kind is not None:
-            for child in multiprocessing.active_children():
-                child.terminate()
+            children = multiprocessing.active_children()
+            for end in ("terminate", "terminate", "kill"):  # a signal that a finalizer meets is lost, see `stops`
+                for child in children:
+                    getattr(child, end)()
+                deadline = time.monotonic() + PATIENCE
+                for child in children:
+                    child.join(max(0.0, deadline - time.monotonic()))
         # Waits for the executor's own thread: Python's exit would speak to one that is just ending, and fail.
         self._executor.shutdown(cancel_futures=True)
 

@@ -20,6 +20,7 @@ from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
 from server_app.compare.runs import OUTCOME
+from server_app.sweep import workers
 from server_app.sweep.workers import Workers, compute, stops
 from tests import forks
 
@@ -133,6 +134,32 @@ def test_a_signal_that_a_finalizer_met_ends_a_sweep_all_the_same(
         assert signal.getsignal(number) is handler
     finally:
         signal.signal(number, before)
+
+
+def deaf(begun: Path, ended: Path) -> None:
+    """Work for a minute, and lose what says to stop."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    begun.touch()
+    time.sleep(60)
+    ended.touch()
+
+
+def test_a_worker_that_loses_its_signals_does_not_keep_a_sweep_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.2)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forks.FORK)
+
+    def interrupted() -> None:
+        with Workers(1, "") as pool:
+            pool._executor.submit(deaf, tmp_path / "begun", tmp_path / "ended")
+            wait_until((tmp_path / "begun").exists)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not (tmp_path / "ended").exists()
+    assert not multiprocessing.active_children()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
