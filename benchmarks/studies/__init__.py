@@ -15,7 +15,7 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 
 EARLIER = frozenset(
     {
-        *("auc-mnist", "auc-cifar10"),
+        "auc-cifar10",
         "omniglot-5shot",
         *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128"),
     }
