@@ -28,7 +28,7 @@ test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes wou
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
-deployments: $(VENV)/.dev ## Run Flower's servers and real sites: kill them, stop them, lock them out; type what the pages say
+deployments: $(VENV)/.dev ## Run Flower's servers and real sites: kill them, stop them, lock them out; Ray, and what the pages type
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m deployments $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above

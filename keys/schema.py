@@ -39,15 +39,18 @@ class Number:
         """Whether a value is such a number; True and False are none."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return False
-        if not math.isfinite(value):
-            return self.nan and math.isnan(value)
+        try:
+            if not math.isfinite(value):
+                return self.nan and math.isnan(value)
+        except OverflowError:  # an integer that no float holds
+            return False
         return self.low - self.rounding <= value <= self.high + self.rounding
 
     def all_fit(self, values: Sequence[object]) -> bool:
         """Whether each of many values is such a number; where all are of one type, and finite, their ends say it."""
         kinds = set(map(type, values))
-        if kinds == {int} or (kinds == {float} and not self.whole and math.isfinite(sum(values))):  # type: ignore[arg-type]
-            return self.low - self.rounding <= min(values) and max(values) <= self.high + self.rounding  # type: ignore[operator, type-var]
+        if kinds == {int} or (kinds == {float} and math.isfinite(sum(values))):  # type: ignore[arg-type]
+            return self.fits(min(values)) and self.fits(max(values))  # type: ignore[type-var]
         return all(map(self.fits, values))
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 
 from models.shapes import SMALLEST_IMAGE, Shape, image
 
-SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
+_SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
 
 STEMS = {
     "resnet18": "conv1",
@@ -43,7 +43,7 @@ def _network(
     stem = STEMS[name]
     first: Any = network.get_submodule(stem)
     kernel, stride, padding = first.kernel_size, first.stride, first.padding
-    if min(height, width) <= SMALL_IMAGE:
+    if min(height, width) <= _SMALL_IMAGE:
         kernel, stride, padding = 3, 1, 1
         if pool:
             network.set_submodule(pool, nn.Identity())

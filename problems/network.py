@@ -62,7 +62,7 @@ class NetworkProblem(Problem, Layers):
         Names of the entries of x behind the network's, such as ``("a", "b")``; of several labels first all that ``a``
         has, then all of ``b``.
     scalar_size : int
-        How many entries of x each of them has: L, or 1.
+        How many entries each of them has: L, or 1.
     dual : int
         How long y is, 0 for none; where ``dual_scalars`` name its entries, their number, times L.
     network : FlatNetwork
@@ -103,7 +103,7 @@ class NetworkProblem(Problem, Layers):
 
     @property
     def scalar_size(self) -> int:
-        """How many entries of x each of the scalars has: L, or 1."""
+        """How many entries a scalar has: L, or 1."""
         return max(1, len(self.labels))
 
     @classmethod

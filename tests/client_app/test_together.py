@@ -25,7 +25,7 @@ from tests.problems.example import FEATURES, make
 
 ROWS = (20, 5, 12, 9, 30)  # samples of each client; the second has fewer than a batch
 CLIENTS = range(len(ROWS))
-BATCH, ROUNDS, STEPS, LOST = 8, 3, 3, (3, 3)  # the client and the round in which its memory is gone
+BATCH, ROUNDS, STEPS, LOST = 8, 3, 3, (3, 2)  # the client and the round in which its memory is gone
 DRAWN = torch.Generator().manual_seed(1)
 TABLE, LABELS = torch.randn(sum(ROWS), FEATURES, generator=DRAWN), torch.randint(0, 2, (sum(ROWS),), generator=DRAWN)
 SQUARE = (1, 4, 4)

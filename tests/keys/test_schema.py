@@ -15,6 +15,8 @@ LISTS = st.lists(st.floats(0, 1)) | st.lists(st.integers(-3, 9)) | st.lists(st.f
 @given(st.sampled_from(NUMBERS), LISTS)
 @example(Number(), [1e308] * 3)  # their sum is infinite
 @example(Number(0, nan=True), [0.0, float("nan")])
+@example(Number(), [10**400])
+@example(Number(), [1.0, -(10**400)])
 @example(Number(0), [True, False])
 @example(Number(0, 1), [0, 0.5, 2])
 @example(Number(0, 1, rounding=0.5), [-0.25, 1.25])

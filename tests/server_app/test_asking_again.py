@@ -136,7 +136,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [(0, "query"), (2, "train"), (4, "evaluate")])
+@pytest.mark.parametrize("when", [(0, "query"), (1, "train"), (2, "train"), (4, "evaluate")])
 @pytest.mark.parametrize("harm", ["before", "reply", "message", "refused", "restarted", "popped"])
 def test_the_bits_are_the_same(
     tmp_path: Path, quiet: Result, harm: str, when: tuple[int, str], capsys: pytest.CaptureFixture[str]

@@ -221,8 +221,8 @@ def test_a_site_that_never_answers_again_does_not_take_the_others_along(
 @pytest.mark.slow
 def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One site uses up the time in this process; the messages to those behind it are void in the next round.
-    monkeypatch.setattr(sites, "NAP", 2.0)
-    result = simulate(sabotage(tmp_path, "hang", victim=0, min_replies=1, round_timeout=1.6))
+    monkeypatch.setattr(sites, "NAP", 2.4)
+    result = simulate(sabotage(tmp_path, "hang", victim=0, min_replies=1, round_timeout=1.8))
     gradients = [record["gradients"] for record in result.metrics]
     assert gradients == [8, 2, 8, 8]
 

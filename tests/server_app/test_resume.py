@@ -112,7 +112,7 @@ def test_every_algorithm_goes_on_with_the_same_bits(name: str, tmp_path: Path, s
 @pytest.mark.parametrize(
     ("workers", "share", "when"),
     [(1, 0.0, when) for when in (("train", 1), ("train", 2), ("train", 4), ("trained", 4), ("evaluate", 4))]
-    + [(2, math.inf, ("train", 2)), (2, math.inf, ("evaluate", 4))],
+    + [(2, math.inf, when) for when in (("train", 2), ("trained", 4), ("evaluate", 4))],
 )
 def test_wherever_it_was_stopped(
     tmp_path: Path, stopped: Any, when: tuple[str, int], workers: int, share: float

@@ -22,7 +22,7 @@ from tests.strategies.memories import REMEMBERING
 ROUNDS = 3
 FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
 SOME = ("codasca", "fgda", "dispfl")
-"""Control variates, estimators, masks, models. That each algorithm goes on is tested with resumed runs."""
+"""Control variates, estimators, masks. That each algorithm goes on is tested with resumed runs."""
 
 
 class Killing(LocalGrid):

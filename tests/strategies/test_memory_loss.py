@@ -38,8 +38,8 @@ def apart(models: list[Arrays], others: list[Arrays]) -> float:
     )
 
 
-HALVES = [n for n in REMEMBERING if ALGORITHMS[n].partial]
-FRACTIONS = [(n, 0.5) for n in HALVES] + [(n, 1.0) for n in REMEMBERING if n in EXACT or n not in HALVES]
+SOME_SITES = [n for n in REMEMBERING if ALGORITHMS[n].partial]
+FRACTIONS = [(n, 0.5) for n in SOME_SITES] + [(n, 1.0) for n in REMEMBERING if n in EXACT or n not in SOME_SITES]
 
 
 def test_the_table_has_algorithms_of_both_kinds() -> None:
