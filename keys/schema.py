@@ -48,7 +48,7 @@ class Number:
 
     def all_fit(self, values: Sequence[object]) -> bool:
         """Whether each of many values is such a number; where all are of one type, and finite, their ends say it."""
-        kinds = set(map(type, values))
+        kinds = set(map(type, values))  # from which mypy does not learn what they are
         if kinds == {int} or (kinds == {float} and math.isfinite(sum(values))):  # type: ignore[arg-type]
             return self.fits(min(values)) and self.fits(max(values))  # type: ignore[type-var]
         return all(map(self.fits, values))
