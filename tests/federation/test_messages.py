@@ -65,7 +65,6 @@ FROM_A_SITE = changed(1, "arrays", "records", "metrics", "facts")
 ROUNDED = [  # of a run, what a site is sent in its second round, or answers
     pytest.param("codasca, bf16", "x", "uint16", marks=pytest.mark.slow),
     ("fmgda, float16 and int8", "u", "int8"),
-    pytest.param("fmgda, float16 and int8", "x", "float16", marks=pytest.mark.slow),
     pytest.param("fmgda, float16 and int8", "u.scale", "float32", marks=pytest.mark.slow),
 ]
 

@@ -90,9 +90,8 @@ def test_one_channel_sees_what_three_equal_ones_would() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("channels", [1, 3])
-def test_small_images_have_a_first_convolution_of_their_own(channels: int) -> None:
-    theirs, shape = published("resnet18"), (channels, 32, 32)
+def test_small_images_have_a_first_convolution_of_their_own() -> None:
+    theirs, shape = published("resnet18"), (1, 32, 32)
     ours, said = loaded("resnet18", shape, 1000, theirs)
     assert said == ["conv1 drawn anew, which for images of this size is 3x3"]
     state, drawn = ours.state_dict(), build("resnet18", shape, 1000, seed=1).state_dict()

@@ -29,7 +29,7 @@ LOST = {
     "inf": "sent NaN or infinity in 'y'",
     "raise": "failed: SiteError: RuntimeError",
     "kill": "failed: its worker process ended with exit code -9",
-    "hang": "did not answer within round-timeout = 2 s",
+    "hang": "did not answer within round-timeout = 1 s",
 }
 
 ALL = [0, 1, 2, 3]
@@ -77,7 +77,7 @@ def test_the_rest_goes_on_without_the_site_that_failed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, t, b = coefficients
-    timeout = 2.0 if harm == "hang" else 60.0
+    timeout = 1.0 if harm == "hang" else 60.0
     job = sabotage(tmp_path, harm, workers=workers, min_replies=1, round_timeout=timeout, **{"saddle.file": str(file)})
     result = simulate(job, quiet=False)
     out = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_by_default_a_bad_update_is_left_out_and_the_run_goes_on(
 @pytest.mark.parametrize(("harm", "workers"), [("raise", 1), ("kill", 2), ("hang", 4)])
 def test_without_the_site_the_run_stops_if_all_are_needed(tmp_path: Path, harm: str, workers: int) -> None:
     started = time.monotonic()
-    timeout = 2.0 if harm == "hang" else 60.0
+    timeout = 1.0 if harm == "hang" else 60.0
     with pytest.raises(RunError, match=r"round 2 of 4: \d of 4 sites gave a usable answer, 4 are needed") as caught:
         simulate(sabotage(tmp_path, harm, workers=workers, round_timeout=timeout))
     assert time.monotonic() - started < 60  # and not after the 600 s for which the site sleeps
@@ -221,8 +221,8 @@ def test_a_site_that_never_answers_again_does_not_take_the_others_along(
 @pytest.mark.slow
 def test_what_nobody_waits_for_is_not_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One site uses up the time in this process; the messages to those behind it are void in the next round.
-    monkeypatch.setattr(sites, "NAP", 2.4)
-    result = simulate(sabotage(tmp_path, "hang", victim=0, min_replies=1, round_timeout=1.8))
+    monkeypatch.setattr(sites, "NAP", 1.6)
+    result = simulate(sabotage(tmp_path, "hang", victim=0, min_replies=1, round_timeout=1.2))
     gradients = [record["gradients"] for record in result.metrics]
     assert gradients == [8, 2, 8, 8]
 

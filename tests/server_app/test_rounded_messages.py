@@ -115,9 +115,7 @@ def test_batch_norm_statistics_are_rounded_as_x_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["codasca", *(pytest.param(n, marks=pytest.mark.slow) for n in QUICK if n != "codasca")]
-)
+@pytest.mark.parametrize("name", ["codasca", "momentum-local-sgda"])
 def test_one_and_two_workers_give_the_same_bits(name: str, tmp_path: Path) -> None:
     one, two = (simulate(rounded(name, tmp_path, workers=workers)) for workers in (1, 2))
     assert all(np.array_equal(one.arrays[n], two.arrays[n]) for n in one.arrays)

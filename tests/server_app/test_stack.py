@@ -29,7 +29,7 @@ def played(folder: Path, **keys: Value) -> Result:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["codasca", "fmgda", "fcsg"])
+@pytest.mark.parametrize("algorithm", ["codasca", "fcsg"])
 def test_the_bits_are_those_of_any_number_of_workers_and_the_numbers_those_of_one_by_one(
     tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

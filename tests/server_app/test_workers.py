@@ -219,7 +219,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deployments
 def test_a_run_imports_no_library_that_takes_seconds_and_that_it_can_do_without(tmp_path: Path) -> None:
     done = python("", "-c", IMPORTED, str(tmp_path))
     assert done.returncode == 0, done.stderr

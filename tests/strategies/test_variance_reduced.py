@@ -277,7 +277,7 @@ def test_cdma_does_not_wait_for_a_slow_site(tmp_path: File) -> None:
 @pytest.mark.usefixtures("registered")
 def test_without_min_replies_cdma_waits_for_all(tmp_path: File) -> None:
     with pytest.raises(RunError, match=r"3 of 4 sites gave a usable answer, 4 are needed.*\n.*'site-1' did not answer"):
-        simulate(uneven(tmp_path, workers=4, round_timeout=1.5))
+        simulate(uneven(tmp_path, workers=4, round_timeout=1.0))
 
 
 @pytest.mark.slow
