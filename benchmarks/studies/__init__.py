@@ -16,7 +16,6 @@ STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in
 EARLIER = frozenset(
     {
         "auc-cifar10",
-        "omniglot-5shot",
         *("deprl-mnist", "deprl-cifar10", "deprl-mnist-128"),
     }
 )

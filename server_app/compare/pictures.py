@@ -12,7 +12,7 @@ import numpy as np
 from problems.metrics import METRICS
 from server_app.compare import AGAINST
 from server_app.compare.runs import metric, name_of
-from server_app.page.figures import BLUE, GREEN, VERMILLION, save
+from server_app.page.figures import BLUE, GREEN, VERMILLION, drawn, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def apart(places: Sequence[float], least: float, low: float, high: float) -> lis
 
 def draw(groups: Sequence[Group], wanted: Mapping[str, str], against: str, path: Path) -> None:
     """Draw a panel per metric, path → heading, and write it as PNG and, beside it, as PDF."""
-    save(lambda: panels(groups, wanted, against), path)
+    save(drawn(lambda: panels(groups, wanted, against)), path)
 
 
 def panels(groups: Sequence[Group], wanted: Mapping[str, str], against: str) -> Figure:

@@ -47,6 +47,7 @@ def write_pictures(folder: str | Path) -> list[Path]:
     run = Content.read(folder)
     target = run.folder / "pictures"
     target.mkdir(exist_ok=True)
-    for name, draw in page.drawings(run).items():
-        figures.save(draw, target / name)
-    return [target / f"{name}.pdf" for name in page.drawings(run)]
+    drawn = page.drawings(run)
+    for name, figure in drawn.items():
+        figures.save(figure, target / name)
+    return [target / f"{name}.pdf" for name in drawn]

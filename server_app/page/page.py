@@ -10,7 +10,7 @@ from server_app.page.judged import anchored, in_short, judged, label_table, numb
 from server_app.page.template import PAGE, STYLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from matplotlib.figure import Figure
@@ -29,23 +29,23 @@ def write(run: Content) -> Path:
     """Write the page, and its curves as files of their own; returns the page's path."""
     path = run.folder / FILE
     with replacing(path) as file:
-        file.write(html(run).encode())
+        file.write(html(run, pictures := drawings(run)).encode())
     if run.records:
-        figures.save(drawings(run)["curves"], run.folder / "curves")
+        figures.save(pictures["curves"], run.folder / "curves")
     return path
 
 
-def html(run: Content) -> str:
-    """Return the page."""
+def html(run: Content, drawn: Mapping[str, Figure] | None = None) -> str:
+    """Return the page; its pictures are `drawings`, which a caller that needs them again has drawn already."""
+    drawn = drawings(run) if drawn is None else drawn
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    pictures = {name: Markup(figures.as_svg(draw)) for name, draw in drawings(run).items()}
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(PAGE)
     return page.render(
         run=run,
         style=Markup(STYLE),
-        pictures=pictures,
+        pictures={name: Markup(figures.as_svg(figure)) for name, figure in drawn.items()},
         numbers=list(numbers(run)),
         notes=run.notes,
         data=account.data(run),
@@ -64,8 +64,12 @@ def html(run: Content) -> str:
     )  # fmt: skip
 
 
-def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
-    """Return what can be drawn of a run, by name."""
+def drawings(run: Content) -> dict[str, Figure]:
+    """Draw all that can be drawn of a run, by name."""
+    return {name: figures.drawn(draw) for name, draw in _drawings(run).items()}
+
+
+def _drawings(run: Content) -> dict[str, Callable[[], Figure]]:
     found: dict[str, Callable[[], Figure]] = {}
     if run.records:
         several = bool(run.labels)
@@ -74,7 +78,7 @@ def drawings(run: Content) -> dict[str, Callable[[], Figure]]:
         if judged := run.evidence:
             found["labels"] = lambda: figures.labels(judged)
         for anchor, part in list(anchored(run))[:MOST_DRAWN]:
-            found |= {f"{anchor}-{name}": draw for name, draw in drawings(part).items()}
+            found |= {f"{anchor}-{name}": draw for name, draw in _drawings(part).items()}
     elif evidence := run.evidence:
         found["calibration"] = lambda: figures.calibration(evidence)
         if evidence["sites"]:

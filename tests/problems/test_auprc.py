@@ -266,7 +266,7 @@ def test_outer_and_inner_samples_are_at_least_one(wrong: dict[str, Value], said:
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "lr"), [("fcsg", 0.5), ("fcsg-m", 0.5), ("acc-fcsg-m", 0.1)])
 def test_average_precision_rises_on_breast_cancer(algorithm: str, lr: float, tmp_path: Any) -> None:
-    job = JOB | {"algorithm": algorithm, "sites": 4, "rounds": 15, "runs-dir": str(tmp_path), f"{algorithm}.lr": lr}
+    job = JOB | {"algorithm": algorithm, "sites": 4, "rounds": 12, "runs-dir": str(tmp_path), f"{algorithm}.lr": lr}
     _, _, early, *_, last = simulate(job | {"evaluate-every": 3}).metrics
     assert last["auprc"] > 0.95
     assert last["loss"] < early["loss"]
