@@ -31,9 +31,10 @@ ENV PATH=/opt/packages/bin:$PATH \
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \
     FLWR_DISABLE_UPDATE_CHECK=1 \
     FLWR_TELEMETRY_ENABLED=0 \
-    # A large message comes in pieces of 5 MB: keep their memory for the next, where glibc would give it back each time.
-    MALLOC_MMAP_THRESHOLD_=33554432 \
-    MALLOC_TRIM_THRESHOLD_=268435456
+    # For the SuperLink: memory of large messages is kept for the next, where glibc would give it back each time.
+    MALLOC_MMAP_THRESHOLD_=1073741824 \
+    MALLOC_TRIM_THRESHOLD_=1073741824 \
+    MALLOC_TOP_PAD_=67108864
 
 # Dependencies first: their layer survives a change of the app.
 COPY --from=packages /opt/packages /opt/packages

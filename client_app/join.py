@@ -23,6 +23,7 @@ from flwr.app import ConfigRecord
 from client_app.connection import read_certificates, read_key
 from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, ForgottenError, answer_health_checks, connected, public_half
 from keys import ConfigError, record_in
+from keys.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,6 +232,7 @@ def join(config: JoinConfig) -> int:
     """
     from federation.fingerprint import fingerprint
 
+    keep_freed_memory()
     certificates = read_certificates(config.root_certificates) if config.root_certificates else None
     key = read_key(config.key) if config.key else None
     stop, known = Stop(), Acquainted(config, key)

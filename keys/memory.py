@@ -29,12 +29,16 @@ def shortage(need: int, what: str, mend: str) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory for the next step, not return it to the kernel."""
+    """Tell glibc to keep freed memory for the next step or message, not return it to the kernel.
+
+    Else each block beyond 32 MiB is mapped anew whenever it is needed, and the kernel clears page after page of it.
+    """
     with contextlib.suppress(OSError, AttributeError):  # another C library manages its memory in its own way
         libc = ctypes.CDLL("libc.so.6")
-        trim_threshold, mmap_threshold = -1, -3
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3
         libc.mallopt(mmap_threshold, 2**30)
         libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(top_pad, 2**26)  # what a thread's own arena grows by, which the two above do not concern
 
 
 def return_freed_memory() -> None:

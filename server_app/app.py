@@ -130,10 +130,12 @@ def main(grid: Grid, context: Context) -> None:
     import torch
 
     from config import RunConfig
+    from keys.memory import keep_freed_memory
     from server_app.console import Progress
     from server_app.coordinator import coordinate
     from server_app.local import LocalGrid
 
+    keep_freed_memory()
     logging.getLogger("flwr").addFilter(PlainMistakes())
     config = RunConfig.parse(context.run_config)
     torch.set_num_threads(config.threads)

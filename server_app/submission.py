@@ -243,9 +243,10 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default of 1 only adds waiting here
-        # A large message comes in pieces of 5 MB: keep their memory for the next, where glibc would give it back.
-        "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-        "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+        # What `keep_freed_memory` does, for Flower's SuperLink: the memory of a large message serves the next.
+        "MALLOC_MMAP_THRESHOLD_": str(2**30),
+        "MALLOC_TRIM_THRESHOLD_": str(2**30),
+        "MALLOC_TOP_PAD_": str(2**26),
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's coming default: a client that reserves no GPU may still see one. Silences a warning, too.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.growth import resident
-from client_app import site
+from client_app import join, site
 from keys.memory import keep_freed_memory, return_freed_memory
 from server_app import simulate
 from tests.server_app.sites import saddle_job
@@ -19,20 +20,21 @@ from tests.server_app.sites import saddle_job
 MANY, LARGE = 3000, 8192  # vectors, and float32 in each
 
 
-def freed(pipe: Connection) -> None:
+def freed(pipe: Connection, give_back: Callable[[], None]) -> None:
     """Free large vectors that lie between small ones; send what is resident before and after it is returned."""
     keep_freed_memory()
     pairs = [(torch.ones(LARGE), torch.ones(16)) for _ in range(MANY)]
     small = [pair[1] for pair in pairs]
     del pairs
     before = resident()
-    return_freed_memory()
+    give_back()
     pipe.send((before, resident(), len(small)))
 
 
-def test_memory_that_is_free_between_what_is_in_use_is_returned_to_the_system() -> None:
+@pytest.mark.parametrize("give_back", [return_freed_memory, join.free], ids=["many-sites", "after-a-run"])
+def test_memory_that_is_free_between_what_is_in_use_is_returned_to_the_system(give_back: Callable[[], None]) -> None:
     ours, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=freed, args=(theirs,))
+    child = multiprocessing.get_context("fork").Process(target=freed, args=(theirs, give_back))
     child.start()
     before, after, _ = ours.recv()
     child.join()
