@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Of Ctrl-C: in the background of a script it is ignored, and children inherit that. Of files: what a run waits for a
     disk was up to two thirds of a test's time. Containers cannot see this folder.
     """
+    gc.disable()  # until all is collected and imported: of that, nothing is garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     here = "TMPDIR" not in os.environ and "containers" not in config.getoption("markexpr")
@@ -57,6 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from what stays to the end: the tests, and all modules."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

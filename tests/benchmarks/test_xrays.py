@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from benchmarks.xrays import HOSPITALS, LABELS, ONES, SIDE, draw, generate, main
 from config import RunConfig
 from datasets import DataConfig, load_site, load_test
 
+once = cache(generate)  # several tests look at the same images
 SHARE = 0.001  # of the sources' images, for tests
 
 TABLE_6 = {  # of Yuan et al., ICML 2021: images, and the share of positives of each label
@@ -51,7 +53,7 @@ def test_the_shares_of_positives_are_those_of_table_6_as_a_run_reads_them(folder
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSPITALS)
 def test_a_patient_has_several_images_and_stays_ill(name: str) -> None:
-    images, each = generate(name), HOSPITALS[name].per_patient
+    images, each = once(name), HOSPITALS[name].per_patient
     assert len(images.patient) / len(np.unique(images.patient)) == pytest.approx(each, rel=0.01)
     if each > 1:
         effusion = images.labels[:, -1] == "1"
@@ -63,7 +65,7 @@ def test_a_patient_has_several_images_and_stays_ill(name: str) -> None:
 @pytest.mark.slow
 def test_reports_are_uncertain_and_silent_where_the_hospital_says_so() -> None:
     for name, hospital in HOSPITALS.items():
-        images = generate(name)
+        images = once(name)
         assert not set(np.unique(images.labels)) - {"1", "0", "-1", ""}
         for place, label in enumerate(LABELS):
             said, share = images.labels[:, place], hospital.uncertain[place]
@@ -84,11 +86,11 @@ def test_reports_are_uncertain_and_silent_where_the_hospital_says_so() -> None:
 
 @pytest.mark.slow
 def test_the_same_seed_draws_the_same_images_and_no_two_hospitals_share_one() -> None:
-    first, again, other, test = (generate("nih"), generate("nih"), generate("nih", 1), generate("nih", images=1121))
+    first, again, other, test = (once("nih"), generate("nih"), generate("nih", 1), generate("nih", images=1121))
     assert (first.pixels == again.pixels).all()
     assert (first.labels == again.labels).all()
     assert len(test.pixels) == len(first.pixels)
-    for changed in (other, test, generate("padchest")):
+    for changed in (other, test, once("padchest")):
         count = min(len(first.pixels), len(changed.pixels))
         assert not (first.pixels[:count] == changed.pixels[:count]).all((1, 2)).any()
 

@@ -115,10 +115,9 @@ def a_round(folder: Path, algorithm: str, **keys: Any) -> tuple[Keeping, Result]
         return grid, coordinate(config, grid, Progress(quiet=True))
 
 
-def shares(folder: Path) -> list[float]:
+def shares(run: Keeping) -> list[float]:
     """Return the share of positives among each hospital's training samples, as all are told of it."""
-    answers = a_round(folder, "local-sgda")[0].answers
-    facts = [answer.content["facts"] for answer in answers if "facts" in answer.content]
+    facts = [answer.content["facts"] for answer in run.answers if "facts" in answer.content]
     return [one["positives"] / one["examples"] for one in sorted(facts, key=lambda one: one["name"])]  # type: ignore
 
 
@@ -131,7 +130,7 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
 def test_each_site_trains_as_if_its_own_share_were_that_of_all(algorithm: str, tmp_path: Path) -> None:
     """In the first round, when nothing of the others has come yet. What Ditto's sites send is another model's."""
     own = a_round(tmp_path, algorithm)[0]
-    for site, share in enumerate(shares(tmp_path)):
+    for site, share in enumerate(shares(own)):
         given = a_round(tmp_path, algorithm, **{"auc.prior": share})[0]
         here = [place == site for place in range(2)]
         assert [same(*pair) for pair in zip(own.memories, given.memories, strict=True)] == here
@@ -148,8 +147,8 @@ def test_the_common_model_of_ditto_has_the_p_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_site_judges_its_model_by_what_it_trained_it_for(tmp_path: Path) -> None:
-    _, own = a_round(tmp_path, "alone")
-    for name, share in zip(SITES, shares(tmp_path), strict=True):
+    run, own = a_round(tmp_path, "alone")
+    for name, share in zip(SITES, shares(run), strict=True):
         _, given = a_round(tmp_path, "alone", **{"auc.prior": share})
         assert own.metrics[-1]["sites"][name] == given.metrics[-1]["sites"][name]
     assert own.metrics[-1]["sites"]["north"]["loss"] != given.metrics[-1]["sites"]["north"]["loss"]
