@@ -132,6 +132,17 @@ def test_a_batch_without_positives_moves_nothing() -> None:
     assert problem.metrics(x, None, samples(inputs, labels))["loss"] == 0
 
 
+def test_a_negative_with_twice_the_weight_counts_as_two() -> None:
+    problem = build()
+    x, _ = point(problem, 0)
+    inputs, labels = batch(0, 4, 6)
+    weighted, _ = problem.gradient(x, None, (inputs, labels, torch.where(labels == 0, 2.0, 1.0).to(x.dtype)))
+    two = torch.arange(len(labels)).repeat_interleave(2 - labels)
+    written_out, _ = problem.gradient(x, None, (inputs[two], labels[two]))
+    torch.testing.assert_close(weighted, written_out)
+    assert not torch.allclose(weighted, problem.gradient(x, None, (inputs, labels))[0], rtol=1e-3)
+
+
 def test_a_better_ranking_has_a_lower_loss() -> None:
     problem, x = logit_problem(0.5, torch.float64)
     labels = torch.tensor([1, 1, 0, 0, 0, 0])

@@ -73,6 +73,17 @@ def test_the_clip_of_the_margin_is_seen() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_a_sample_with_twice_the_weight_counts_as_two(variant: dict[str, Any]) -> None:
+    problem = make(**variant)
+    x, _ = point(problem, 0)
+    inputs, labels = batch(1, 3, 8)
+    times = torch.arange(len(labels)) % 3
+    weighted = problem.dual_terms(x, (inputs, labels, times.to(x.dtype)))
+    written_out = problem.dual_terms(x, (inputs.repeat_interleave(times, 0), labels.repeat_interleave(times)))
+    torch.testing.assert_close(weighted, written_out)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 @pytest.mark.parametrize(("counts", "zero"), [((0, 6), 1), ((5, 0), 0)])
 def test_a_batch_of_one_class_adds_nothing_to_the_other(
     variant: dict[str, Any], counts: tuple[int, int], zero: int
