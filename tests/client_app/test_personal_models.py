@@ -82,13 +82,17 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
 
 
 @pytest.mark.usefixtures("small_resnet")
-def test_batch_norm_statistics_are_part_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("algorithm", "vectors"), [("alone", {"x", "buffers"}), ("fedavg", {"buffers"})])
+def test_batch_norm_statistics_are_part_of_it(tmp_path: Path, algorithm: str, vectors: set[str]) -> None:
+    """And all of it where the rest of the model is common."""
     keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "rounds": 1, "local_steps": 1, "batch_size": 4}
-    config = site_job(tmp_path, algorithm="alone", problem="bce", standardise=False, **keys, bn="local")
+    config = site_job(tmp_path, algorithm=algorithm, problem="bce", standardise=False, **keys, bn="local")
     nodes = [{**images(tmp_path, k, 100), "state-dir": str(tmp_path / f"state-s{k}")} for k in range(2)]
     with SiteGrid(config, nodes) as grid:
         coordinate(config, grid, Progress(quiet=True))
-    statistics = [load_file(model_file(tmp_path, f"s{k}"))["buffers"] for k in range(2)]
+    models = [load_file(model_file(tmp_path, f"s{k}")) for k in range(2)]
+    assert [{*model} for model in models] == [vectors] * 2
+    statistics = [model["buffers"] for model in models]
     fresh = config.build_problem(config.setting(Cohort(shape=(1, 16, 16)), "cpu")).buffers()
     assert statistics[0].shape == fresh.shape
     assert not torch.equal(statistics[0], fresh)

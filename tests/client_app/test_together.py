@@ -75,11 +75,15 @@ def strategy_of(name: str, **keys: Any) -> FederatedStrategy:
 
 
 def updates_of(
-    strategy: FederatedStrategy, problem: Problem, sampler: str = "uniform", augment: bool = False
+    strategy: FederatedStrategy,
+    problem: Problem,
+    sampler: str = "uniform",
+    augment: bool = False,
+    sizes: tuple[int, ...] = ROWS,
 ) -> Iterator[tuple[list[Update], Callable[[list[Updated]], None]]]:
     """Play a run; yield each phase's updates, and who is to be told what came of them."""
     inputs = IMAGES if augment else TABLE
-    samples = [Doubles(inputs, LABELS, rows) for rows in torch.arange(sum(ROWS)).split(ROWS)]
+    samples = [Doubles(inputs, LABELS, rows) for rows in torch.arange(sum(sizes)).split(sizes)]
     sites = [Site(k, f"site-{k}", k + 1) for k in CLIENTS]
 
     def oracle(k: int, r: int, place: int) -> SiteOracle:
@@ -170,6 +174,12 @@ def test_batches_of_different_sizes_are_done_alone() -> None:
     """As in an epoch, of which clients with other numbers of samples have other batches; the draws stay their own."""
     play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"))
     play(strategy_of("sagda", control_batch=12), problem_of("auc"))
+
+
+def test_an_epoch_of_more_batches_is_done_to_its_end() -> None:
+    """All of one size; the stack is through with the shortest epoch when other clients have batches left."""
+    sizes = tuple(batches * BATCH for batches in (2, 1, 3, 1, 1))
+    play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"), sizes=sizes)
 
 
 def test_the_common_step_does_not_depend_on_who_is_in_the_stack() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from client_app.own_data import image_cache
+from config import SiteConfig
 from datasets.errors import DataError
 from datasets.image_cache import ImageCache
 from datasets.image_faults import Faults
@@ -75,6 +77,15 @@ def test_whatever_changes_is_read_anew(files: dict[str, Path], tmp_path: Path, c
     after = read(files, cache, size)
     assert np.array_equal(after, read(files, None, size))
     assert not np.array_equal(after, before)
+
+
+@pytest.mark.parametrize("bound", [BYTES - 1, BYTES])
+def test_a_site_keeps_as_many_gigabytes_as_its_operator_says(
+    files: dict[str, Path], tmp_path: Path, bound: int
+) -> None:
+    cache = image_cache(SiteConfig.parse({"state-dir": str(tmp_path / "state"), "image-cache": bound / 1e9}))
+    assert np.array_equal(read(files, cache), read(files, None))
+    assert bool(list((tmp_path / "state").rglob("*.npy"))) == (bound == BYTES)
 
 
 def test_a_damaged_file_is_made_again(files: dict[str, Path], tmp_path: Path) -> None:

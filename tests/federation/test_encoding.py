@@ -21,6 +21,7 @@ def vectors(seed: int = 0, scale: float = 1.0) -> Arrays:
     """Return one of each kind; what is called u is an estimator."""
     random = torch.Generator().manual_seed(seed)
     floats = {name: scale * torch.randn(LONG, generator=random) for name in ("x", "u")}
+    floats["shortest"] = scale * torch.randn(BLOCK, generator=random)
     short = {"y": torch.randn(BLOCK - 1, generator=random), "none": torch.zeros(0)}
     others = {"rounds": torch.arange(LONG), "mask": floats["x"] > 0, "weights": floats["x"].double()}
     return floats | short | others | {"table": torch.randn(2, BLOCK, generator=random)}
@@ -39,7 +40,8 @@ def test_long_float32_vectors_are_rounded_and_nothing_else(encoding: Encoding) -
     assert list(came) == list(sent)
     for name, vector in sent.items():
         assert (came[name].dtype, came[name].shape) == (vector.dtype, vector.shape)
-        rounded = {"x": encoding.wire != "float32", "u": not encoding.exact}.get(name, False)
+        short = encoding.wire != "float32"
+        rounded = {"x": short, "shortest": short, "u": not encoding.exact}.get(name, False)
         assert torch.equal(came[name], vector) == (not rounded), name
     digits = {"float32": 0.0, "bf16": 2.0**-8, "float16": 2.0**-11}[encoding.wire]  # bf16: 8 of them, one implied
     assert ((came["x"] - sent["x"]).abs() <= digits * sent["x"].abs()).all()

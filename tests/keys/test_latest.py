@@ -40,6 +40,12 @@ def test_others_are_not(kept: Callable[..., int], other: tuple[object, ...]) -> 
     assert kept(1, [1.0]) == 3
 
 
+@pytest.mark.parametrize("other", [True, 1.0])
+def test_an_equal_value_of_another_type_is_another(kept: Callable[..., int], other: object) -> None:
+    assert kept(1) == 1
+    assert kept(other) == 2
+
+
 def test_it_is_forgotten_when_told(kept: Callable[..., int]) -> None:
     assert kept(1) == 1
     kept.cache_clear()  # type: ignore[attr-defined]  # behind a Callable

@@ -12,6 +12,7 @@ from torch import nn
 
 from models import MODELS, FlatNetwork, ModelError, build, keeps_statistics, networks
 from models.dropout import Dropout
+from models.torchvision import STEMS
 
 VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
 CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")
@@ -99,6 +100,14 @@ def test_one_smallest_image_is_a_training_batch(name: str) -> None:
     module = build(name, shape).train()
     with torch.no_grad():
         assert module(torch.rand(1, *shape)).isfinite().all()
+
+
+@pytest.mark.parametrize(("side", "stride"), [(64, 1), (65, 2)])
+@pytest.mark.parametrize("name", some(*DEEP))
+def test_the_first_convolution_halves_only_images_of_more_than_64_pixels(name: str, side: int, stride: int) -> None:
+    """Of both sides: where one is shorter the image is small."""
+    for shape in ((3, side, side), (3, side, 2 * side), (3, 2 * side, side)):
+        assert outlined(name, shape, 1).get_submodule(STEMS[name]).stride == (stride, stride)
 
 
 @pytest.mark.parametrize("name", DISTINCT)

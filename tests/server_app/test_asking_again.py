@@ -33,9 +33,9 @@ class Unsteady(LocalGrid):
     ----------
     harm : str
         "before", "reply" or "message": the site is away before it did its work, or after; "refused": the SuperLink
-        takes no message for it; "restarted": the message is lost with the process, and nobody says so; "between": it is
-        restarted after its answer, and the next answers come late; "popped": the SuperLink goes away as it gives the
-        answer out, and nobody has it.
+        takes no message for it; "restarted": the message is lost with the process, and nobody says so, and the next
+        answers come late; "between": it is restarted after its answer, and the next ones come late; "popped": the
+        SuperLink goes away as it gives the answer out, and nobody has it; "unlisted": it is at work, and missing.
     when : (int, str)
         In which round, 0 before the first, and with what kind of message.
     looks : int
@@ -74,7 +74,7 @@ class Unsteady(LocalGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         if not self._queue:
             return []
-        if self.late:
+        if self.late or (self.harm == "unlisted" and self.missing):
             self.late = False
             return []
         message = self._queue.popleft()
@@ -85,6 +85,11 @@ class Unsteady(LocalGrid):
             return [call(message, self.contexts[message.metadata.dst_node_id - 1])]
         if self.harm == "restarted":
             self.starts += 1
+            self.restarted = True
+            return []
+        if self.harm == "unlisted":
+            self.missing = self.looks
+            self._queue.appendleft(message)
             return []
         if self.harm == "popped":
             call(message, self.contexts[VICTIM - 1])
@@ -141,7 +146,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_the_bits_are_the_same(
     tmp_path: Path, quiet: Result, harm: str, when: tuple[int, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result, grid = run(keys(tmp_path), harm, when)
+    result, grid = run(keys(tmp_path, round_timeout=30.0), harm, when)  # one that nobody repeats is no endless wait
     assert grid.asked[when] == 2
     assert all(np.array_equal(result.arrays[name], vector) for name, vector in quiet.arrays.items())
     assert untimed(result) == untimed(quiet), "bytes, too: the algorithm sends its vectors once"
@@ -162,6 +167,17 @@ def test_a_site_that_was_restarted_after_its_answer_is_asked_once_in_each_round(
     assert grid.starts == 1
     assert set(grid.asked.values()) == {1}
     assert untimed(result) == untimed(quiet)
+
+
+def test_a_site_that_nobody_sees_for_a_while_is_not_asked_again(
+    tmp_path: Path, quiet: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A late sign of life, and the SuperLink takes it off its list: the message is at hand there all the same."""
+    result, _ = run(keys(tmp_path), "unlisted", (2, "train"))
+    assert untimed(result) == untimed(quiet)
+    said = capsys.readouterr().out
+    assert "asked again" not in said
+    assert "is away" not in said
 
 
 @pytest.mark.slow

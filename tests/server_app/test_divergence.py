@@ -77,6 +77,14 @@ def test_a_final_model_that_only_sites_evaluate_is_held_against_the_bound(tmp_pa
         simulate(job(tmp_path, rounds=6) | keys)
 
 
+def test_a_loss_that_is_no_number_is_beyond_every_bound(tmp_path: Path) -> None:
+    """So far out that squares overflow, and the loss is a difference of infinities."""
+    keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 1e38, "holdout-share": 0.0}
+    keys |= {"algorithm": "codasca", "codasca.server-lr": 1e16}
+    with pytest.raises(RunError, match=r"round 1 of 1: .* at the coordinator the loss of the model is nan"):
+        simulate(job(tmp_path, rounds=1) | keys)
+
+
 def test_the_bound_must_be_positive() -> None:
     with pytest.raises(ConfigError, match=r"loss-bound = 0\.0: input should be greater than 0"):
         simulate({"loss-bound": 0.0})

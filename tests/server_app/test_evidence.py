@@ -381,6 +381,24 @@ def test_of_a_site_that_does_not_tell_the_rest_no_pooled_difference_is_made_up(
     assert found["sites"] > 1
 
 
+def test_two_models_are_compared_on_the_patients_of_those_who_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+) -> None:
+    """One site that does not costs the comparison its own patients, and not all of it."""
+
+    def failing(message: Message, context: Context) -> Message:
+        if "cuts" in message.content.config_records["config"] and message.metadata.dst_node_id == 2:
+            return Message(Error(0, "it broke"), reply_to=message)
+        return call(message, context)
+
+    first = simulate(job(tmp_path, sites=3, rounds=1, run_name="first"))
+    monkeypatch.setattr("client_app.app.call", failing)
+    result = simulate(job(tmp_path, sites=3, rounds=1, seed=0, compare_with=str(first.folder)))
+    sizes = [result.metrics[-1]["sites"][name]["n"] for name in ("site-0", "site-2")]
+    pooled = left_by(result)["compared"]["pooled"]
+    assert (pooled["sites"], pooled["n"]) == (2, sum(sizes))
+
+
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [

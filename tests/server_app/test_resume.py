@@ -19,6 +19,7 @@ from client_app.memory import places
 from config import ConfigError, RunConfig
 from federation import RunError
 from keys import Value, with_resumed
+from models.storage import Stored
 from problems import PROBLEMS
 from server_app import run_state, simulate
 from server_app.__main__ import main
@@ -28,7 +29,7 @@ from server_app.local import LocalGrid, unused_run_id
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from strategies import ALGORITHMS, can_solve
-from tests.server_app.sites import images, job, run_at, saddle_job, site_job
+from tests.server_app.sites import Elsewhere, images, job, run_at, saddle_job, site_job
 
 FEW_SHOTS = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
 QUICK = ("codasca", "d-psgd", "fednest", "local-scgd", "fgda")  # memory, neighbours, phases, conditional, estimators
@@ -224,6 +225,43 @@ def test_the_local_engine_keeps_one_memory_of_a_site_from_round_to_round(
         coordinate(config, grid, Progress(quiet=True))
     assert grid.most == 1
     assert not list(grid.states.folder.glob("run-*"))
+
+
+class Apart(Elsewhere):
+    """Notes, whenever messages leave, the round behind which sites are told to forget all, and the one that is stored.
+
+    Attributes
+    ----------
+    told : list of (int, int)
+        Both, of each set of messages but the first.
+    """
+
+    def __init__(self, grid: LocalGrid, folder: Path) -> None:
+        super().__init__(grid)
+        self.state, self.told = folder / "state.safetensors", list[tuple[int, int]]()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        if messages[0].metadata.message_type != "query":
+            stored = int(Stored.read(self.state).facts["round"]) if self.state.exists() else 0
+            self.told.append((int(str(messages[0].content.config_records["config"]["settled"])), stored))
+        return self._grid.push_messages(messages)
+
+
+@pytest.mark.parametrize("share", [0.0, math.inf])
+def test_sites_forget_nothing_that_the_run_may_go_back_to(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Flower's engines: whether there is time to store each round or none of them; the last one always is."""
+    monkeypatch.setattr(run_state, "SHARE", share)
+    config = RunConfig.parse(saddle_job(tmp_path, run_name="apart"))
+    with LocalGrid(config, unused_run_id()) as grid:
+        apart = Apart(grid, tmp_path / "runs" / "apart")
+        coordinate(config, apart, Progress(quiet=True))  # type: ignore[arg-type]
+    *rounds, last = apart.told
+    assert all(forgotten <= stored for forgotten, stored in rounds)
+    assert [stored for _, stored in rounds] == ([0] * 4 if share == 0 else [0, 1, 2, 3])
+    assert last == (4, 4)
 
 
 # ---------------------------------------------------------------------- what cannot be

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.sizes import require_memory, stack_of
 from tests.problems.example import make
-from tests.server_app.sites import SiteGrid, hospitals, job, sabotage, saddle_job, site_job
+from tests.server_app.sites import Elsewhere, SiteGrid, hospitals, job, sabotage, saddle_job, site_job
 
 SITES = 7
 
@@ -76,16 +75,6 @@ def test_who_cannot_be_stacked_is_named_once_and_trained_one_by_one(
     assert (said.out + said.err).count("trained one after the other, because problem = 'saddle'") == 1
     same = simulate(saddle_job(tmp_path / "one", engine="local"))
     np.testing.assert_array_equal(result.arrays["x"], same.arrays["x"])
-
-
-class Elsewhere:
-    """A grid of which nobody knows that it is the local engine's."""
-
-    def __init__(self, grid: SiteGrid) -> None:
-        self._grid = grid
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
 
 def test_other_engines_do_not_stack_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

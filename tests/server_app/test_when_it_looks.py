@@ -1,8 +1,13 @@
-"""When the coordinator looks for answers: seldom while nobody can have finished, often when they are nearly due."""
+"""When the coordinator looks for answers: seldom while nobody can have finished, often when they are nearly due.
+
+And until when: its time is one for all answers.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -72,3 +77,40 @@ def test_from_the_second_time_on_it_looks_often_when_the_answers_are_nearly_due(
     for looks in later:
         assert looks[-1] - WORK <= looks[-1] - looks[-2] < 0.01 * WORK
         assert len(looks) < 2 * len(first), "and is not busy with it"
+
+
+class InTurn(LocalGrid):
+    """The local engine whose sites train one after the other.
+
+    Attributes
+    ----------
+    sent : list of float
+        When messages left.
+    """
+
+    def __init__(self, config: RunConfig, clock: Clock) -> None:
+        super().__init__(config, unused_run_id())
+        self.clock, self.due, self.sent = clock, 0.0, list[float]()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        self.sent.append(self.clock.now)
+        self.due = self.clock.now + WORK if messages[0].metadata.message_type == "train" else math.inf
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        if self.clock.now < self.due < math.inf:
+            return []
+        self.due += WORK
+        return super().pull_messages(message_ids)
+
+
+def test_an_answer_in_time_does_not_buy_the_others_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(delivery, "time", clock)
+    config = RunConfig.parse(saddle_job(tmp_path, rounds=2, min_replies=2, round_timeout=2.5 * WORK))
+    with InTurn(config, clock) as grid:
+        result = coordinate(config, grid, Progress(quiet=True))
+    assert [len(record["site-gradients"]) for record in result.metrics] == [2, 2]
+    _, *rounds, last = grid.sent
+    assert [after - before for before, after in pairwise([*rounds, last])] == pytest.approx([2.5 * WORK] * 2)

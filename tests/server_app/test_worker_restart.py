@@ -15,6 +15,7 @@ from problems import PROBLEMS
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid, unused_run_id
+from server_app.pool import Pool
 from strategies import ALGORITHMS, can_solve
 from tests.server_app.sites import job, saddle_job
 from tests.strategies.memories import REMEMBERING
@@ -69,3 +70,19 @@ def test_new_workers_go_on_where_those_before_them_were(name: str, tmp_path: Pat
     restarted, killed = run(keys | {"workers": 2}, rounds=(2, ROUNDS))
     assert killed >= 2 * 2
     assert untimed(restarted) == untimed(quiet)
+
+
+def test_a_new_worker_takes_no_name_of_one_that_is_alive(tmp_path: Path) -> None:
+    """It would write its answers over those of the other: files are named by who writes them."""
+    torch.set_num_threads(1)
+    pool = Pool(2, "fork", str(tmp_path), [])
+    try:
+        pool.push([])
+        first, other = pool.alive.values()
+        first.process.kill()
+        assert pool.pull(60) == [], "it notices, and nobody waits for an answer"
+        pool.push([])
+        assert other in pool.alive.values()
+        assert len({worker.process.name for worker in pool.alive.values()}) == 2
+    finally:
+        pool.close(5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from torch import nn
 
 from client_app.once import cached_problem
@@ -69,22 +69,27 @@ def test_they_are_averaged_or_stay_at_the_sites(algorithm: str, tmp_path: Path) 
     np.testing.assert_array_equal(local.arrays["buffers"], start)
 
 
-def test_their_average_has_the_weights_of_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites of very different sizes: the statistics that a run returns are the mean by samples, as x is."""
-    pull, replies = LocalGrid.pull_messages, []
+@pytest.fixture
+def replies(monkeypatch: pytest.MonkeyPatch) -> list[RecordDict]:
+    """Note what the sites answer."""
+    pull, contents = LocalGrid.pull_messages, list[RecordDict]()
 
     def noting(grid: LocalGrid, identifiers: Iterable[str]) -> Iterable[Message]:
         answers = list(pull(grid, identifiers))
-        replies.extend(answers)
+        contents.extend(answer.content for answer in answers)
         return answers
 
     monkeypatch.setattr(LocalGrid, "pull_messages", noting)
+    return contents
+
+
+def test_their_average_has_the_weights_of_the_models(tmp_path: Path, replies: list[RecordDict]) -> None:
+    """Sites of very different sizes: the statistics that a run returns are the mean by samples, as x is."""
     keys: dict[str, Value] = {"weighting": "examples", "partition": "dirichlet", "rounds": 1, "fraction": 1.0}
     keys["workers"] = 1
     averaged = simulate({**job_of(tmp_path, "fedavg", "average"), **keys})
-    contents = [reply.content for reply in replies]
-    weights = [content["facts"]["examples"] for content in contents if "facts" in content.config_records]
-    sent = [unpack(content["arrays"]) for content in contents if "arrays" in content.array_records]
+    weights = [content["facts"]["examples"] for content in replies if "facts" in content.config_records]
+    sent = [unpack(content["arrays"]) for content in replies if "arrays" in content.array_records]
     assert max(weights) > 2 * min(weights)
     for name in ("x", "buffers"):
         expected = np.average([arrays[name].numpy() for arrays in sent], axis=0, weights=weights)
@@ -97,3 +102,19 @@ def test_at_the_sites_they_are_those_of_no_site_in_the_same_process(algorithm: s
     local, two = (run(tmp_path, algorithm, "local", workers) for workers in (1, 2))
     np.testing.assert_array_equal(two.arrays["x"], local.arrays["x"])
     assert two.metrics[-1]["sites"] == local.metrics[-1]["sites"]
+
+
+def test_they_are_sent_where_training_has_moved_them_and_only_there(tmp_path: Path, replies: list[RecordDict]) -> None:
+    """The phase in which CODA takes sums for its dual is a prediction."""
+    simulate(job_of(tmp_path, "coda", "average") | {"workers": 1})
+    answers = [content for content in replies if "arrays" in content.array_records]
+    moved = [float(str(content["cost"]["gradients"])) > 0 for content in answers]
+    assert {*moved} == {True, False}
+    assert ["buffers" in content["arrays"] for content in answers] == moved
+
+
+@pytest.mark.parametrize("bn", ["average", "local"])
+def test_the_common_test_set_is_for_a_model_with_common_statistics(bn: str, tmp_path: Path) -> None:
+    """Where they stay at the sites the coordinator has only those that all began with."""
+    result = simulate(job_of(tmp_path, "fedavg", bn) | {"workers": 1, "central-test": True})
+    assert ("central" in result.metrics[-1]) == (bn == "average")
