@@ -206,6 +206,19 @@ def test_a_map_that_is_none_is_named(maps: Any, tmp_path: Path) -> None:
         TrainedModel.read(kept)
 
 
+def test_a_kept_model_is_a_site_s_own_and_of_the_size_of_its_network(tmp_path: Path) -> None:
+    nodes = with_states(tmp_path)
+    result = run_at(site_job(tmp_path, rounds=1, share_model=True), nodes)
+    kept = models(nodes[0])[1]
+    assert "this site has fitted no recalibration" in TrainedModel.read(kept).about_scores()
+    assert "this site" not in TrainedModel.read(result.folder).about_scores()
+    stored = Stored.read(kept)
+    for x in (stored.tensors["x"][:3], stored.tensors["x"][None]):
+        write_tensors(kept, {**stored.tensors, "x": x}, stored.facts)
+        with pytest.raises(ModelError, match="it has no x of"):
+            TrainedModel.read(kept)
+
+
 def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_none(tmp_path: Path) -> None:
     nodes = with_states(tmp_path)
     run_at(site_job(tmp_path, algorithm="fedavg", problem="cross-entropy", share_model=True), nodes)

@@ -292,6 +292,11 @@ def test_an_algorithm_takes_exactly_the_problems_that_it_can_solve(algorithm: st
         ({"augment-flip": True, "problem": "saddle"}, ["augment-flip = True", "'saddle' has no data"]),
         ({"augment-crop": 0.6, "dataset": "digits"}, ["augment-crop", "0.6", "0.5"]),
         ({"label": "outcome"}, ["label = 'outcome'", "'breast-cancer'", "leave it 'label'"]),
+        ({"image-size": 32}, ["image-size = 32", "'breast-cancer'", "take image-size = 0"]),
+        *(
+            ({"dataset": "table", "data-file": "a.csv", "partition": how}, [f"partition = '{how}'", "group-column"])
+            for how in ("by-group", "sites", "split-sites")
+        ),
     ],
 )
 def test_contradictions_name_both_keys(values: dict[str, Value], named: list[str]) -> None:

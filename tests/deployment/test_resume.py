@@ -73,7 +73,8 @@ def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
         code, said = resumed[0].result()
         assert code == 0, said
         found = re.search(r"goes on after round (\d+) of", said)
-        assert found and int(found[1]) in range(1, ROUNDS), said
+        assert found, said
+        assert int(found[1]) in range(1, ROUNDS), said
         assert said.splitlines()[-1] == f"results: {folder}"
     assert_same(folder, simulate(job(tmp_path, "quiet", rounds=ROUNDS)).folder)
     assert not list(tmp_path.glob("state-*/run-*"))
