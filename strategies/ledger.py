@@ -59,8 +59,9 @@ class Ledger:
 
     def entered(self, reply: Reply) -> Arrays:
         """Note a reply; return its vectors without the origin."""
-        arrays, k = dict(reply.arrays), reply.site.index
-        if FROM in arrays:
+        arrays = dict(reply.arrays)
+        if FROM in arrays:  # else nobody needs to know whose it is: what sites are sent is found out for all at once
+            k = reply.site.index
             self.consistent &= int(arrays.pop(FROM)) == int(self._counted[k])
             self._counted[k] = self._round
         return arrays

@@ -14,6 +14,7 @@ from federation.rehearsal import Rehearsal
 from federation.schema import Table, Vector
 from problems import PROBLEMS, Arrays
 from strategies import ALGORITHMS, can_solve
+from strategies.decentralised import Decentralised
 from strategies.dispfl import packed
 
 SITES, ROUNDS = 3, 5
@@ -150,6 +151,24 @@ def test_what_is_sent_to_all_alike_is_played_once() -> None:
         Telling.played.clear()
         assert next(played.sent(r, "train", 3)).keys() == {"x"}
         assert not Telling.played
+
+
+@pytest.mark.parametrize("name", sorted(n for n, kind in ALGORITHMS.items() if not issubclass(kind, Decentralised)))
+def test_who_a_site_is_does_not_matter_where_all_take_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    played, calls = rehearsal_of(name, 20), []
+    broadcast = ALGORITHMS[name].broadcast
+
+    def counted(algorithm: Any, state: Arrays, turn: Turn, site: Site) -> Arrays:
+        calls.append(site)
+        return broadcast(algorithm, state, turn, site)
+
+    monkeypatch.setattr(ALGORITHMS[name], "broadcast", counted)
+    for r in range(1, ROUNDS + 1):
+        for phase in played.phases(r):
+            next(played.sent(r, phase, 0))
+            calls.clear()
+            next(played.sent(r, phase, 2))
+            assert not calls, f"round {r}, {phase}"
 
 
 @pytest.mark.parametrize("server_round", [0, 10, -3])
