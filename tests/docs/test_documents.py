@@ -21,6 +21,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from benchmarks.cluster import counted
 from bin import docs
 from config import RunConfig
 from datasets import Facts
@@ -36,7 +37,6 @@ from strategies.dispfl import erk
 from strategies.fedavg import FedAvg
 from strategies.local_steps import LocalSteps
 from tests import forks
-from tests.strategies.cards import value
 
 REPO = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
@@ -302,9 +302,9 @@ def test_a_card_says_what_a_round_moves_computes_and_leaves_at_a_site(
     kept = [round(share * math.prod(shape)) for share, shape in zip(erk(shapes, 0.5), shapes, strict=True)]
     lengths = {"d": d, "p": p, "b": d - (4 + 1 + 2)}  # the head: the last weights, a bias, and a and b of AUC
     lengths |= {"v": d - sum(map(math.prod, shapes)) + sum(kept), "m": (d // 8 + 1) / 4}
-    moved = [4 * sites * value(text, **lengths) for text in (card.down, card.up)]
+    moved = [4 * sites * counted(text, **lengths) for text in (card.down, card.up)]
     assert [record["bytes-down"], record["bytes-up"]] == moved
-    assert record["gradients"] == sites * value(card.gradients, q=q)
+    assert record["gradients"] == sites * counted(card.gradients, q=q)
     assert bool(remembered) == bool(card.remembers)
 
 
