@@ -41,7 +41,7 @@ class Codasca(FederatedStrategy):
         9  at the start of a stage: x_ref ← x; cx, cy, ckx, cky ← 0
 
     Algorithm 4 returns a round of the stage that is drawn uniformly, which is ``output = "random"``; "average" is the
-    mean over its rounds, and "last", which the paper's experiments suggest and is the default here, its last one.
+    mean over its rounds, and "last", the default here, its last one: Figure 1 has the scores of the last iteration.
 
     Theorem 2 lets I_s grow as the local step size falls, both by one factor g from stage to stage, with the same number
     of rounds in each: ``stage-decay = stage-growth = stage-steps-growth = g``. The experiments keep I and set
