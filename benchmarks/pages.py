@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from benchmarks.studies import Between, Value
 
+HOUR = 60  # minutes: what a default run is meant to take on two cores
+
 
 def insert(page: Path, name: str, title: str, text: str) -> None:
     """Replace the generated part NAME of a page; a page that lacks it gets it at its end, a new one a title too."""
@@ -68,12 +70,16 @@ def markdown(sweep: Sweep, tables: Tables) -> str:
 
 
 def duration(sweep: Sweep, tables: Tables) -> str:
-    """Say how long all runs took, those that chose among them."""
+    """Say how long all runs took, those that chose among them, and whether two cores do them within the hour."""
     tuning = (sweep.outcome(job) for method in sweep.study.methods for job in sweep.tuning(method))
     outcomes = [outcome for outcome in tuning if outcome]
     outcomes += [run.outcome for rows in tables.values() for row in rows for run in row.runs]
     minutes = sum(outcome.seconds for outcome in outcomes) / 60
-    return f"{len(outcomes)} runs took {f'{minutes:,.0f} minutes' if minutes >= 1 else 'under a minute'} of one core."
+    took = f"{len(outcomes)} runs took {f'{minutes:,.0f} minutes' if minutes >= 1 else 'under a minute'} of one core."
+    if sweep.full:
+        return took
+    hour = "within the hour" if minutes <= 2 * HOUR else f"about {minutes / 2:,.0f} minutes, longer than the hour"
+    return f"{took} On two cores that is {hour} that a study is meant to take."
 
 
 def preamble(sweep: Sweep) -> list[str]:

@@ -90,7 +90,7 @@ SOURCES = Study(
     picture="points",
     paper_note=(
         "The paper (Table 4 of Yuan et al., ICML 2021) has a mean AUROC of 0.9353, 0.9361, 0.9356, 0.9372 and 0.9376 "
-        "for K = 1 to 5 with DenseNet121 on the true images, one run each, and (Table 5) 0.9316, 0.9333, 0.9356, "
+        "for K = 1 to 5 with DenseNet121 on the true images, without spreads, and (Table 5) 0.9316, 0.9333, 0.9356, "
         "0.9367 and 0.9370 with DenseNet161."
     ),
     generated=True,

@@ -67,6 +67,19 @@ def test_a_page_says_how_long_all_runs_took(sweep: Sweep) -> None:
     assert f"{len(jobs)} runs took {1.5 * len(jobs):.0f} minutes of one core." in markdown(sweep, gather(sweep))
 
 
+@pytest.mark.parametrize(
+    ("minutes", "said"), [(120, "within the hour"), (125, "about 62 minutes, longer than the hour")]
+)
+def test_a_page_says_whether_two_cores_do_it_within_the_hour(sweep: Sweep, minutes: int, said: str) -> None:
+    jobs = every_run(sweep)
+    for job in jobs:
+        pretend(sweep, job, held_out=0.6)
+        outcome = sweep.folder / job.name / OUTCOME
+        outcome.write_text(outcome.read_text().replace('"seconds": 1.0', f'"seconds": {60 * minutes / len(jobs)}'))
+    assert f"{minutes} minutes of one core. On two cores that is {said} that" in markdown(sweep, gather(sweep))
+    assert markdown(replace(sweep, full=True), gather(sweep)).endswith("of one core.\n")
+
+
 def test_only_a_default_run_says_what_is_reduced(sweep: Sweep) -> None:
     default, full = ("\n".join(preamble(replace(sweep, full=full))) for full in (False, True))
     assert "Nothing is reduced. There are 2 sites." in default
