@@ -19,33 +19,12 @@ from models.storage import facts_in, write_tensors
 from problems.trained import TrainedModel
 from server_app import simulate
 from server_app.given import Given
-from tests.server_app.sites import FEATURES, hospitals, job, run_at, site_job
-
-NAMES = tuple(f"marker_{number}" for number in range(FEATURES))
-STUDY = """missing = ["none"]
-[label]
-column = "label"
-negative = ["0"]
-positive = ["1"]
-[columns.marker_0]
-unit = "mmol/l"
-range = [-50, 50]
-[columns.marker_1]
-[columns.marker_2]
-[columns.marker_3]
-"""
+from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what the model's file of a run says."""
     return facts_in((folder / "model.safetensors").read_bytes())
-
-
-def with_study(folder: Path, text: str = STUDY) -> str:
-    """Write a study file of `hospitals`' tables."""
-    file = folder / "study.toml"
-    file.write_text(text, encoding="utf-8")
-    return str(file)
 
 
 def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
