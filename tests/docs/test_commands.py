@@ -47,6 +47,7 @@ def test_every_command_is_one_that_is_taken(page: str, monkeypatch: pytest.Monke
     for command in server.COMMANDS.values():
         monkeypatch.setattr(command, "main", nothing)
     monkeypatch.setattr(server, "run", nothing)
+    monkeypatch.setattr(server.signal, "signal", nothing)  # the tests' process keeps its own
     for module_name, *arguments in typed(page):
         try:
             assert (client if module_name == "client_app" else server.main)(arguments) == 0
