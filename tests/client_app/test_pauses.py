@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -37,7 +38,7 @@ def test_it_looks_after_20_ms_while_there_is_work_and_then_ever_less_often_up_to
     waits = stop.waits
     assert SOON == waits[0] == waits[1] == 0.02
     idle = waits[1:62]
-    assert all(a < b or a == b == LONGEST for a, b in zip(idle, idle[1:], strict=False))
+    assert all(a < b or a == b == LONGEST for a, b in pairwise(idle))
     assert idle[-1] == LONGEST == 3.0
     assert sum(wait for wait in idle if wait < LONGEST) < 60, "it gets there within a minute"
     assert waits[62] == SOON < waits[63] < 2 * SOON
