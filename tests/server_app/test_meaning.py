@@ -18,7 +18,7 @@ from models import ModelError
 from models.storage import facts_in, write_tensors
 from problems.trained import TrainedModel
 from server_app import simulate
-from server_app.given import Given
+from server_app.given_model import GivenModel
 from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_line(
 def test_a_newer_file_is_none_to_start_from_either(model: Path, tmp_path: Path) -> None:
     file = rewritten(model, tmp_path / "model.safetensors", format=4)
     with pytest.raises(ModelError, match="it has format 4"):
-        Given.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
+        GivenModel.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
 
 
 def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:
