@@ -6,22 +6,26 @@ import re
 
 import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
 
+CLOCKS = "the clocks of site and coordinator differ by more than a few seconds: set them by NTP"
+
 FAILURES = (
-    ("invalid timestamp", "the clocks of site and coordinator differ by more than a few seconds: set them by NTP"),
+    ("invalid timestamp", CLOCKS),
+    ("certificate has expired", "the coordinator's certificate has expired: it must issue a new one"),
+    ("certificate is not yet valid", "the coordinator's certificate is not valid yet: one of the two clocks is wrong, "
+     "set them by NTP"),
     ("wrong.?version.?number", "{address} answers without TLS: a coordinator that does is for tests on one machine "
      "only, with --insecure; else the port is wrong"),
     ("hostname verification|peer name .* not in", "the coordinator's certificate is not for the name {host}: connect "
      "by a name that is in it, or let the coordinator issue another one"),
     ("certificate.?verify.?failed|self.?signed|unknown ca", "the coordinator's certificate was not signed by the "
      "authority in root-certificates: get the ca.crt of this coordinator"),
-    ("certificate has expired", "the coordinator's certificate has expired: it must issue a new one"),
     ("dns|name resolution|domain name", "the name {host} cannot be resolved: check superlink, and this machine's DNS"),
     ("connection refused", "nobody listens at {address}: the coordinator is not running yet, or the port is wrong"),
     ("timed? ?out|deadline|unreachable|no route", "{address} does not answer: a firewall may be in between"),
     ("socket closed|connection reset|broken pipe|goaway|handshak|recvmsg", "the coordinator ended the connection; if "
      "it stays so, one side uses TLS and the other does not"),
 )  # fmt: skip
-"""What gRPC says of a connection that fails, as a pattern, and what we say."""
+"""What gRPC says of a connection that fails, as a pattern, and what we say; the first that fits counts."""
 
 
 def why(error: Exception | None, address: str, *, refused: bool, known: bool) -> str:

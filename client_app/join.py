@@ -39,8 +39,8 @@ SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work af
 FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
 
 ANEW = "it was started anew; joining again"  # why a coordinator knows a site no more, which has no key
-NEW_KEY = ("it has unregistered its key, or was set up anew. A key that was unregistered is taken no more: to come "
-           "back, make another one and send its public half")  # fmt: skip
+NEW_KEY = ("it has unregistered its key, or was set up anew. A key that was unregistered is not accepted again: to "
+           "come back, make another one and send its public half")  # fmt: skip
 
 
 class Stop:

@@ -35,7 +35,7 @@ from datasets import (
     patient_hashes,
     stamp,
 )
-from datasets.config import OWN, SITE, TABLE
+from datasets.config import FOLDERS, OWN, SITE, TABLE
 from federation.rehearsal import Rehearsal
 from keys import latest
 from keys.memory import return_freed_memory
@@ -108,9 +108,9 @@ class OpenSite:
             )
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
-        if run.dataset == TABLE and (node.data_dir or not node.num_partitions):
-            missing.append('dataset = "table" names a file of the machine that simulates: a site with data of its own, '
-                           'or without num-partitions, reads none')  # fmt: skip
+        if run.dataset in (TABLE, FOLDERS) and (node.data_dir or not node.num_partitions):
+            missing.append(f"dataset = {run.dataset!r} names files of the machine that simulates: a site with data of "
+                           "its own, or without num-partitions, reads none")  # fmt: skip
         policy = Policy.read(node.policy)
         if policy.asks and not node.state_dir:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')

@@ -64,7 +64,8 @@ class SiteConfig(BaseModel):
     image_cache: Volume = Field(20.0, description="GB of decoded images that the state-dir may "
                                                        "hold, so that each is decoded once; 0: none")  # fmt: skip
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
-    data_root: Place = Field("", description="folder with public data sets; default: the run's data-root")
+    data_root: Place = Field("", description="folder with public data sets; default: the run's data-root, but none for "
+                                           "a site with data of its own")  # fmt: skip
     partition_id: Part = Field(-1, description="which part of a public data set this site "
                                                        "plays; not for its own data")  # fmt: skip
     num_partitions: Parts = Field(0, description="of how many; the run's sites. Flower's "

@@ -148,14 +148,17 @@ class RunConfig(RunKeys):
         return self.labels.names if self.labels.several and self.dataset in OWN else ()
 
     def data(self, data_dir: str = "", label: str = "", data_root: str = "") -> DataConfig:
-        """Describe the data; a site may say where its own lies and what its label columns are called."""
+        """Describe the data; a site may say where its own lies and what its label columns are called.
+
+        No run leads a site with data of its own to another folder, where these might be found without their rules.
+        """
         multiclass = PROBLEMS[self.problem].multiclass
         rules = self.labels if self.labels.clinical and self.dataset in OWN else None
         if rules and label:
             rules = rules.called(split_names(label))
         return DataConfig(
             dataset=self.dataset,
-            data_root=data_root or self.data_root,
+            data_root=data_root or ("" if data_dir else self.data_root),
             data_dir=data_dir,
             data_file=self.data_file,
             group_column=self.group_column,

@@ -129,7 +129,7 @@ class Rounds:
         sites = len(self.exchange.sites)
         rehearsal = Rehearsal(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
         self.downlink = Downlink(algorithm, self.exchange.sites, self.encoding)
-        self._kept: dict[str, int] = {}  # where in the run each site's memory is from, by name
+        self._memory_from: dict[str, int] = {}  # where in the run each site's memory is from, by name
         example = self.problem.example() if self.problem else None
         self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
@@ -273,20 +273,20 @@ class Rounds:
 
     def _note_memory(self, site: Site, began: int, kept: int) -> None:
         """Warn of a site that lacks what it kept, by its last answer, to go on from. Both are positions in the run."""
-        if began < (before := self._kept.get(site.name, 0)):
+        if began < (before := self._memory_from.get(site.name, 0)):
             r = (before - 1) // len(self.algorithm.phases) + 1
             self.exchange.warn(
                 f"site {site.name!r} has lost what it remembered of round {r}: it goes on without, and the "
                 "run's numbers are no longer those that its seed gives elsewhere"
             )
-        self._kept[site.name] = kept
+        self._memory_from[site.name] = kept
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return what `_restore` needs to go on after this round."""
         output = {} if self.output.which == "last" else self.output.model
         parts = {"state": self.state, "buffers": self.buffers, "residual": self.downlink.residual, "output": output}
         tensors = {f"{part}/{name}": vector for part, arrays in parts.items() for name, vector in arrays.items()}
-        facts = {"sending-order": self.downlink.sending_order, "memories": dict(self._kept)}
+        facts = {"sending-order": self.downlink.sending_order, "memories": dict(self._memory_from)}
         return Snapshot(server_round, tensors, facts)
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -297,4 +297,4 @@ class Rounds:
         self.done, self.state, self.buffers = snapshot.round, parts["state"], parts["buffers"]
         self.downlink.residual, self.downlink.sending_order = parts["residual"], snapshot.facts["sending-order"]
         self.output.model = self.model() if self.output.which == "last" else parts["output"]
-        self._kept = dict(snapshot.facts["memories"])
+        self._memory_from = dict(snapshot.facts["memories"])

@@ -19,7 +19,7 @@ from server_app.cohort import ask, placed, pooled, require_enough, summary, what
 from server_app.console import volume
 from server_app.evaluation import central_evaluation, common_test_set
 from server_app.evidence import compared_with, evidence_of, in_words
-from server_app.given import Given
+from server_app.given_model import GivenModel
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
 from server_app.page import about, write_report
@@ -77,7 +77,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     """
     started = time.monotonic()
     require_installed(config)
-    given = None if config.resume else Given.read(config)
+    given = None if config.resume else GivenModel.read(config)
     folder = RunFolder.again(config) if config.resume else RunFolder.new(config, given.record if given else "")
     report = Report(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
     state = RunState(folder, report, grid)
@@ -120,13 +120,13 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
 
 
 def _play(
-    config: RunConfig, given: Given | None, grid: Grid, report: Report, state: RunState, started: float
+    config: RunConfig, given: GivenModel | None, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy, report.progress
     exchange, sites = meet(config, grid, report, state)
     if not state.last:
-        given = given or Given.read(config)  # a run that goes on from its start
+        given = given or GivenModel.read(config)  # a run that goes on from its start
     cohort = agreed(config, given, sites, state, progress)
     meaning = what_it_means(config, cohort, progress)
     device = resolve_device(config.device)
@@ -135,7 +135,7 @@ def _play(
     require_enough(problem, sites, progress)
     other = compared_with(config, problem)
     start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
-    state.agree(sites, cohort, start)
+    state.note_start(sites, cohort, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
     about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
@@ -198,7 +198,7 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
 
 
 def agreed(
-    config: RunConfig, given: Given | None, sites: dict[Site, Facts], state: RunState, progress: Progress
+    config: RunConfig, given: GivenModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
 ) -> Cohort:
     """Return what holds for all sites: what their facts say, or what held when the run was stopped.
 
@@ -241,7 +241,7 @@ def leave_report(config: RunConfig, report: Report) -> None:
         report.progress.warn(f"{report.folder}: the report cannot be written ({said}); all else of the run is there")
 
 
-def starting_point(problem: Problem, given: Given | None, progress: Progress) -> Arrays:
+def starting_point(problem: Problem, given: GivenModel | None, progress: Progress) -> Arrays:
     """Return what the sites are sent first: x, and y and buffers where there are such, by the seed or as given."""
     start = problem.initial()
     if given:

@@ -17,7 +17,7 @@ from models import ModelError
 from models.storage import replacing
 from problems import ranks
 from problems.network import NetworkProblem
-from server_app.given import Given, other_labels
+from server_app.given_model import GivenModel, other_labels
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def compared_with(config: RunConfig, problem: Problem) -> Arrays | None:
     assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
     own, key = problem.model(), f"compare-with = {config.compare_with!r}"
     try:
-        given = Given.read(config.model_copy(update={"init_from": config.compare_with, "init_head": "keep"}))
+        given = GivenModel.read(config.model_copy(update={"init_from": config.compare_with, "init_head": "keep"}))
         assert given is not None, "a file is named"
         theirs, cohort = given.cohort, problem.setting.cohort
         if theirs.columns != cohort.columns or theirs.shape != cohort.shape:

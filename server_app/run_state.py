@@ -123,7 +123,7 @@ class RunState(Checkpoints):
         self.report.take_up(facts["line"], done)
         progress.say(f"goes on after round {done} of {self.report.config.rounds}")
 
-    def agree(self, sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays) -> None:
+    def note_start(self, sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays) -> None:
         """Take note of what holds for the whole run."""
         self.cohort, self.start = cohort, {name: vector for name, vector in start.items() if name != "x"}
         self._sites = _digests(sites)

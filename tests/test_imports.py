@@ -1,9 +1,10 @@
-"""Imports run one way, and starting an app is cheap."""
+"""Imports run one way, files are short, and starting an app is cheap."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -75,6 +76,27 @@ def test_an_algorithm_knows_nothing_of_flower() -> None:
 def test_keys_need_the_standard_library_only() -> None:
     for path in (ROOT / "keys").glob("*.py"):
         assert imported(path.read_text(encoding="utf-8")) <= sys.stdlib_module_names | {"keys"}, path
+
+
+def test_no_test_file_imports_another() -> None:
+    # What several need is in a helper module or in conftest.py: a file of tests can be renamed, thinned and removed.
+    names = re.compile(r"^ *(?:from|import) (?:tests(?:\.\w+)* import |tests\.)(?:[\w., ]*\b)?test_\w+.*", re.MULTILINE)
+    files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    assert len(files) > 100
+    assert {path.name: found for path, text in files.items() if (found := names.findall(text))} == {}
+
+
+@pytest.mark.parametrize("package", [*ORDER, "bin"])
+def test_files_and_functions_are_short(package: str) -> None:
+    """At most 300 lines a file and 60 a function, whose docstring does not count."""
+    for path in (ROOT / package).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 300, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                told = node.body[0] if ast.get_docstring(node) else None
+                described = (told.end_lineno or 0) - told.lineno + 1 if told else 0
+                assert (node.end_lineno or 0) - node.lineno + 1 - described <= 60, f"{path}: {node.name}"
 
 
 def at_import(body: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:

@@ -34,8 +34,9 @@ def decide(options: argparse.Namespace, decision: str) -> int:
     meant = [record for record in open_ if record.run.startswith(options.run)]
     if len(meant) != 1:
         listed = ", ".join(record.run for record in open_) or "none"
-        which = "wait for you or have begun" if also else "wait for you"
-        print(f"error: run {options.run!r} is {len(meant)} of the runs that {which}: {listed}", file=sys.stderr)
+        which = "waits for you or has begun" if also else "waits for you"
+        found = f"{len(meant)} runs begin" if meant else f"no run that {which} begins"
+        print(f"error: {found} with {options.run!r}; there are: {listed}", file=sys.stderr)
         return 1
     records.decide(meant[0], decision)
     print(f"run {meant[0].run} is {decision}")

@@ -66,7 +66,10 @@ def _tls(config: JoinConfig, host: str, port: int) -> Iterator[Finding]:
             text = f"the coordinator's certificate is not for {host}: connect by a name that is in it, or let the "
             yield Finding("error", "TLS", text + "coordinator issue another one")
         elif "expired" in error.verify_message:
-            yield Finding("error", "TLS", "the coordinator's certificate has expired: it must issue a new one")
+            text = "the coordinator's certificate has expired: it must issue a new one, if the clock here is right"
+            yield Finding("error", "TLS", text)
+        elif "not yet valid" in error.verify_message:
+            yield Finding("error", "clock", "the coordinator's certificate is not valid yet: set the clocks by NTP")
         else:
             text = f"the coordinator's certificate is not signed by {config.root_certificates} ({error.verify_message})"
             yield Finding("error", "TLS", f"{text}: get the ca.crt of this coordinator")
@@ -103,11 +106,17 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
     if not connects:
         return
 
+    from client_app.failures import CLOCKS
     from client_app.fleet import introduced
     from client_app.join import Acquainted
 
     known = Acquainted(config, key)()
     refusal = introduced(config.superlink, read_certificates(config.root_certificates), key, known=known)
+    if refusal == CLOCKS:
+        yield Finding("error", "clock", refusal)
+        return
+    if not refusal or "this site's key" in refusal:  # the coordinator looks at the time of a call first
+        yield Finding("ok", "clock", "as the coordinator's, to within what it allows")
     if not refusal:
         yield Finding("ok", "key", "registered at the coordinator, and not in use")
     elif known and "in use" in refusal:

@@ -87,7 +87,7 @@ class Policy(BaseModel):
                          "are told apart by their values, images by their paths")  # fmt: skip
     compare_patients: str = Field("", description="a text that all sites of a study share: then a hash with it of each "
                                   "patient is told before a run, and the coordinator warns of sites that have some in "
-                                  "common. Who knows the text can try out names. Empty: nothing is told")  # fmt: skip
+                                  "common. Whoever knows the text can try names. Empty: nothing is told")  # fmt: skip
     seed: str = Field("", description="any text: whom the site holds out follows from it; empty: from a random secret "
                       "that the site makes once, in its state-dir")  # fmt: skip
     holdout_share: Share = Field(0.2, description="the share of patients held out, whatever a run's holdout-share says")

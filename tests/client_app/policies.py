@@ -68,3 +68,10 @@ def train(grid: SiteGrid, kind: str = "train", model: torch.Tensor | None = None
     if "error" in answer.content.config_records:
         return str(answer.content.config_records["error"]["message"])
     return "" if answer.content.metric_records["metrics"] else "no evaluation"
+
+
+def reading(feature: int, times: float, less: float) -> torch.Tensor:
+    """A linear model whose score is a feature, so many times, and less a number; then a and b."""
+    x = torch.zeros(FEATURES + 3)
+    x[feature], x[FEATURES] = times, -less
+    return x

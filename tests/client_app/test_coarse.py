@@ -18,18 +18,11 @@ from models import Architecture
 from problems import PROBLEMS, Setting
 from problems.metrics import BINS, LIMIT, histogram, ranking
 from problems.pooling import pool
-from tests.client_app.policies import Hospital, train
+from tests.client_app.policies import Hospital, reading, train
 from tests.server_app.sites import FEATURES, table, write_table
 
 KEY = "0badc0de" * 8
 FEWEST = 5
-
-
-def reading(feature: int, times: float, less: float) -> torch.Tensor:
-    """A linear model whose score is a feature, so many times, and less a number; then a and b."""
-    x = torch.zeros(FEATURES + 3)
-    x[feature], x[FEATURES] = times, -less
-    return x
 
 
 def answered(hospital: Hospital, model: torch.Tensor, **keys: Any) -> dict[str, Any]:

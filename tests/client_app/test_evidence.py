@@ -12,8 +12,7 @@ from flwr.app import Message
 from client_app.evidence import most
 from evidence import Told
 from federation import pack
-from tests.client_app.policies import Hospital
-from tests.client_app.test_coarse import reading
+from tests.client_app.policies import Hospital, reading
 from tests.server_app.sites import SiteGrid, question, table
 
 FEWEST = 5

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from sklearn.datasets import load_breast_cancer
 
 from client_app.__main__ import main
@@ -70,6 +71,23 @@ def test_the_attack_finds_a_patient_without_the_rules_and_nothing_with_them(tmp_
     assert labels[near.argmin()] == found[1]
 
     assert attack(with_rules, tmp_path) is None
+
+
+@pytest.mark.parametrize("dataset", ["site-folders", "image-folder", "table"])
+def test_no_run_finds_the_hospitals_folder_under_another_name(tmp_path: Path, dataset: str) -> None:
+    """As public data it would be told of without the rules; this site plays a part of such data, too."""
+    hospital = Hospital(tmp_path, *table(90, seed=0))
+    for kind in ("well", "ill"):
+        (place := hospital.data / "train" / kind).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (4, 4), number).save(place / f"{number}.png")
+    hospital.node |= {"partition-id": 0}
+    names = {"data_file": str(hospital.data / "data.csv")} if dataset == "table" else {}
+    root = hospital.data if dataset == "image-folder" else hospital.data.parent
+    for parts in (0, 1):
+        hospital.node["num-partitions"] = parts
+        said = hospital.described(dataset=dataset, data_root=str(root), partition="iid", **names)
+        assert isinstance(said, str), "it tells of nobody"
 
 
 @pytest.mark.parametrize(

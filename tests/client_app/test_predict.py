@@ -22,8 +22,7 @@ from models import ModelError
 from models.storage import Stored, write_tensors
 from problems.trained import TrainedModel
 from server_app import simulate
-from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table
-from tests.server_app.test_meaning import with_study
+from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table, with_study
 
 MAP = ("intercept", "slope", "held-out", "positives")
 NAMES = [f"marker_{number}" for number in range(FEATURES)]

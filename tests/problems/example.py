@@ -14,6 +14,7 @@ from config import RunConfig
 from datasets import Cohort, Samples
 from models import Architecture, FlatNetwork
 from problems import PROBLEMS, Problem, Setting
+from problems.base import Batch
 from problems.network import NetworkProblem
 from problems.saddle import Saddle
 
@@ -32,6 +33,8 @@ WITH_DATA: list[dict[str, Any]] = [
     {"name": "fair", "classes": 3, "shares": (0.5, 0.3, 0.2)},
 ]
 """Every problem that is a sum over samples, in every variant."""
+
+BINARY_MINIMAX = ["auc", "auc-margin"]
 
 
 def make(
@@ -136,3 +139,30 @@ def opened(problem: Problem, inputs: Tensor, labels: Tensor, **keys: Any) -> Sit
     """
     config = RunConfig.parse({"batch-size": 8, **keys})
     return SiteOracle.open(config, problem, samples(inputs, labels), stream(0, 0, 1, 0))
+
+
+def at_its_optimum(problem: NetworkProblem, data: Batch, shift: float) -> float:
+    """Return f on the data at its best a, b and α, with ``shift`` added to all scores, which are the network's outputs.
+
+    Of several labels the mean over them.
+    """
+    inputs, labels = data
+    problem.network.bind(problem.initial()["x"])
+    scores = (problem.outputs(inputs) + shift).detach()
+    each = zip(scores.view(len(labels), -1).T, labels.view(len(labels), -1).T, strict=True)
+    means = [[h[own == kind].nan_to_num().mean() for kind in (1, 0)] for h, own in each]  # those of a, and of b
+    scalars = torch.stack([torch.stack(one) for one in zip(*means, strict=True)]).flatten().nan_to_num()
+
+    def slope(y: Tensor) -> Tensor:
+        y.requires_grad_()
+        return torch.autograd.grad(problem.objective(scores, labels, scalars, y), y)[0]
+
+    zero, one = torch.zeros(problem.dual, dtype=scores.dtype), torch.ones(problem.dual, dtype=scores.dtype)
+    at_zero, at_one = slope(zero), slope(one)
+    best = problem.project(torch.where(at_zero == at_one, 0, at_zero / (at_zero - at_one)))  # f is quadratic in α
+    return problem.objective(scores, labels, scalars, best).item()
+
+
+def changed_by_a_constant(problem: NetworkProblem, data: Batch) -> float:
+    """Return by how much that changes f, up or down: α may be at its bound one way."""
+    return max(abs(at_its_optimum(problem, data, shift) - at_its_optimum(problem, data, 0.0)) for shift in (-3.0, 3.0))

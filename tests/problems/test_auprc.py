@@ -28,25 +28,6 @@ def build(margin: float = 1.0, model: str = "linear", dtype: torch.dtype = torch
     return problem
 
 
-def double_loop(scores: np.ndarray, labels: np.ndarray, margin: float) -> float:
-    """Return the mean over positives of -g₁/g₂, pair by pair."""
-    terms = []
-    for h_plus, label in zip(scores, labels, strict=True):
-        if label != 1:
-            continue
-        among_positives = among_all = 0.0
-        for h, other in zip(scores, labels, strict=True):
-            loss = max(margin - h_plus + h, 0.0) ** 2
-            among_all += loss / len(labels)
-            among_positives += loss * (other == 1) / len(labels)
-        terms.append(-among_positives / among_all)
-    return float(np.mean(terms))
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    return np.asarray(1 / (1 + np.exp(-logits)))
-
-
 @pytest.mark.parametrize("margin", [0.1, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize(("positives", "negatives"), [(1, 9), (4, 12), (7, 1), (3, 0)])
 def test_value_and_gradient_are_those_of_a_double_loop(margin: float, positives: int, negatives: int) -> None:
@@ -55,7 +36,7 @@ def test_value_and_gradient_are_those_of_a_double_loop(margin: float, positives:
     inputs, labels = batch(10, positives, negatives)
 
     def value(v: np.ndarray) -> float:
-        return double_loop(sigmoid(inputs.numpy() @ v[:FEATURES] + v[FEATURES]), labels.numpy(), margin)
+        return losses.double_loop(losses.sigmoid(inputs.numpy() @ v[:FEATURES] + v[FEATURES]), labels.numpy(), margin)
 
     gx, gy = problem.gradient(x, None, (inputs, labels))
     assert gy is None
@@ -70,8 +51,8 @@ def test_of_a_deeper_network_too() -> None:
     x, _ = point(problem, 3)
     inputs, labels = batch(7, 4, 12)
     held_out = samples(inputs, labels)
-    scores = sigmoid(problem.logits(x, held_out).numpy())
-    assert problem.metrics(x, None, held_out)["loss"] == pytest.approx(double_loop(scores, labels.numpy(), 0.6))
+    scores = losses.sigmoid(problem.logits(x, held_out).numpy())
+    assert problem.metrics(x, None, held_out)["loss"] == pytest.approx(losses.double_loop(scores, labels.numpy(), 0.6))
     gx, _ = problem.gradient(x, None, (inputs, labels))
     for seed in range(4):
         direction = torch.from_numpy(np.random.default_rng(seed).normal(size=len(x)))
@@ -120,7 +101,7 @@ def test_a_positive_without_loss_mass_counts_as_perfectly_ranked_and_leaves_the_
 
 def among(own: float, positive: float, *negatives: float) -> float:
     """Return the precision at one positive with another above it, without a margin."""
-    above = [max(sigmoid(np.array(z)) - sigmoid(np.array(own)), 0) ** 2 for z in (positive, *negatives)]
+    above = [max(losses.sigmoid(np.array(z)) - losses.sigmoid(np.array(own)), 0) ** 2 for z in (positive, *negatives)]
     return float(above[0] / sum(above))
 
 

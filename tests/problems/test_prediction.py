@@ -24,8 +24,7 @@ from problems.recalibration import EVIDENCE
 from problems.trained import TrainedModel
 from server_app import Result, simulate
 from server_app.__main__ import main
-from tests.server_app.sites import hospitals, images, job, run_at, site_job, table
-from tests.server_app.test_meaning import NAMES, STUDY, with_study
+from tests.server_app.sites import NAMES, STUDY, hospitals, images, job, run_at, site_job, table, with_study
 
 Rows = Iterable[Iterable[object]]
 

@@ -16,7 +16,6 @@ from problems import PROBLEMS
 from problems.scalars import restored
 from strategies.coda import Coda
 from tests.problems.example import FEATURES, make, point, samples
-from tests.problems.test_auprc import double_loop, sigmoid
 from tests.reference import losses
 
 LABELS, PRIORS = ("Edema", "Cardio.megaly", "Effusion"), (0.1, 0.3, 0.6)
@@ -56,7 +55,7 @@ def value(variant: dict[str, Any], x: np.ndarray, y: np.ndarray, inputs: np.ndar
             continue
         seen, truth = inputs[known], labels[known, place]
         if variant["name"] == "auprc":
-            total += double_loop(sigmoid(seen @ row + biases[place]), truth, 1.0)
+            total += losses.double_loop(losses.sigmoid(seen @ row + biases[place]), truth, 1.0)
         else:
             one = {**variant, "prior": PRIORS[place]}
             vector = np.concatenate([row, [biases[place]], own[:, place]])

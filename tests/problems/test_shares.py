@@ -16,12 +16,11 @@ from problems.network import NetworkProblem
 from server_app.cohort import placed, pooled
 from server_app.console import Progress
 from strategies.coda import Coda
-from tests.problems.example import batch, make, opened, point
+from tests.problems.example import BINARY_MINIMAX, batch, changed_by_a_constant, make, opened, point
 
 # (positives, negatives) of each site: of different sizes and mixes.
 SITES = [(3, 9), (6, 2), (1, 19)]
 WEIGHTS = {"uniform": [1.0] * 3, "examples": [12.0, 8.0, 20.0]}
-BINARY_MINIMAX = ["auc", "auc-margin"]
 BINARY = [*BINARY_MINIMAX, "bce", "auprc"]
 
 
@@ -60,33 +59,6 @@ def test_a_constant_added_to_all_scores_changes_nothing_if_p_is_what_the_average
 
 
 # ---------------------------------------------------------------------- a site that has a, b and α for itself
-
-
-def at_its_optimum(problem: NetworkProblem, data: Batch, shift: float) -> float:
-    """Return f on the data at its best a, b and α, with ``shift`` added to all scores, which are the network's outputs.
-
-    Of several labels the mean over them.
-    """
-    inputs, labels = data
-    problem.network.bind(problem.initial()["x"])
-    scores = (problem.outputs(inputs) + shift).detach()
-    each = zip(scores.view(len(labels), -1).T, labels.view(len(labels), -1).T, strict=True)
-    means = [[h[own == kind].nan_to_num().mean() for kind in (1, 0)] for h, own in each]  # those of a, and of b
-    scalars = torch.stack([torch.stack(one) for one in zip(*means, strict=True)]).flatten().nan_to_num()
-
-    def slope(y: Tensor) -> Tensor:
-        y.requires_grad_()
-        return torch.autograd.grad(problem.objective(scores, labels, scalars, y), y)[0]
-
-    zero, one = torch.zeros(problem.dual, dtype=scores.dtype), torch.ones(problem.dual, dtype=scores.dtype)
-    at_zero, at_one = slope(zero), slope(one)
-    best = problem.project(torch.where(at_zero == at_one, 0, at_zero / (at_zero - at_one)))  # f is quadratic in α
-    return problem.objective(scores, labels, scalars, best).item()
-
-
-def changed_by_a_constant(problem: NetworkProblem, data: Batch) -> float:
-    """Return by how much that changes f, up or down: α may be at its bound one way."""
-    return max(abs(at_its_optimum(problem, data, shift) - at_its_optimum(problem, data, 0.0)) for shift in (-3.0, 3.0))
 
 
 @pytest.mark.parametrize("name", BINARY_MINIMAX)

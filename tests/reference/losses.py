@@ -64,3 +64,22 @@ def finite_differences(function: Any, at: Vector, step: float = 1e-5) -> Vector:
         backward[i] -= step
         gradient[i] = (function(forward) - function(backward)) / (2 * step)
     return gradient
+
+
+def double_loop(scores: Vector, labels: Vector, margin: float) -> float:
+    """Return the mean over positives of -g₁/g₂, pair by pair."""
+    terms = []
+    for h_plus, label in zip(scores, labels, strict=True):
+        if label != 1:
+            continue
+        among_positives = among_all = 0.0
+        for h, other in zip(scores, labels, strict=True):
+            loss = max(margin - h_plus + h, 0.0) ** 2
+            among_all += loss / len(labels)
+            among_positives += loss * (other == 1) / len(labels)
+        terms.append(-among_positives / among_all)
+    return float(np.mean(terms))
+
+
+def sigmoid(logits: Vector) -> Vector:
+    return np.asarray(1 / (1 + np.exp(-logits)))

@@ -40,6 +40,19 @@ seed = "tests"
 holdout-share = {share}
 folds = {folds}
 """  # what tests of other things need: small tables, the same samples held out each time, and as a run says
+NAMES = tuple(f"marker_{number}" for number in range(FEATURES))
+STUDY = """missing = ["none"]
+[label]
+column = "label"
+negative = ["0"]
+positive = ["1"]
+[columns.marker_0]
+unit = "mmol/l"
+range = [-50, 50]
+[columns.marker_1]
+[columns.marker_2]
+[columns.marker_3]
+"""
 
 
 class SiteGrid(LocalGrid):
@@ -253,3 +266,10 @@ def job(folder: Path, **keys: Value) -> dict[str, Value]:
         "runs-dir": str(folder / "runs"),
     }
     return base | {key.replace("_", "-"): value for key, value in keys.items()}
+
+
+def with_study(folder: Path, text: str = STUDY) -> str:
+    """Write a study file of `hospitals`' tables."""
+    file = folder / "study.toml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)

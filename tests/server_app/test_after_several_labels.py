@@ -26,7 +26,7 @@ from server_app.page.page import CONSERVATIVE, drawings, html
 from server_app.sweep.file import read as read_sweep
 from server_app.trackers import numbers
 from tests.server_app.labelled import LABELS, folders, labelled
-from tests.server_app.test_page import Page
+from tests.server_app.read_page import Page
 
 
 @pytest.fixture(scope="module")

@@ -18,34 +18,13 @@ from models import ModelError
 from models.storage import facts_in, write_tensors
 from problems.trained import TrainedModel
 from server_app import simulate
-from server_app.given import Given
-from tests.server_app.sites import FEATURES, hospitals, job, run_at, site_job
-
-NAMES = tuple(f"marker_{number}" for number in range(FEATURES))
-STUDY = """missing = ["none"]
-[label]
-column = "label"
-negative = ["0"]
-positive = ["1"]
-[columns.marker_0]
-unit = "mmol/l"
-range = [-50, 50]
-[columns.marker_1]
-[columns.marker_2]
-[columns.marker_3]
-"""
+from server_app.given_model import GivenModel
+from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what the model's file of a run says."""
     return facts_in((folder / "model.safetensors").read_bytes())
-
-
-def with_study(folder: Path, text: str = STUDY) -> str:
-    """Write a study file of `hospitals`' tables."""
-    file = folder / "study.toml"
-    file.write_text(text, encoding="utf-8")
-    return str(file)
 
 
 def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
@@ -138,7 +117,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_line(
 def test_a_newer_file_is_none_to_start_from_either(model: Path, tmp_path: Path) -> None:
     file = rewritten(model, tmp_path / "model.safetensors", format=4)
     with pytest.raises(ModelError, match="it has format 4"):
-        Given.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
+        GivenModel.read(RunConfig.parse(job(tmp_path, init_from=str(file))))
 
 
 def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -21,29 +20,10 @@ from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
 from server_app.page.figures import estimate, save, style
 from server_app.page.page import drawings, html
+from tests.server_app.read_page import Page
 from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
 
 ABOUT = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
-FETCHES = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
-
-
-class Page(HTMLParser):
-    """What a browser would fetch or run, and the text of cells."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.fetched: list[str] = []
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.said = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.fetched += [str(value) for name, value in attrs if name in FETCHES]
-
-    def handle_data(self, data: str) -> None:
-        self.said += f" {data.strip()}"
 
 
 @pytest.fixture(scope="module")

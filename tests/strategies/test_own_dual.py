@@ -24,7 +24,7 @@ from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from strategies import ALGORITHMS, can_solve
 from tests.client_app.newcomer import at_home
-from tests.problems.test_shares import BINARY_MINIMAX, changed_by_a_constant
+from tests.problems.example import BINARY_MINIMAX, changed_by_a_constant
 from tests.server_app.labelled import LABELS, folders
 from tests.server_app.sites import SiteGrid, run_at, site_job, table, write_table
 from tests.strategies.closed_form import build

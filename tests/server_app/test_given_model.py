@@ -24,7 +24,7 @@ from models.storage import facts_in, write_tensors
 from problems.network import NetworkProblem
 from server_app import Result, simulate
 from server_app.__main__ import main
-from server_app.given import Given
+from server_app.given_model import GivenModel
 from strategies import ALGORITHMS
 from tests.server_app.sites import hospitals, images, job, run_at, site_job, table, write_table
 
@@ -109,7 +109,7 @@ def test_scalars_stay_with_a_kept_head_of_the_same_problem(
 
 def given_start(config: RunConfig, cohort: Cohort) -> tuple[dict[str, Tensor], str, NetworkProblem]:
     """Return what a run would send its sites first, what it would say of it, and its problem."""
-    given, problem = Given.read(config), config.build_problem(config.setting(cohort, "cpu"))
+    given, problem = GivenModel.read(config), config.build_problem(config.setting(cohort, "cpu"))
     assert given
     assert isinstance(problem, NetworkProblem)
     return *given.start(problem), problem
@@ -364,7 +364,7 @@ def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(state[name], drawn[name] if name in anew else tensor), name
     assert [*start["x"][-2:].tolist(), *start["y"].tolist()] == [0, 0, 0], "a, b and α at their start"
-    given = Given.read(config)
+    given = GivenModel.read(config)
     assert given
     assert given.standardising(cohort) == cohort, "by the moments of the sites' own images"
 
