@@ -150,6 +150,5 @@ def ranges(sweep: Sweep) -> str:
 def averaging(sweep: Sweep) -> list[str]:
     """Return the methods whose model at the end of a stage, and so of the run, is an average over that stage."""
     from strategies import ALGORITHMS
-    from strategies.coda_plus import CodaPlus
 
-    return [method.label for method in sweep.study.methods if issubclass(ALGORITHMS[method.algorithm], CodaPlus)]
+    return [method.label for method in sweep.study.methods if ALGORITHMS[method.algorithm].averages_stages]

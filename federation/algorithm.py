@@ -93,6 +93,8 @@ class Algorithm(ABC):
     positives (`Problem.of_site`), except in gradients that are taken `Oracle.aside`."""
     stages_output: ClassVar[bool] = False
     """Whether each of its stages hands on what ``output`` asks for, so that a run returns what its last stage does."""
+    averages_stages: ClassVar[bool] = False
+    """Whether each of its stages, whatever ``output`` is, ends with the average of its iterates."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from keys import Stream
 
 if TYPE_CHECKING:
+    from federation.algorithm import Algorithm
     from federation.stages import Turn
     from problems import Arrays
 
@@ -29,3 +30,15 @@ class Output:
             self.model = model
         else:  # the running mean over the rounds of this stage
             self.model = {n: self.model[n] + (v - self.model[n]) / turn.round_in_stage for n, v in model.items()}
+
+
+def returned(algorithm: Algorithm) -> str:
+    """Say which model the values of the last round are of; empty where it is the one that the rounds led to."""
+    which = {"average": "the average over the rounds of a stage", "random": "that of a round drawn by the seed"}
+    if algorithm.averages_stages:
+        what = "a stage ends with the average of its iterates"
+    elif algorithm.output in which:
+        what = f'output = "{algorithm.output}" returns {which[algorithm.output]}'
+    else:
+        return ""
+    return f"{what}: the last values are of that model, and may be worse than those before"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord
 
 from federation import Exchange, RunError, Site, pack, unpack
+from federation.output import returned
 from keys import to_record
 from keys.files import reason
 from models import prepare, resolve_device
@@ -149,6 +150,8 @@ def _play(
     report.keep(model)
     words = summary(config, cohort, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
+    if text := returned(strategy):
+        progress.say(text)
     told = ConfigRecord(to_record(cohort))
     test = common_test_set(config, problem, cohort, report)
     result = strategy.start(

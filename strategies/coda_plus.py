@@ -54,6 +54,7 @@ class CodaPlus(FederatedStrategy):
     )
     solves = frozenset({"minimax"})
     stacks = True
+    averages_stages = True
 
     lr: float = hyper(0.1, "η_1: local step size of x and y in the first stage", above=0.0)
     gamma: float = hyper(0.002, "γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002", low=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from config import RunConfig
+from federation.output import returned
 from problems import PROBLEMS
 from problems.metrics import HEADLINE, METRICS, shown
 from server_app.console import volume
@@ -81,6 +82,12 @@ def site_note(run: Content) -> str:
     notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", [])]
     told = "Each site's own model, on its own held-out samples." if run.personalised else ""
     return " ".join([told or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
+
+
+def last_values(run: Content) -> str:
+    """Say what the curves end with, where that is not the model that the rounds led to."""
+    text = returned(run.config.strategy)
+    return text and f" {text[0].upper()}{text[1:]}."
 
 
 # ---------------------------------------------------------------------- what it took

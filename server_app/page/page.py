@@ -48,6 +48,7 @@ def html(run: Content, drawn: Mapping[str, Figure] | None = None) -> str:
         pictures={name: Markup(figures.as_svg(figure)) for name, figure in drawn.items()},
         numbers=list(numbers(run)),
         notes=run.notes,
+        returned=account.last_values(run),
         data=account.data(run),
         sites=account.site_table(run),
         site_note=account.site_note(run),

@@ -113,7 +113,7 @@ for all patients of a site, which leaves 90 % of its negatives below it. Groups 
 </section>
 
 <section><h2>Training</h2>
-{{ picture("", "curves", "The model after each round, on samples that no site trained on.") }}
+{{ picture("", "curves", "The model after each round, on samples that no site trained on." ~ returned) }}
 </section>
 
 {% if parts %}
@@ -136,7 +136,7 @@ for all patients of a site, which leaves 90 % of its negatives below it. Groups 
 <p class="soft">All that follows is of the samples of which {{ part.label }} is known.
 {% if part.anchor ~ "-curves" not in pictures %} The pictures are left out: there are too many labels.{% endif %}</p>
 {{ table(*part.sites) }}
-{{ picture(part.anchor, "curves", "The model after each round, on samples that no site trained on.") }}
+{{ picture(part.anchor, "curves", "The model after each round, on samples that no site trained on." ~ returned) }}
 {{ judged(part, "h3") }}
 </details>
 {% endfor %}
