@@ -2,6 +2,7 @@
 
     EDELWEISS_DATA=folder/with/mnist/and/cifar10 python -m benchmarks.precision    # 5 seeds, about 15 minutes
     python -m benchmarks.precision networks                                        # of a gradient alone, 2 minutes
+    python -m benchmarks.precision compiled                                        # with torch.compile, 5 minutes
 
 CODASCA on AUROC, four sites, one process of one thread. Both precisions are run in turn with each seed, so that a drift
 of the machine's speed meets both. A step's time is the processor's for a round, without evaluation, over its steps; the
@@ -9,6 +10,11 @@ figure is the median over all rounds but the first and all seeds. AUROC is over 
 the end.
 
 Of a network alone it is the processor's time for a gradient of the AUC loss on drawn inputs, the median of three turns.
+
+With torch.compile there are two ways: the forward pass and the loss compiled, with the backward pass that follows from
+it, in the engine as it is; and the whole gradient, from flat vector to flat vector, as one graph. Each is compiled with
+an empty cache, then anew with what is there by now, as a second process would. Those are seconds by the clock, for the
+C++ compiler is a process of its own.
 """
 
 from __future__ import annotations
@@ -20,15 +26,23 @@ import statistics
 import sys
 import tempfile
 import time
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
 from datasets import Cohort
 from models import Architecture
 from problems import PROBLEMS, Setting
+from problems.network import channels_last
 from server_app import simulate
 from server_app.console import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
 
 SITES = 4
 JOB: dict[str, Any] = {
@@ -96,14 +110,29 @@ def run(case: str, amp: str, seed: int) -> tuple[list[float], float]:
 
 def gradient(model: str, shape: tuple[int, ...], batch: int, count: int, amp: str) -> float:
     """Return the processor's milliseconds for a gradient."""
+    problem = auc(model, shape, amp)
+    start, drawn = problem.initial(), inputs(shape, batch)
+    return milliseconds(lambda: problem.gradient(start["x"], start["y"], drawn), count)
+
+
+def auc(model: str, shape: tuple[int, ...], amp: str = "") -> Any:
+    """Return the problem."""
     architecture = Architecture(model=model, hidden=256, amp=amp)
-    problem = PROBLEMS["auc"](Setting(cohort=Cohort(shape=shape, prior=0.3), architecture=architecture))
-    start, random = problem.initial(), torch.Generator().manual_seed(0)
-    drawn = torch.randn(batch, *shape, generator=random), torch.arange(batch) % 3 // 2
+    return PROBLEMS["auc"](Setting(cohort=Cohort(shape=shape, prior=0.3), architecture=architecture))
+
+
+def inputs(shape: tuple[int, ...], batch: int) -> tuple[Tensor, Tensor]:
+    """Draw a batch."""
+    drawn = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
+    return channels_last(drawn), torch.arange(batch) % 3 // 2
+
+
+def milliseconds(call: Callable[[], Any], count: int) -> float:
+    """Return the processor's for a call, the median of so many; two more come before."""
     taken = []
     for _ in range(count + 2):
         began = time.process_time()
-        problem.gradient(start["x"], start["y"], drawn)
+        call()
         taken.append(time.process_time() - began)
     return 1000 * statistics.median(taken[2:])
 
@@ -120,17 +149,73 @@ def networks() -> None:
         print(f"| {model} | {form} | {batch} | {whole:.2f} | {short:.2f} | {short / whole:.2f} |", flush=True)
 
 
+def one_graph(problem: Any) -> Callable[..., Any]:
+    """Return a gradient by x and y as a function of both and a batch, which `torch.compile` sees whole."""
+    network = problem.network
+
+    def value(x: Tensor, y: Tensor, *batch: Tensor) -> Tensor:
+        rows = network.pieces(x[None])
+        loss: Tensor = problem.value(batch, x[network.size :], y, {name: row[0] for name, row in rows.items()})
+        return loss
+
+    return torch.func.grad(value, (0, 1))
+
+
+def ways(model: str, shape: tuple[int, ...], batch: int) -> dict[str, Callable[[], Any]]:
+    """Return the gradient in each way, as the engine takes it first."""
+    eager, half, whole = (auc(model, shape) for _ in range(3))
+    start, drawn = eager.initial(), inputs(shape, batch)
+    x, y = start["x"], start["y"]
+    half.value = torch.compile(half.value)
+    found: dict[str, Callable[[], Any]] = {"eager": partial(eager.gradient, x, y, drawn)}
+    found["forward and loss"] = partial(half.gradient, x, y, drawn)
+    if not eager.network.buffer_size:  # a graph of torch.func has no side effects, as statistics of batch norm are
+        found["one graph"] = partial(torch.compile(one_graph(whole)), x, y, *drawn)
+    return found
+
+
+def compiled() -> None:
+    """Measure gradients with torch.compile, what compiling takes, and how many steps that is worth."""
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    torch.compile(torch.sin)(torch.zeros(8))
+    print(f"to import the compiler: {time.perf_counter() - began:.1f} s\n")
+    print("| network | inputs | batch | compiled | eager, ms | compiled, ms | ratio | first, s | again, s | steps |")
+    print("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for model, shape, batch, count in [("linear", (30,), 32, 200), *NETWORKS]:
+        found = ways(model, shape, batch)
+        seconds: dict[tuple[str, bool], float] = {}
+        reference = torch.cat([part.reshape(-1) for part in found["eager"]()])
+        with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
+            for name, again in itertools.product(list(found)[1:], (False, True)):
+                torch.compiler.reset()
+                began = time.perf_counter()
+                there = torch.cat([part.reshape(-1) for part in found[name]()])
+                seconds[name, again] = time.perf_counter() - began
+                torch.testing.assert_close(there, reference, rtol=1e-3, atol=1e-3)
+            turns = [{name: milliseconds(call, count) for name, call in found.items()} for _ in range(3)]
+        each = {name: statistics.median(turn[name] for turn in turns) for name in found}
+        for name in list(found)[1:]:
+            saved = (each["eager"] - each[name]) / 1000
+            steps = f"{seconds[name, False] / saved:,.0f}" if saved > 0 else "never"
+            times = f"{each['eager']:.2f} | {each[name]:.2f} | {each[name] / each['eager']:.2f}"
+            begun = f"{seconds[name, False]:.0f} | {seconds[name, True]:.0f}"
+            form = " × ".join(map(str, shape))
+            print(f"| {model} | {form} | {batch} | {name} | {times} | {begun} | {steps} |", flush=True)
+
+
 def main() -> None:
     """Measure and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, "networks", []], help="default: all jobs")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, "networks", "compiled", []], help="default: all jobs")
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     known = torch.cpu.get_capabilities()
     print(f"{known['cpu_name']}: {', '.join(name for name in known if 'bf16' in name and known[name])}")
     if "networks" in options.cases:
-        networks()
-        return
+        return networks()
+    if "compiled" in options.cases:
+        return compiled()
     if not os.environ.get("EDELWEISS_DATA"):
         sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/ and cifar10/")
     print("| | float32, ms | bf16, ms | ratio | AUROC, float32 | AUROC, bf16 | difference |")
