@@ -6,9 +6,9 @@
 
 ``linear``, ``mlp`` and ``mlp-wide``: MNIST dealt evenly to 1,000 clients, 10 steps of 16 samples, `FedAvg` on
 cross-entropy, d = 7,850, 55,050 and 99,670. ``cnn``: 32 clients of a network with convolutions, for a GPU. ``sampled``:
-10,000 clients, of whom 100 take part in a round, beside the bare arithmetic: the same gradients of 100 clients, and
-their steps, on batches that lie ready. ``invariant``: FCSG on invariant logistic regression, 64 clients, 50 steps, as
-local steps per second.
+10,000 clients, of whom 100 take part in a round. Beside these stands the bare arithmetic, in one process: the same
+gradients of as many clients, side by side, and their steps, on batches that lie ready. ``invariant``: FCSG on invariant
+logistic regression, 64 clients, 50 steps, as local steps per second.
 
 Each line is a process of its own, run in turn, ``--repeats`` times over; the figure is the median over all rounds but
 the first of each. Nothing is evaluated in the timed part.
@@ -65,22 +65,27 @@ def arithmetic(job: dict[str, Any], rounds: int) -> list[float]:
 
     from config import RunConfig
     from datasets import Cohort
+    from keys.memory import keep_freed_memory
     from problems.stacked import Stacked
+    from server_app.sizes import MOST
 
+    keep_freed_memory()
     torch.set_num_threads(1)
     config = RunConfig.parse(job | {"engine": "local"})
     problem = config.build_problem(config.setting(Cohort(shape=(1, 28, 28), classes=10), config.device))
     clients, steps = round(config.sites * config.strategy.fraction), config.strategy.local_steps
-    inputs = torch.randn(clients, config.batch_size, 1, 28, 28, device=problem.device)
+    stack = min(clients, MOST[problem.device.type])
+    inputs = torch.randn(stack, config.batch_size, 1, 28, 28, device=problem.device)
     labels = torch.randint(0, 10, inputs.shape[:2], device=problem.device)
     many, start, found = Stacked(problem), problem.initial()["x"], []
     for _ in range(rounds + 1):
         began = time.perf_counter()
-        x = start.repeat(clients, 1)
-        for _ in range(steps):
-            gx, _ = many.gradient(x, None, (inputs, labels))
-            x.sub_(gx, alpha=0.1)
-        x.mean(0).cpu()
+        for first in range(0, clients, stack):
+            x, part = start.repeat(min(stack, clients - first), 1), slice(clients - first)
+            for _ in range(steps):
+                gx, _ = many.gradient(x, None, (inputs[part], labels[part]))
+                x.sub_(gx, alpha=0.1)
+            x.mean(0).cpu()
         found.append(time.perf_counter() - began)
     return found[1:]
 
@@ -97,7 +102,7 @@ def measured(name: str, variant: str, options: argparse.Namespace) -> list[float
 
 def rows(name: str, options: argparse.Namespace) -> list[str]:
     """Measure a job in all its variants, in turn; return the lines of the table."""
-    variants = [*STACKS, ARITHMETIC] if name == "sampled" else [*STACKS]
+    variants = [*STACKS] if name == "invariant" else [*STACKS, ARITHMETIC]
     times: dict[str, list[float]] = {variant: [] for variant in variants}
     for _ in range(options.repeats):
         for variant in variants:
