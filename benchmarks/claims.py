@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.comparisons import stays
 from benchmarks.pages import insert
-from benchmarks.studies import EARLIER, REPO, STUDIES
+from benchmarks.studies import REPO, STUDIES
 from server_app.compare.groups import CONFIDENCE, half_width
 
 Line = Mapping[str, str]
@@ -257,8 +257,6 @@ def table(folder: Path, claims: Sequence[Claim] = CLAIMS) -> tuple[str, list[str
             continue
         evidence, verdict = found
         size = f"[{study.title}]({study.name}.md). {study.size}"
-        if claim.study in EARLIER:
-            size = f"† [{study.title}]({study.name}.md)"
         lines.append(f"| {claim.paper} | {claim.text} | {evidence} | **{verdict}** | {size} |")
     return "\n".join(lines) + "\n", missing
 
@@ -276,8 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Differences are positive where the claim holds; the smallest to the largest of all opponents and settings is "
         f"given. One counts as shown where its {CONFIDENCE:.0%} confidence interval (Student's t, over seeds) leaves "
         "out zero; the intervals are not corrected for their number. Claims whose study has no results yet are left "
-        "out. †: measured [before corrections](../results.md#measured-before-corrections); the page says at which "
-        "size.\n\n"
+        "out.\n\n"
     )
     insert(options.results_dir / "claims.md", "claims", "What the papers claim, and what holds here", note + text)
     for claim in missing:

@@ -8,10 +8,7 @@ leaves it out. Each file has the studies of one paper, but ``order`` those that 
 from benchmarks.studies import adafgda, chest, codasca, deprl, deprl_scaling, fcsg, fmgda, heart, order
 from benchmarks.studies.study import REPO, Between, Method, Settings, Study, Value, drawn, method
 
-__all__ = ["EARLIER", "REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
+__all__ = ["REPO", "STUDIES", "Between", "Method", "Settings", "Study", "Value", "drawn", "method"]
 
 _PAPERS = (adafgda, fmgda, codasca, chest, fcsg, deprl, deprl_scaling, heart, order)
 STUDIES: dict[str, Study] = {study.name: study for paper in _PAPERS for study in paper.STUDIES}
-
-EARLIER = frozenset({"deprl-cifar10"})
-"""Studies whose pages have numbers of an earlier version, and say so: one that is run leaves this list."""

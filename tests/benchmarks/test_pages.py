@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.pages import insert, markdown, preamble, write
 from benchmarks.pictures import CAPTIONS
-from benchmarks.studies import EARLIER, REPO, STUDIES, method
+from benchmarks.studies import REPO, STUDIES, method
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
 from server_app.compare.runs import OUTCOME
@@ -19,7 +19,6 @@ from tests.benchmarks.pretended import every_run, pretend
 PAGES = {path.stem: path for path in sorted((REPO / "docs" / "results").glob("*.md"))}
 INDEX = (REPO / "docs" / "results.md").read_text(encoding="utf-8")
 NOT_RUN = {name for name in STUDIES if not (REPO / "docs" / "results" / f"{name}.csv").exists()}
-NOTE = "> Measured [before corrections](../results.md#measured-before-corrections) to methods and studies."
 
 
 def generated(text: str) -> dict[str, str]:
@@ -147,13 +146,6 @@ def test_a_page_says_of_its_study_what_the_study_says(name: str) -> None:
     page = PAGES[name].read_text(encoding="utf-8")
     part = generated(page)[name]
     assert part.strip() not in page.replace(part, "", 1)
-    if name not in EARLIER | NOT_RUN:
+    if name not in NOT_RUN:
         assert "\n\n".join(preamble(Sweep(STUDIES[name], Path()))) in part
         assert re.search(r"^(Lines|Points): .* (Bands|Bars): .*\.$", part, re.MULTILINE), "what the picture's spread is"
-
-
-@pytest.mark.parametrize("name", sorted(STUDIES.keys() - NOT_RUN))
-def test_a_page_says_whether_its_numbers_are_of_an_earlier_version(name: str) -> None:
-    page = (REPO / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
-    assert (NOTE in page) == (name in EARLIER)
-    assert STUDIES.keys() >= EARLIER
