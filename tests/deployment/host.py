@@ -67,7 +67,11 @@ class Host:
     def __init__(self, root: Path, certificates: Path) -> None:
         self.root = root
         self.certificates = certificates
-        self.ports = {(name, port): str(free_port()) for name in SERVICES for port in ("8000", "9092", "9099")}
+        wanted = [(name, port) for name in SERVICES for port in ("8000", "9092", "9099")]
+        free: set[int] = set()
+        while len(free) < len(wanted):  # a port that nobody listens at yet may be given out twice
+            free.add(free_port())
+        self.ports = dict(zip(wanted, map(str, free), strict=True))
         for name in SERVICES:
             for volume in SERVICES[name].get("volumes", []):
                 self.mount(name, *volume.split(":")[:2])
