@@ -82,8 +82,8 @@ class Work:
         begins = [next(iter(phases_of(strategy, r, config.rounds, config.sites))) for r in rounds]
         turns = [strategy.turn(r, config.rounds, phase, config.sites) for r, phase in zip(rounds, begins, strict=True)]
         each = sum(counted(card.gradients, q=turn.local_steps) for turn in turns)
-        clients, half = strategy.asked(config.sites), getattr(strategy, "density", 1.0)
-        lengths = {"d": d, "p": p, "b": head, "v": half * d, "m": d / 32}  # a mask has a bit for each
+        clients, density = strategy.asked(config.sites), getattr(strategy, "density", 1.0)  # of a sparse x
+        lengths = {"d": d, "p": p, "b": head, "v": density * d, "m": d / 32}  # a mask has a bit for each
         both = counted(card.down, **lengths) + counted(card.up, **lengths)
         return cls(d, clients * each, math.ceil(clients / devices) * each, 4 * both)
 
