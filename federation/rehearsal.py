@@ -117,8 +117,8 @@ class Rehearsal:
         """Yield what is sent after each history: at first that nothing got lost."""
         # A vector of one site, and no average, bears that site's number: "x-3".
         numbers = {name.rpartition("-")[2] for name in named if "-" in name}
-        heard = {int(text) for text in numbers if text.isdecimal() and len(text) < 9} & set(range(self.sites)) - {site}
-        others = tuple(sorted(heard))
+        heard = {int(text) for text in numbers if text.isdecimal() and len(text) < 9}
+        others = tuple(sorted(other for other in heard - {site} if other < self.sites))
         usual = History(tuple(sorted({*others, site})))
         yield self._after(place, site, usual)
         without = History(others or ((site + 1) % self.sites,))

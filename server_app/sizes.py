@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING
 
 from client_app.together import why_alone
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 COORDINATOR, WORKER = 3, 3  # vectors as long as x: the state, a mean, a message; a network, its gradient, an answer
 STACKED = 8  # the same for each client of a stack: its point, what it is sent and remembers, gradients, an answer
-PARTS = 4  # a round's clients make so many stacks at least, so that all workers have one
 FEWEST = 8  # but for fewer clients than this a stack does not pay
 MOST = {"cpu": 128, "cuda": 512}  # clients in a stack: with more of them a step costs each hardly less
 NUMBERS = 2**26  # of x in a stack
@@ -79,7 +79,8 @@ def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: 
 def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) -> int:
     """Return how many clients train side by side; said where it is one in spite of what the run-config asks for.
 
-    The same run has the same stacks, whatever the number of workers, and so the same bits.
+    There are enough stacks for all cores of this machine, however many workers the run has: so it has the same stacks
+    with any number of them, and the same bits.
     """
     if config.stack == 1:
         return 1
@@ -87,6 +88,6 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
         progress.say(f"stack = {config.stack}: clients are trained one after the other, because {text}")
         return 1
     clients = config.strategy.asked(config.sites)
-    on_gpu = problem.device.type == "cuda"
-    most = min(MOST[problem.device.type], NUMBERS // d, max(FEWEST, math.ceil(clients / (1 if on_gpu else PARTS))))
+    parts = 1 if problem.device.type == "cuda" else max(2, os.cpu_count() or 1)
+    most = min(MOST[problem.device.type], NUMBERS // d, max(FEWEST, math.ceil(clients / parts)))
     return min(config.stack or (most if most >= FEWEST else 1), clients)

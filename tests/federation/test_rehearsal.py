@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any, ClassVar
 
 import pytest
@@ -209,3 +210,16 @@ def test_vectors_that_mean_something_are_held_against_it(name: str, fine: Arrays
     turn = algorithm.turn(3, ROUNDS, "train", SITES)  # two steps in each of three rounds
     assert algorithm.unfit(fine, turn, len(MASK)) == ""
     assert said in algorithm.unfit(wrong, turn, len(MASK))
+
+
+def test_a_message_to_one_of_100_000_sites_costs_no_more_than_to_one_of_three() -> None:
+    config = RunConfig.parse({"model": "linear", "sites": 10**5, "fraction": 1e-4})
+    built = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+    played = Rehearsal(config.strategy, built.initial(), ROUNDS, config.sites, built)
+    next(played.sent(1, "train", 0))
+    tracemalloc.start()
+    try:
+        list(played.sent(1, "train", 5, ["x"]))
+        assert tracemalloc.get_traced_memory()[1] < 10**6, "nothing goes through all sites"
+    finally:
+        tracemalloc.stop()

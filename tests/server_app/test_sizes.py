@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from config import RunConfig, read_overrides
+from datasets import Cohort
 from federation import RunError
 from models import ModelError, build
 from models.networks import parameters
 from problems import PROBLEMS, ProblemError
 from server_app import simulate
-from server_app.sizes import memory_of, require_memory
+from server_app.console import Progress
+from server_app.sizes import memory_of, require_memory, stack_of
 from tests.server_app.sites import saddle_job
 
 REPO = Path(__file__).resolve().parents[2]
@@ -48,6 +50,17 @@ def test_more_than_there_is_is_one_line_with_both_numbers() -> None:
     with pytest.raises(RunError, match=r"takes [\d,.]+ GB of memory, and [\d,.]+ GB are free: lower") as refused:
         require_memory(RunConfig.parse({}), 10**13, 2, 1, 0)
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_the_clients_of_a_round_make_a_stack_for_each_core_whatever_the_workers(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    job = {"model": "linear", "sites": 1000, "fraction": 0.2, "stack": 0}
+    for config in (RunConfig.parse(job | {"workers": workers}) for workers in (1, 2, 16)):
+        problem = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+        assert stack_of(config, problem, 21, Progress(quiet=True)) == math.ceil(200 / max(2, cores))
 
 
 def test_a_network_is_counted_before_it_is_built() -> None:
