@@ -48,12 +48,10 @@ def run(overrides: list[str]) -> int:
     """Run a job with these ``--run-config`` values; returns the exit code."""
     gc.disable()  # while modules are imported: of all that they make, nothing is garbage
     from config import MISTAKES, ConfigError, read_overrides
-    from keys.memory import keep_freed_memory
     from server_app import coordinator, local, simulate  # noqa: F401  # the first two are what a run imports
 
     gc.freeze()
     gc.enable()
-    keep_freed_memory()
     try:
         simulate(read_overrides(overrides), quiet=False)
     except ConfigError as error:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progress | None = None) -> Result:
     """Run a job on this machine, without Ray and without a SuperLink.
 
+    This process keeps freed memory from here on: mapped anew at every step, large tensors take 1.4 times as long.
+
     Parameters
     ----------
     config : mapping
@@ -44,10 +46,12 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progres
 
     from config import RunConfig, flatten
     from keys import with_resumed
+    from keys.memory import keep_freed_memory
     from server_app.console import Progress
     from server_app.coordinator import coordinate
     from server_app.local import LocalGrid, unused_run_id
 
+    keep_freed_memory()
     run_config = RunConfig.parse(with_resumed(flatten(config)))
     threads = torch.get_num_threads()
     torch.set_num_threads(run_config.threads)

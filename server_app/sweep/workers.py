@@ -17,7 +17,6 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from keys.files import read_json
-from keys.memory import keep_freed_memory
 from server_app.compare.runs import DIVERGED, OUTCOME, Outcome, final
 from server_app.console import Progress as Console
 from server_app.sweep.job import Job, different
@@ -106,7 +105,6 @@ def _start_worker() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=follow, daemon=True).start()
-    keep_freed_memory()
     torch.set_num_threads(1)
     logging.getLogger("edelweiss").setLevel(logging.CRITICAL)  # that a run diverged is said by its outcome
 
