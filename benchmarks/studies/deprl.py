@@ -64,7 +64,7 @@ _TEN = (
 )
 
 
-_TABLES = "Paper: Tables 1 and 7 of Xiong et al., AAAI 2024 (DePRL), {}, 128 workers, at its step sizes."
+_TABLES = "Paper: Tables 1 and 7 of Xiong et al., AAAI 2024 (DePRL), {}, 128 workers, at its step sizes, with τ = 2."
 _THEIRS = _TABLES.format("Fashion-MNIST instead of MNIST, AlexNet")
 
 
@@ -90,7 +90,9 @@ def _personal_images(
     )
 
 
-DEPRL_MNIST = _personal_images("MNIST", "AlexNet, batches of 16 instead of 64", {}, FASHION_MNIST, _THEIRS)
+DEPRL_MNIST = _personal_images(
+    "MNIST", "AlexNet, 32 workers instead of 128, batches of 16 as in the paper", {}, FASHION_MNIST, _THEIRS
+)
 DEPRL_CIFAR = _personal_images(
     "CIFAR-10",
     "VGG-11, 32 workers instead of 128",
@@ -109,7 +111,7 @@ DEPRL_SHALLOW = Study(
     compare=_MIXES,
     curves=("accuracy", "consensus error"),
     reduced=_SHORT,
-    size="Reduced: 20 rounds instead of 100, batches of 16 instead of 64. An MLP of 64 + 64.",
+    size="Reduced: 20 rounds instead of 100, batches of 16 as in the paper. An MLP of 64 + 64.",
     note=_TEN,
     select="over-sites.accuracy.mean",
     paper=DEPRL_MNIST.paper,
@@ -141,7 +143,7 @@ DEPRL_SPEEDUP = Study(
         "rounds": 60,
     },
     size=(
-        "Reduced: an MLP of 64 + 64 instead of AlexNet, 60 rounds instead of 100, batches of 8 instead of 64, two "
+        "Reduced: an MLP of 64 + 64 instead of AlexNet, 60 rounds instead of 100, batches of 8 instead of 16, two "
         "steps on the head and four on the body."
     ),
     note=(

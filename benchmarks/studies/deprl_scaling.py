@@ -27,7 +27,7 @@ SPEEDUP = Study(
     compare={"sites": (4, 8, 16, 32)},
     tune_by=("sites",),
     reduced={**_SMALL, "rounds": 40, "evaluate-every": 1},
-    size="Reduced: an MLP of 64 + 64 instead of AlexNet, 40 rounds instead of 100, batches of 16 instead of 64.",
+    size="Reduced: an MLP of 64 + 64 instead of AlexNet, 40 rounds instead of 100, batches of 16 as in the paper.",
     note=(
         f"{_EQUAL} The images are dealt to all workers. Step sizes were chosen for each number of workers, by the "
         "accuracy after the last round. Seconds are those of the process that played all workers one after the other, "
@@ -68,7 +68,7 @@ HEAD_STEPS = Study(
     compare={"local-steps": (1, 2, 5, 10)},
     tune_by=("local-steps",),
     reduced={**_SMALL, "rounds": 20, "evaluate-every": 0},
-    size="Reduced: an MLP of 64 + 64 instead of AlexNet, 20 rounds instead of 100, batches of 16 instead of 64.",
+    size="Reduced: an MLP of 64 + 64 instead of AlexNet, 20 rounds instead of 100, batches of 16 as in the paper.",
     note=(
         "local-steps is τ: steps on the head of DePRL and FedRep, which then take five on the body; of the two others "
         "all their steps. Figure 8 of the paper, which has CIFAR-100 and HARBox."
@@ -86,7 +86,7 @@ WORKERS = Study(
     compare={"sites": (8, 32, 128)},
     tune_by=("sites",),
     reduced={**_SMALL, "rounds": 20, "evaluate-every": 0},
-    size="Reduced: an MLP of 64 + 64 instead of AlexNet, 20 rounds instead of 100, batches of 16 instead of 64.",
+    size="Reduced: an MLP of 64 + 64 instead of AlexNet, 20 rounds instead of 100, batches of 16 as in the paper.",
     note=f"{_EQUAL} Figure 9 of the paper, which has CIFAR-100 and HARBox.",
     select="over-sites.accuracy.mean",
     picture="axis",

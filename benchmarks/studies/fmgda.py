@@ -6,8 +6,8 @@ from benchmarks.studies.adafgda import RANKING, auc_methods
 from benchmarks.studies.study import REPO, Study
 
 _TABLE_2 = (
-    "Paper: Table 2 of the FMGDA paper, at its size and step sizes, with networks that it does not print. Its Momentum "
-    "SGDA is momentum-local-sgda here."
+    "Paper: Table 2 of the FMGDA paper, at its size and step sizes, with networks that it does not print and for a q "
+    "that it does not name. Its Momentum SGDA is momentum-local-sgda here."
 )
 _METHODS = tuple(m for m in auc_methods((0.1, 0.3), (0.001, 0.003)) if m.algorithm != "coda-plus")
 _DIVIDED = "Step sizes are divided by 3 every 80 iterations: once with q = 10, three times with q = 20."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion")
-"""The findings of CODASCA's section 6.2 (arXiv:2102.04635), as CheXpert calls them."""
+"""The findings of CODASCA's section 6 (arXiv:2102.04635), as CheXpert calls them."""
 
 NO_FINDING = "No Finding"
 """A column for sources whose labels are blank where nothing is said, of which this one says that all is well."""
