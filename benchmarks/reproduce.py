@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
+from keys.cores import cores
 from keys.files import as_path, reason, unwritable
 from server_app.sweep.workers import StoppedError, run
 
@@ -40,7 +41,6 @@ def command_line() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser.add_argument("name", nargs="?", choices=STUDIES, metavar="NAME", help="of a study; see --list")
     parser.add_argument("--list", action="store_true", help="list the studies")
     parser.add_argument("--full", action="store_true", help="the paper's own size, for a GPU; NAME-full.* are written")
@@ -51,7 +51,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--runs-dir", type=Path, default=REPO / "runs" / "reproduce", help="where the runs are kept")
     parser.add_argument("--results-dir", type=Path, default=REPO / "docs" / "results", help="where results are written")
-    parser.add_argument("--jobs", type=int, default=cores, help="processes; default: one per core")
+    parser.add_argument("--jobs", type=int, default=cores(), help="processes; default: one per core")
     parser.add_argument("--only-table", action="store_true", help="run nothing: write what the runs that are there say")
     parser.add_argument(
         "--set",

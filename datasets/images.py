@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, TWIN, UNREADABL
 from datasets.image_file import Header, ImageForm, header, pixels
 from datasets.source import Bytes
 from datasets.stored import let_go
+from keys.cores import cores
 from keys.files import is_file
 from keys.memory import free_memory
 
@@ -160,9 +160,8 @@ def _each(
         except BadImageError as error:
             return error
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     entries = list(files.items())
-    with warnings.catch_warnings(), ThreadPoolExecutor(cores) as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(cores()) as pool:
         warnings.simplefilter("ignore")  # of Pillow and pydicom, about what can be read all the same
         for start in range(0, len(entries), AT_ONCE):
             part = entries[start : start + AT_ONCE]

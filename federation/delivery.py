@@ -94,7 +94,7 @@ class Delivery:
         soon = asked_at + NEARLY * self._took.get(phase, 0.0)
         while (waiting or (away and more())) and (started := time.monotonic()) < deadline:
             arrived = []
-            for answer in self.grid.pull_messages(set(waiting)) if waiting else ():
+            for answer in self.grid.pull_messages(waiting.keys()) if waiting else ():
                 if question := waiting.pop(answer.metadata.reply_to_message_id, None):
                     if answer.has_error() and answer.error.code in LOST:
                         away.append(self._gone(question))

@@ -226,9 +226,9 @@ def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, progress:
         When there is too little.
     """
     config = grid.config
-    grid.stack = stack_of(config, problem, d, progress)
+    stack = stack_of(config, problem, d, progress)
     held = grid.hold(states)
-    require_memory(config, d, grid.workers, grid.stack, held)
+    grid.stack = require_memory(config, d, grid.workers, stack, held)
     if held < states and not config.state_dir:
         progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 

@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import call_together
 from keys import record_in, records_in
+from keys.cores import cores
 from keys.scratch import Scratch
 from models import resolve_device
 from problems import PROBLEMS
@@ -92,8 +93,7 @@ class LocalGrid(Grid):
     def __init__(self, config: RunConfig, run_id: int, *, fork: bool = True) -> None:
         self.config, self.run_id = config, run_id
         on_gpu = resolve_device(config.device).startswith("cuda")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.workers = min(config.workers or (1 if on_gpu else cores), config.sites)
+        self.workers = min(config.workers or (1 if on_gpu else cores()), config.sites)
         # A forked worker shares the data sets with this process. After CUDA or OpenMP threads have started it would
         # hang, so then it is a fresh process that loads its own.
         threaded = torch.cuda.is_available() or torch.get_num_threads() > 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING
 
 from client_app.together import why_alone
 from federation import RunError, StrategyError
 from federation.rehearsal import Rehearsal
+from keys.cores import cores
 from keys.memory import free_memory, shortage
 from problems.stacked import tried
 
@@ -25,7 +25,7 @@ NUMBERS = 2**26  # of x in a stack
 
 
 def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
-    """Return about how many bytes all sites of a run remember between two rounds."""
+    """Return about how many bytes all sites that ever take part in a run remember between two rounds."""
     if not config.remembers:
         return 0
     algorithm, encoding = config.strategy, config.encoding
@@ -35,8 +35,9 @@ def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
     except StrategyError:  # the run itself says it, in its own words
         return 0
     each += 4 * len(start["x"]) * len(encoding.coarse)  # what rounding took away
+    asked = algorithm.asked(config.sites)
     # Where a run can go on, the sites of a round have what they remembered before it, too.
-    return each * (config.sites + (algorithm.asked(config.sites) if config.checkpoint_every else 0))
+    return each * (min(config.sites, asked * config.rounds) + (asked if config.checkpoint_every else 0))
 
 
 def memory_of(d: int, workers: int, stack: int, states: int) -> int:
@@ -57,8 +58,8 @@ def memory_of(d: int, workers: int, stack: int, states: int) -> int:
     return 4 * d * (COORDINATOR + (WORKER + stacked) * workers) + states
 
 
-def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: int) -> None:
-    """Check that there is as much.
+def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: int) -> int:
+    """Check that there is as much; return the stack: a smaller one where it is this run's to choose.
 
     Raises
     ------
@@ -71,16 +72,19 @@ def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: 
     if text := shortage(need, what, mend):
         raise RunError(text)
     fits = max(1, (free_memory() - need) // (4 * d * STACKED * workers))
+    if not config.stack:
+        return min(stack, fits)
     need = memory_of(d, workers, stack, states)
     if text := shortage(need, f"stack = {stack} of {d:,} parameters, in {workers} processes,", f"take stack = {fits}"):
         raise RunError(text)
+    return stack
 
 
 def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) -> int:
     """Return how many clients train side by side; said where it is one in spite of what the run-config asks for.
 
-    There are enough stacks for all cores of this machine, however many workers the run has: so it has the same stacks
-    with any number of them, and the same bits.
+    There are enough stacks for all cores that this process may use, however many workers the run has: so it has the
+    same stacks with any number of them, and the same bits.
     """
     if config.stack == 1:
         return 1
@@ -88,6 +92,6 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
         progress.say(f"stack = {config.stack}: clients are trained one after the other, because {text}")
         return 1
     clients = config.strategy.asked(config.sites)
-    parts = 1 if problem.device.type == "cuda" else max(2, os.cpu_count() or 1)
+    parts = 1 if problem.device.type == "cuda" else max(2, cores())
     most = min(MOST[problem.device.type], NUMBERS // d, max(FEWEST, math.ceil(clients / parts)))
     return min(config.stack or (most if most >= FEWEST else 1), clients)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
+from keys.cores import cores
 from server_app.compare import AGAINST
 
 SUMMARY = "do many runs, and choose among them"
 DESCRIPTION = "Do the runs of a grid or a random search, choose on held-out samples, and compare what was chosen."
 MOST_JOBS = 1024
 ENGINES = ("processes", "ray")
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def takes(parser: argparse.ArgumentParser) -> None:

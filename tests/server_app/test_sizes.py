@@ -16,7 +16,7 @@ from models.networks import parameters
 from problems import PROBLEMS, ProblemError
 from server_app import simulate
 from server_app.console import Progress
-from server_app.sizes import memory_of, require_memory, stack_of
+from server_app.sizes import memory_of, remembered, require_memory, stack_of
 from tests.server_app.sites import saddle_job
 
 REPO = Path(__file__).resolve().parents[2]
@@ -56,11 +56,35 @@ def test_more_than_there_is_is_one_line_with_both_numbers() -> None:
 def test_the_clients_of_a_round_make_a_stack_for_each_core_whatever_the_workers(
     cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("server_app.sizes.cores", lambda: cores)
     job = {"model": "linear", "sites": 1000, "fraction": 0.2, "stack": 0}
     for config in (RunConfig.parse(job | {"workers": workers}) for workers in (1, 2, 16)):
         problem = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
         assert stack_of(config, problem, 21, Progress(quiet=True)) == math.ceil(200 / max(2, cores))
+
+
+def test_a_stack_that_is_left_to_the_machine_is_as_large_as_its_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keys.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("server_app.sizes.free_memory", lambda: 10**9)
+    fits = require_memory(RunConfig.parse({"stack": 0}), 10**6, 2, 64, 0)
+    assert memory_of(10**6, 2, fits, 0) <= 10**9 < memory_of(10**6, 2, fits + 1, 0)
+    assert require_memory(RunConfig.parse({"stack": fits}), 10**6, 2, fits, 0) == fits
+    with pytest.raises(RunError, match=f"take stack = {fits}$"):
+        require_memory(RunConfig.parse({"stack": 64}), 10**6, 2, 64, 0)
+
+
+def test_states_are_counted_of_sites_that_can_have_any() -> None:
+    """One of a thousand takes part in a round: after two rounds two have something to remember."""
+
+    def counted(**keys: Any) -> int:
+        config = RunConfig.parse({"algorithm": "codasca", "model": "linear", "sites": 1000, "fraction": 1e-3} | keys)
+        problem = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+        return remembered(config, problem, problem.initial())
+
+    each = counted(rounds=1, **{"checkpoint-every": 0})
+    assert counted(rounds=2, **{"checkpoint-every": 0}) == 2 * each
+    assert counted(rounds=2) == 3 * each, "the site of this round has what it remembered before, too"
+    assert counted(rounds=5000, **{"checkpoint-every": 0}) == 1000 * each
 
 
 def test_a_network_is_counted_before_it_is_built() -> None:

@@ -85,8 +85,9 @@ def test_other_engines_do_not_stack_and_say_so(tmp_path: Path, capsys: pytest.Ca
     assert 'stack = 8 is for engine = "local"' in said.out + said.err
 
 
-def test_how_many_are_stacked_depends_on_the_run_alone() -> None:
+def test_how_many_are_stacked_depends_on_the_run_and_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on workers, so that they do not change the bits; with more parameters fewer are."""
+    monkeypatch.setattr("server_app.sizes.cores", lambda: 4)
 
     problem = make("auc")
 
