@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 from functools import cache
 
@@ -48,7 +49,7 @@ def computes_bf16(kind: str) -> bool:
     else:
         capabilities = torch.cpu.get_capabilities()
         able = any(capabilities.get(name, False) for name in BF16)
-    if not able:
+    if not able and multiprocessing.parent_process() is None:  # the local engine's workers need not say it again
         device = "GPU" if kind == "cuda" else "CPU"
         log.warning('amp = "bf16": this %s has no instructions for bfloat16, so it computes in float32', device)
     return able

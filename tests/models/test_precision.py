@@ -38,6 +38,14 @@ def test_without_instructions_for_it_a_run_computes_in_float32_and_says_so_once(
     assert "float32" in caplog.text
 
 
+def test_a_worker_leaves_it_to_its_coordinator_to_say_so(
+    able: dict[str, bool], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: "the coordinator")
+    assert product("bf16").dtype == torch.float32
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("instructions", ["amx_bf16", "avx512_bf16", "bf16"])
 def test_with_them_it_does_not_and_says_nothing(
     able: dict[str, bool], instructions: str, caplog: pytest.LogCaptureFixture
