@@ -151,6 +151,11 @@ class SiteOracle:
         return self.batch_size if sampler is None else sampler.full(self.batch_size)
 
     @property
+    def batches(self) -> int:
+        """How many `epoch` yields."""
+        return max(1, math.ceil((0 if self.samples is None else len(self.samples)) / self.batch_size))
+
+    @property
     def plain_samples(self) -> Samples | None:
         """The site's samples, where a batch is some of them as they are: what `deal` deals."""
         own = type(self.problem).draw is not Problem.draw or self._batches.augmentation or self._loader
@@ -174,12 +179,11 @@ class SiteOracle:
         cannot use. The run's sampler deals them: ``uniform`` each sample once, ``fixed-positives`` its share of
         positives in each batch.
         """
-        count, sampler = 0 if self.samples is None else len(self.samples), self._batches.sampler
+        count, sampler, batches = 0 if self.samples is None else len(self.samples), self._batches.sampler, self.batches
         if self._loader is not None:
             self._loader.settle()
         if sampler is not None:
             sampler.restart()
-        batches = max(1, math.ceil(count / self.batch_size))
         sizes = [count * (i + 1) // batches - count * i // batches for i in range(batches)]
         for i, size in enumerate(sizes):
             yield self.draw(size, sizes[i + 1 :])

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 from torch.nn.functional import cross_entropy, pad
 
 from problems.capabilities import BalancedLoss
-from problems.network import NetworkProblem
+from problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from problems.base import Batch
+
+
+def mean_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean of -log softmax(h)_label over samples, weighted as `NetworkProblem.loss` says."""
+    if weights is None:
+        return cross_entropy(logits, labels)
+    return mean(cross_entropy(logits, labels, reduction="none"), weights)
 
 
 class CrossEntropy(NetworkProblem, BalancedLoss):
@@ -26,7 +33,7 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the cross-entropy on the batch."""
-        return cross_entropy(logits, labels)
+        return mean_cross_entropy(logits, labels, weights)
 
     def balanced_gradient(self, x: Tensor, batch: Batch | None, counts: Tensor) -> Tensor:
         """Return the gradient of -log (n_label e^h_label / Σ_c n_c e^h_c), the balanced softmax (Ren et al. 2020)."""

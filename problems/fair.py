@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from problems import papers
-from problems.network import NetworkProblem
+from problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +71,7 @@ class Fair(NetworkProblem):
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch."""
-        return ((y * self.weights)[labels] * cross_entropy(logits, labels, reduction="none")).mean()
+        return mean((y * self.weights)[labels] * cross_entropy(logits, labels, reduction="none"), weights)
 
     def project(self, y: Tensor) -> Tensor:
         """Return the nearest weights on the simplex."""

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from keys import choice, hyper
 from problems import papers
+from problems.cross_entropy import mean_cross_entropy
 from problems.metrics import correct_by_class
-from problems.network import NetworkProblem
+from problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,15 +57,15 @@ class Robust(NetworkProblem):
 
     def value(self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the loss of the perturbed batch."""
-        inputs, labels = batch
-        return self.loss(self.outputs(inputs + y.view(inputs.shape[1:]), parameters), labels, scalars, y)
+        inputs, labels, *weights = batch
+        return self.loss(self.outputs(inputs + y.view(inputs.shape[1:]), parameters), labels, scalars, y, *weights)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""
         if self.criterion == "squared":
             errors: Tensor = logits - one_hot(labels, logits.shape[1])
-            return errors.square().sum(1).mean()
-        return cross_entropy(logits, labels)
+            return mean(errors.square().sum(1), weights)
+        return mean_cross_entropy(logits, labels, weights)
 
     def project(self, y: Tensor) -> Tensor:
         """Shorten ν to the radius if it is longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,6 +45,29 @@ class Stacked:
         parts, g_scalars, gy = self._gradients(self._network.pieces(x), x[:, size:], dual, batch)
         gx = torch.cat([*(part.flatten(1) for part in parts.values()), g_scalars], 1)
         return gx, None if y is None else gy
+
+    @cached_property
+    def masks(self) -> bool:
+        """Whether a sample of weight zero counts for nothing: batches of different sizes then fit into one stack.
+
+        Found by trying: a loss may leave weights alone, where no sampler of the run has any.
+        """
+        if self._network is None:
+            return False
+        start, cohort, many = self.problem.initial(), self.problem.setting.cohort, torch.Generator().manual_seed(0)
+        x, y = start["x"][None], start["y"][None] if "y" in start else None
+        inputs = torch.randn(1, 4, *cohort.shape, generator=many).to(x)
+        labels = torch.tensor([[0, 1, 1, 0]], device=x.device)
+        if cohort.labels:
+            labels = labels[..., None].expand(-1, -1, len(cohort.labels))
+        weights = torch.tensor([[4 / 3, 4 / 3, 4 / 3, 0.0]]).to(x)
+        try:
+            wanted = self.gradient(x, y, (inputs[:, :3], labels[:, :3]))
+            found = self.gradient(x, y, (inputs, labels, weights))
+        except (RuntimeError, TypeError, ValueError):
+            return False
+        both = ([part for part in parts if part is not None] for parts in (wanted, found))
+        return all(torch.allclose(one, other, rtol=1e-3, atol=1e-6) for one, other in zip(*both, strict=True))
 
     def project(self, y: Tensor) -> Tensor:
         """Return each row of y (K, p) projected onto its feasible set."""

@@ -19,7 +19,7 @@ from federation import FederatedStrategy, Reply, Site
 from federation.algorithm import phases_of
 from problems import PROBLEMS, Problem
 from problems.bce import Bce
-from problems.stacked import tried
+from problems.stacked import Stacked, tried
 from strategies import ALGORITHMS, can_solve
 from tests.problems.example import FEATURES, make
 
@@ -149,7 +149,7 @@ def test_each_client_ends_where_it_ends_alone(algorithm: str, name: str, stacks:
     assert not why_alone(strategy, problem)
     assert not tried(problem)
     play(strategy, problem)
-    assert max(stacks) >= len(ROWS) - 2, "all that can be are done together"
+    assert max(stacks) == len(ROWS), "all are done together, also the one with fewer samples than a batch"
 
 
 def play(strategy: FederatedStrategy, problem: Problem, **how: Any) -> None:
@@ -170,10 +170,37 @@ def test_each_draws_what_it_draws_alone(how: dict[str, Any], stacks: list[int]) 
 
 
 @pytest.mark.slow
-def test_batches_of_different_sizes_are_done_alone() -> None:
-    """As in an epoch, of which clients with other numbers of samples have other batches; the draws stay their own."""
-    play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"))
+def test_batches_of_different_sizes_are_filled_up(stacks: list[int]) -> None:
+    """Five samples, nine and twelve, of batches of twelve; in an epoch those of clients with as many batches."""
     play(strategy_of("sagda", control_batch=12), problem_of("auc"))
+    play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"), sizes=(12, 16, 9, 10, 14))
+    assert set(stacks) == {len(ROWS), len(ROWS) - 1}, "all, but for the one whose memory is gone in a round"
+
+
+@pytest.mark.slow
+def test_with_weights_of_their_own_they_are_filled_up_too(stacks: list[int]) -> None:
+    play(strategy_of("coda", dual_batch=12), problem_of("auc"), sampler="fixed-positives")
+    play(strategy_of("coda", dual_batch=12), problem_of("auc"))
+    assert max(stacks) == len(ROWS)
+
+
+@pytest.mark.slow
+def test_epochs_of_other_numbers_of_batches_are_done_alone() -> None:
+    play(strategy_of("fedrep", head_unit="epochs"), problem_of("bce"))
+
+
+class Weightless(Bce):
+    """A problem of a user's own that takes no weights: no sampler of its runs has any."""
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return super().loss(logits, labels, *rest[:2])
+
+
+def test_a_loss_that_leaves_weights_alone_is_computed_on_batches_of_one_size(stacks: list[int]) -> None:
+    problem = Weightless(problem_of("bce").setting)
+    assert [Stacked(one).masks for one in (problem, problem_of("bce"))] == [False, True]
+    play(strategy_of("fedavg"), problem)
+    assert max(stacks) == len(ROWS) - 1
 
 
 def test_an_epoch_of_more_batches_is_done_to_its_end() -> None:
@@ -206,6 +233,7 @@ def test_a_mistake_of_an_algorithm_is_each_clients(monkeypatch: pytest.MonkeyPat
     """And of nobody else: those of another kind go on."""
     strategy, problem = strategy_of("fedavg"), problem_of("bce")
     updates, _ = next(updates_of(strategy, problem))
+    updates[1] = replace(updates[1], turn=replace(updates[1].turn, local_steps=STEPS + 1))  # alone of its kind
     original = type(strategy).local_update
 
     def broken(self: Any, sent: Any, *rest: Any) -> Any:
@@ -216,7 +244,7 @@ def test_a_mistake_of_an_algorithm_is_each_clients(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(type(strategy), "local_update", broken)
     done = updated(updates)
     for k, do in enumerate(done):
-        if ROWS[k] < BATCH:  # alone of its kind
+        if k == 1:
             assert do().reply
         else:
             with pytest.raises(ZeroDivisionError):

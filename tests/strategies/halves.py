@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from client_app.oracle import SiteOracle
-from client_app.together import _row, _rows, _shapes
+from client_app.stacked_oracle import rows_of
+from client_app.together import _row, _shapes
 from federation import FederatedStrategy, Oracle, Reply, Site, SkipsPhases, Turn, pack, unpack
 from problems import Setting
 from tests.problems.example import GivenSaddle, given_saddle
@@ -148,7 +149,7 @@ class SideBySide:
             kinds.setdefault((_shapes(sent), _shapes(memory)), []).append(k)
         found: Given = {}
         for sites in kinds.values():
-            sent, memory = (_rows([given[k][part] for k in sites]) for part in (0, 1))
+            sent, memory = (rows_of([given[k][part] for k in sites]) for part in (0, 1))
             reply, memory = strategy.local_update(sent, memory, self.opened(tuple(sites)), turn)
             found |= {k: (_row(reply, row), _row(memory, row)) for row, k in enumerate(sites)}
         return found

@@ -1,0 +1,201 @@
+"""The oracles of many clients as one: each draws what it draws alone, and a gradient is one operation for all."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.nn.functional import pad
+
+from client_app.oracle import SiteOracle, parts
+from problems.stacked import Stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from datasets import Samples
+    from problems import Arrays, Batch, Problem
+
+
+class UnevenError(Exception):
+    """The clients of a stack have batches of different sizes that cannot be filled up, or other numbers of them."""
+
+
+@lru_cache(maxsize=32)
+def stacked(problem: Problem) -> Stacked:
+    """Return a problem for many clients; once per process."""
+    return Stacked(problem)
+
+
+def rows_of(each: Sequence[Arrays]) -> Arrays:
+    """Return vectors with a row for each client; whole numbers, which are equal for all of a kind, as one has them."""
+    stack: Arrays = {}
+    for name, vector in each[0].items():
+        vectors = [arrays[name] for arrays in each]
+        if not vector.is_floating_point():
+            stack[name] = vector
+        elif all(one is vector for one in vectors):
+            stack[name] = vector.expand(len(vectors), *vector.shape)
+        else:
+            stack[name] = torch.stack(vectors)
+    return stack
+
+
+class StackedOracle:
+    """The oracles of K clients as one, whose vectors have K rows; see `federation.Oracle`.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of all of them.
+    oracles : sequence of SiteOracle
+        Theirs, at the beginning of a round.
+
+    Attributes
+    ----------
+    gradients, differentiated : int, list of int
+        As `SiteOracle` counts them: equal for all clients, and of each.
+
+    Raises
+    ------
+    UnevenError
+        By whatever draws what cannot be computed together.
+    """
+
+    def __init__(self, problem: Problem, oracles: Sequence[SiteOracle]) -> None:
+        self.problem, self.oracles, self._stacked = problem, oracles, stacked(problem)
+        self.gradients, self._counted = 0, torch.zeros(len(oracles), dtype=torch.int64, device=problem.device)
+        self._table = _shared_table(oracles)
+        self._ahead: Iterator[Batch] = iter(())
+
+    def draw(self, size: int | None = None) -> Batch | None:
+        """Return a fresh mini-batch of each client: (K, n, *shape) and (K, n)."""
+        first = self.oracles[0]
+        if first.draws_ahead(size := size or first.batch_size):
+            if (batch := next(self._ahead, None)) is None:
+                self._ahead = parts(self._many(), size, 1)
+                batch = next(self._ahead)
+            return batch
+        if self._table is None:
+            return self._joined([oracle.draw(size) for oracle in self.oracles])
+        samples, offsets = self._table
+        hands = [oracle.deal(size) for oracle in self.oracles]
+        sizes = self._sizes(hands)
+        positions = torch.stack([_filled(hand, max(sizes)) for hand in hands]).add_(offsets)
+        batch = samples.batch(positions.flatten())
+        inputs, labels = (part.view(*positions.shape, *part.shape[1:]) for part in batch)
+        weights = []
+        if first.weights(labels[0, : sizes[0]]):  # one sampler for all
+            drawn = zip(self.oracles, labels, sizes, strict=True)
+            weights = [part for oracle, own, count in drawn for part in oracle.weights(own[:count])]
+        return (inputs, labels, *self._weights(weights, sizes))
+
+    def _joined(self, batches: Sequence[Batch | None]) -> Batch | None:
+        """Return the clients' batches as one, with a leading axis."""
+        drawn = [batch for batch in batches if batch is not None]
+        if not drawn:
+            return None
+        sizes = self._sizes([batch[1] for batch in drawn])
+        inputs, labels = (torch.stack([_filled(batch[place], max(sizes)) for batch in drawn]) for place in (0, 1))
+        return (inputs, labels, *self._weights([part for batch in drawn for part in batch[2:]], sizes))
+
+    def _sizes(self, batches: Sequence[Tensor]) -> list[int]:
+        """Return how many samples each client's batch has."""
+        sizes = [len(batch) for batch in batches]
+        if len(sizes) < len(self.oracles) or (len(set(sizes)) > 1 and not self._stacked.masks):
+            raise UnevenError
+        return sizes
+
+    def _weights(self, own: Sequence[Tensor], sizes: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the weights (K, n) of batches that are filled up to one length, if they have any or need some."""
+        if not own and len(set(sizes)) == 1:
+            return
+        length = max(sizes)
+        own = own or [torch.ones(size, device=self.problem.device, dtype=self.problem.dtype) for size in sizes]
+        yield torch.stack([pad(part * (length / len(part)), (0, length - len(part))) for part in own])
+
+    def _many(self) -> Batch:
+        many = self._joined([oracle.draw_many() for oracle in self.oracles])
+        assert many is not None, "what can be drawn ahead is something"
+        return many
+
+    def epoch(self) -> Iterator[Batch | None]:
+        """Yield the mini-batches of one pass over each client's samples."""
+        if len({oracle.batches for oracle in self.oracles}) > 1:
+            raise UnevenError
+        for drawn in zip(*(oracle.epoch() for oracle in self.oracles), strict=True):
+            yield self._joined(drawn)
+
+    def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
+        """Return (gx, gy), a row for each client."""
+        batch = batch if batch is not None else self.draw()
+        self.gradients += 1
+        if batch is not None:
+            self._counted += batch[2].count_nonzero(1) if len(batch) > 2 else batch[1].shape[1]
+        return self._stacked.gradient(x, y, batch)
+
+    @property
+    def differentiated(self) -> list[int]:
+        """Samples that each client's gradients were taken over."""
+        return cast("list[int]", self._counted.tolist())
+
+    def dual_terms(self, x: Tensor, batch: Batch | None = None) -> tuple[Tensor, Tensor]:
+        """Return numerators (K, j, p) and denominators (K, j) or (K, j, p), of one client after the other."""
+        batches = [None] * len(x) if batch is None else [_emptied(own) for own in zip(*batch, strict=True)]
+        each = [oracle.dual_terms(own, part) for oracle, own, part in zip(self.oracles, x, batches, strict=True)]
+        numerators, denominators = (torch.stack(parts) for parts in zip(*each, strict=True))
+        return numerators, denominators
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return each row projected onto the feasible set of y."""
+        return self._stacked.project(y)
+
+    def fresh(self) -> Arrays:
+        """Return what each site starts with."""
+        return rows_of([oracle.fresh() for oracle in self.oracles])
+
+    @property
+    def head(self) -> int:
+        """Where the head begins in a row of x."""
+        return self.oracles[0].head
+
+    @property
+    def layers(self) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+        """Where each of the network's parameters lies in a row of x, and its shape."""
+        return self.oracles[0].layers
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do nothing: what keeps batch-norm statistics is not stacked."""
+        yield
+
+
+def _filled(part: Tensor, length: int) -> Tensor:
+    """Return a part of a batch, filled up with what it has of its first sample."""
+    missing = length - len(part)
+    return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part
+
+
+def _emptied(batch: Batch) -> Batch:
+    """Return a client's batch without what it is filled up with, in sums of which weights count as they were."""
+    if len(batch) == 2:
+        return batch
+    size, length = int(batch[2].count_nonzero()), len(batch[2])
+    inputs, labels, weights = (part[:size] for part in batch)
+    return inputs, labels, weights * (size / length)
+
+
+def _shared_table(oracles: Sequence[SiteOracle]) -> tuple[Samples, Tensor] | None:
+    """Return all clients' samples as one set, and where in it each one's begin (K, 1), if they are of one table."""
+    each = [oracle.plain_samples for oracle in oracles]
+    first = each[0]
+    if first is None or any(one is None or one.inputs is not first.inputs for one in each):
+        return None
+    rows = [one.rows for one in each if one is not None]
+    begins = torch.tensor([0, *map(len, rows[:-1])]).cumsum(0)[:, None]
+    return replace(first, rows=torch.cat(rows)), begins
