@@ -73,7 +73,7 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
 
     started = time.perf_counter()
     request = Request.of(message)
-    strategy, problem = site.run.strategy, site.problem(request)
+    strategy, problem = site.strategy, site.problem(request)
     turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
     sent = received(message, problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
@@ -143,7 +143,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     from federation.encoding import taken
 
     request = Request.of(message)
-    strategy, problem = site.run.strategy, site.problem(request)
+    strategy, problem = site.strategy, site.problem(request)
     sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
     store = site.memory(request)
     memory = store.load(problem.device, before=(request.round + 1, 0))

@@ -159,7 +159,7 @@ def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
     problem = site.problem(request)
     if isinstance(problem, NetworkProblem) and other and (text := misfits(other, [table(problem.model())])):
         return [f"of the other model: {text}"]
-    strategy = site.run.strategy
+    strategy = site.strategy
     turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
     if wrong := _wrong_values(strategy, turn, rehearsal.d, *record.items()):
         return wrong

@@ -41,7 +41,7 @@ Provenance = dict[str, str | int]
 
 
 class StateError(ValueError):
-    """A file in the state folder belongs to another algorithm or model, and stays as it is.
+    """A file in the state folder belongs to another algorithm, model or run, and stays as it is.
 
     Attributes
     ----------
@@ -175,7 +175,23 @@ class Memory:
         StateError
             When it is somebody else's.
         """
-        return self._read(self.model_path, device) if self.model_path.exists() else {}
+        if not self.model_path.exists():
+            return {}
+        self._require_of_this_run()
+        return self._read(self.model_path, device)
+
+    def _require_of_this_run(self) -> None:
+        """Raise StateError where somebody else's model has the name that this one would get."""
+        try:
+            stored = Stored.read(self.model_path)
+        except (OSError, ValueError):
+            raise StateError(self.model_path, {}, self._of_model) from None
+        self._require_own(self.model_path, stored, self._of_model)
+
+    @property
+    def _of_model(self) -> Provenance:
+        """Where a model is from that stays: its run, too, for two runs and sites may make one name of a file."""
+        return {**(self.provenance or {}), "run": self._run, "site": self._site}
 
     def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
         """Write the site's own model, which stays when the run is forgotten; return its path.
@@ -193,12 +209,8 @@ class Memory:
             When somebody else's model has this name.
         """
         if self.model_path.exists():
-            try:
-                stored = Stored.read(self.model_path)
-            except (OSError, ValueError):
-                raise StateError(self.model_path, {}, self.provenance or {}) from None
-            self._require_own(self.model_path, stored)
-        self._write(self.model_path, model, {**(self.provenance or {}), **facts})
+            self._require_of_this_run()
+        self._write(self.model_path, model, {**self._of_model, **facts})
         return self.model_path
 
     def forget(self) -> None:
@@ -214,11 +226,10 @@ class Memory:
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read (%s): this site starts without its memory", path, reason(error))
             return {}
-        self._require_own(path, stored)
+        self._require_own(path, stored, self.provenance or {})
         return {name: vector.to(device) for name, vector in stored.tensors.items()}
 
-    def _require_own(self, path: Path, stored: Stored) -> None:
-        own = self.provenance or {}
+    def _require_own(self, path: Path, stored: Stored, own: Provenance) -> None:
         theirs = {name: stored.facts[name] for name in own if name in stored.facts}
         if theirs != own or not stored.whole:
             raise StateError(path, theirs, own)

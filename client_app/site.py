@@ -37,7 +37,7 @@ from datasets import (
 )
 from datasets.config import FOLDERS, OWN, SITE, TABLE
 from federation.rehearsal import Rehearsal
-from keys import latest
+from keys import files_named, latest
 from keys.memory import return_freed_memory
 from models import prepare, resolve_device
 from problems import PROBLEMS, Problem, Setting, ranks
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from client_app.request import Request
     from datasets import Samples
+    from federation import FederatedStrategy
     from problems import Arrays, Metrics
 
 MOST_OPEN = 1024  # sites of a run that a process keeps open
@@ -111,12 +112,26 @@ class OpenSite:
         if run.dataset in (TABLE, FOLDERS) and (node.data_dir or not node.num_partitions):
             missing.append(f"dataset = {run.dataset!r} names files of the machine that simulates: a site with data of "
                            "its own, or without num-partitions, reads none")  # fmt: skip
+        named = [f"{run.problem}.{key}" for key in files_named(PROBLEMS[run.problem], run.options)]
+        if named and (node.data_dir or not node.num_partitions):
+            missing.append(f"{', '.join(named)} names a file of the machine that simulates: a site with data of its "
+                           "own, or without num-partitions, reads none")  # fmt: skip
         policy = Policy.read(node.policy)
         if policy.asks and not node.state_dir:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
         if missing:
             raise ConfigError("node-config", missing)
         return cls(run, node, policy, run_id)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is one of many that a machine plays: files that a run names are that machine's own."""
+        return bool(self.node.num_partitions) and not self.node.data_dir
+
+    @cached_property
+    def strategy(self) -> FederatedStrategy:
+        """The algorithm; a site that is none of a simulation opens no file that a run names."""
+        return self.run.strategy if self.simulated else self.run.strategy.without_files()
 
     @property
     def guarded(self) -> bool:
@@ -196,7 +211,7 @@ class OpenSite:
 
         def play(cohort: Cohort, sites: int) -> Rehearsal:
             problem = cached_problem(*self._problem_key(cohort, 0))
-            return rehearsed(run.strategy, run.rounds, sites, problem, run.encoding)
+            return rehearsed(self.strategy, run.rounds, sites, problem, run.encoding)
 
         return latest(play)
 
@@ -252,21 +267,21 @@ class OpenSite:
     def own_problem(self, request: Request) -> Problem:
         """Return the problem as this site trains and evaluates its own model: with its own p, where y is its own."""
         problem = self.problem(request)
-        if not self.run.strategy.own_dual:
+        if not self.strategy.own_dual:
             return problem
         train, _ = self.samples(request)
         return problem if train is None else problem.of_site(train.targets())
 
     def fresh(self, request: Request) -> Arrays:
         """Return what this site starts with: its head, a random one of its own if the algorithm says so, and y."""
-        return self.problem(request).fresh(request.site if self.run.strategy.own_heads else None)
+        return self.problem(request).fresh(request.site if self.strategy.own_heads else None)
 
     def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""
         mine = provenance(self.run, self._dimension(request.cohort, request.site))
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
-        simulated = self.run.state_dir if self.node.partition_id >= 0 else ""
-        return Memory(self.node.state_dir or simulated, request.run, request.name, mine)
+        given = self.run.state_dir if self.node.partition_id >= 0 and not self.node.data_dir else ""
+        return Memory(self.node.state_dir or given, request.run, request.name, mine)
 
     @cached_property
     def _dimension(self) -> latest[int]:

@@ -17,6 +17,7 @@ from keys import check_fields, choice, hyper, key_of, options_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Self
 
     from torch import Tensor
 
@@ -259,6 +260,10 @@ class Algorithm(ABC):
             self.local_steps, self.stage_iterations, self.stage_decay, self.stage_growth, self.stage_steps_growth
         )
         return stages.turn(server_round, rounds, phase, sites)
+
+    def without_files(self) -> Self:
+        """Return the algorithm as a site plays it, which opens no file that somebody else names."""
+        return self
 
     def asked(self, sites: int) -> int:
         """Return how many of the sites are drawn for a round: ``fraction`` of them, one at least."""

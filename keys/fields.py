@@ -63,6 +63,11 @@ def options_of(cls: type) -> dict[str, Field[Any]]:
     return {key_of(f.name): f for f in fields(cls) if "doc" in f.metadata}
 
 
+def files_named(cls: type, options: Mapping[str, Any]) -> list[str]:
+    """Return the keys of options that name a file."""
+    return [key for key, f in options_of(cls).items() if "suffixes" in f.metadata and options.get(key)]
+
+
 def allowed(f: Field[Any]) -> str:
     """Say what a field's value may be: "> 0 and <= 1", "'a' | 'b'"; empty for any number."""
     if "options" in f.metadata:

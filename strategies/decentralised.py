@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
     from torch import Tensor
 
@@ -165,6 +166,10 @@ class Decentralised(LocalSteps):
                 'counts, so take "uniform"'
             )
         return found
+
+    def without_files(self) -> Self:
+        """Return it without a file of the graph: a site is told its neighbours by what it is sent."""
+        return replace(self, topology="full", graph_file="") if self.graph_file else self
 
     def _graph(self, sites: int, after: int) -> Graph:
         """Return the graph of the mixing after a round."""

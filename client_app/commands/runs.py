@@ -35,4 +35,5 @@ def described(record: RunRecord) -> str:
 
     word = record.decision if record.waits or record.decision != "waiting" else "no longer waiting"
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began))
-    return "\n".join([f"run {record.run}: {word}, since {began}", *(f"  {k}: {v}" for k, v in record.shown.items())])
+    shown = (f"  {key}: {' '.join(value.split())}" for key, value in record.shown.items())  # a run chooses some of it
+    return "\n".join([f"run {record.run}: {word}, since {began}", *shown])

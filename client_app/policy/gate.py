@@ -80,6 +80,8 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     if record and record.open:
         if (followed := _followed(record, message, phases)) != record:
             records.note(followed)
+        if followed.key != record.key:
+            records.take_over(followed)
         return site
     if data is not None:
         _require_safe(site, data)
@@ -91,8 +93,9 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
-    opened = replace(record, decision="approved", open=True)
-    records.note(_followed(opened, message, phases))  # last: else the rows are told of at the next message
+    opened = _followed(replace(record, decision="approved", open=True), message, phases)
+    records.take_over(opened)
+    records.note(opened)  # last: else the rows are told of at the next message
     return site
 
 
@@ -125,6 +128,8 @@ def _require_same(record: RunRecord | None, earlier: RunRecord | None, new: RunR
             )
         if known.turned_away:
             raise RefusedError(REFUSED)
+    if record and record.over:
+        raise RefusedError("it goes on as another run, under the same key, and no longer as this one")
     if record and record.asked != new.asked:
         raise RefusedError("the run-config is another than when the run began: start a new run")
     if earlier and earlier.lasting != new.lasting:
@@ -282,7 +287,7 @@ def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
         told += "; for each label of how many samples it is known, and positive"
         each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
         shown["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
-    shown["label"] = site.node.label or run.label
+    shown["label"] = "as the study says" if site.node.study else site.node.label or run.label
     shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
     reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"

@@ -21,6 +21,7 @@ from datasets.source import Digests
 from keys import ConfigError
 
 DAY = 24 * 3600.0
+DECISIONS = ("approved", "refused")
 
 Rows = tuple[Digests, Digests]
 """Of a set of rows: whose each is, and all that it says."""
@@ -41,7 +42,10 @@ class RunRecord:
     data : str
         A hash of the site's data then; empty where the run is not about them.
     decision : str
-        ``"waiting"``, ``"approved"`` or ``"refused"``.
+        ``"waiting"``, ``"approved"`` or ``"refused"``; what the operator said stands in a file of its own, which the
+        site never writes.
+    over : bool
+        Whether it goes on as another run, with the same key.
     open : bool
         Whether all has been noted that has to be before the site answers.
     said : str
@@ -69,6 +73,7 @@ class RunRecord:
     asked: str
     data: str = ""
     decision: str = "waiting"
+    over: bool = False
     open: bool = False
     said: str = ""
     place: list[int] = field(default_factory=list)
@@ -143,11 +148,21 @@ class Records:
         """
         file = self.folder / "runs" / f"{number}.json"
         try:
-            return RunRecord(**json.loads(file.read_text(encoding="utf-8")))
+            record = RunRecord(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
             raise self._damaged(file, "the site knows nothing of this run, and asks you again") from None
+        file = self._decision(record)
+        try:
+            decision = file.read_text(encoding="ascii")
+        except FileNotFoundError:
+            return record
+        except (OSError, ValueError):
+            decision = ""
+        if decision not in DECISIONS:
+            raise self._damaged(file, "the site asks you again")
+        return replace(record, decision=decision)
 
     def begun_as(self, key: str) -> RunRecord | None:
         """Return what is known of a run that is answered, or was turned away, by its key; what it did last."""
@@ -159,8 +174,17 @@ class Records:
         self._write(self.folder / "runs" / f"{record.run}.json", json.dumps(asdict(record), indent=1).encode())
 
     def decide(self, record: RunRecord, decision: str) -> None:
-        """Write the operator's decision."""
-        self.note(replace(record, decision=decision))
+        """Write the operator's decision; the site may note the run's progress meanwhile, and does not overwrite it."""
+        self._write(self._decision(record), decision.encode())
+
+    def _decision(self, record: RunRecord) -> Path:
+        return self.folder / "runs" / f"{record.run}.decision"
+
+    def take_over(self, record: RunRecord) -> None:
+        """Note that no other run goes on with the key of this one."""
+        for other in self.runs():
+            if record.key and other.key == record.key and other.run != record.run and not other.over:
+                self.note(replace(other, over=True))
 
     def runs(self) -> list[RunRecord]:
         """Return all runs, the oldest first."""

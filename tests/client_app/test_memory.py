@@ -252,9 +252,20 @@ def test_a_kept_model_outlives_the_memory_and_says_what_it_takes_to_use_it(tmp_p
     assert path == tmp_path / "models" / "7-a_b.safetensors"
     assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["models", f"models/{path.name}"]
     assert torch.equal(load_file(path)["x"], SECOND["x"])
-    assert facts_in(path.read_bytes()) == {**MINE, "shape": [3, 2], "prior": 0.25}
+    assert facts_in(path.read_bytes()) == {**MINE, "run": "7", "site": "a_b", "shape": [3, 2], "prior": 0.25}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     memory.keep(FIRST, {})  # a new one takes its place
+    assert torch.equal(load_file(path)["x"], FIRST["x"])
+
+
+def test_a_model_of_another_run_is_not_overwritten_and_not_taken_for_its_own(tmp_path: Path) -> None:
+    """Where two runs and sites make one name of a file."""
+    first, second = Memory(str(tmp_path), "7", "north-b", MINE), Memory(str(tmp_path), "7-north", "b", MINE)
+    path = first.keep(FIRST, {})
+    assert path == second.model_path
+    for touch in (lambda: second.keep(SECOND, {}), lambda: second.kept(torch.device("cpu"))):
+        with pytest.raises(StateError, match=r"run = '7'.*and this run is .*run = '7-north'"):
+            touch()
     assert torch.equal(load_file(path)["x"], FIRST["x"])
 
 

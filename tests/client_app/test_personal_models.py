@@ -156,7 +156,8 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
         round=1, phase="train", site=0, name="north", sites=1, run="7", settled=0, cohort=Cohort(shape=(4,))
     )
     private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
-    for node, folder in (({"data-dir": "data"}, private), ({"partition-id": 0}, Path("/theirs"))):
+    own_data = {"data-dir": "data", "partition-id": 0, "num-partitions": 1}
+    for node, folder in (({"data-dir": "data"}, private), (own_data, private), ({"partition-id": 0}, Path("/theirs"))):
         path = OpenSite(config, SiteConfig.parse(node)).memory(request).folder
         assert path == folder / "run-7" / "north.memory"
 

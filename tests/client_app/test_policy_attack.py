@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_breast_cancer
 
 from client_app.__main__ import main
-from config import RunConfig
+from client_app.site import OpenSite
+from config import ConfigError, RunConfig
 from datasets import Facts, load_site
 from datasets.files import Places
 from datasets.identity import held_out_by
@@ -25,7 +27,7 @@ from datasets.site.images import ImageRules
 from datasets.sources import SOURCES
 from keys import Value
 from tests.client_app.policies import Hospital, told, train
-from tests.server_app.sites import images, site_job, table, write_table
+from tests.server_app.sites import images, question, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
 KEY = "0badc0de" * 8
@@ -50,6 +52,29 @@ def attack(answer: Answer, folder: Path) -> tuple[np.ndarray, int] | None:
     assert every.positives is not None
     assert without.positives is not None
     return np.subtract(every.total, without.total), every.positives - without.positives
+
+
+@pytest.mark.parametrize(("mixing", "graph"), [("server", "data.csv"), ("client", "none.csv")])
+def test_no_run_has_a_file_read_at_a_site(tmp_path: Path, mixing: str, graph: str) -> None:
+    """A graph is the coordinator's: a site plays its part without, whatever lies there. Its table was told a row of."""
+    features, labels = table(400, seed=0, positives=200)
+    hospital = Hospital(tmp_path, np.rint(10 * features), labels)
+    keys: dict[str, Value] = {"algorithm": "d-psgd", "sites": 2, "d-psgd.mixing": mixing}
+    with hospital.run(**keys, **{"d-psgd.topology": "file", "d-psgd.graph-file": str(hospital.data / graph)}) as grid:
+        assert isinstance(told(grid), Facts)
+        plain = RunConfig.parse({key: value for key, value in grid.config.flat().items() if "graph" not in key} | {
+            "d-psgd.topology": "full"})  # fmt: skip
+        for server_round in (1, 2):
+            answer = grid.ask("train", 0, question(plain, "train", None, round=server_round))
+            assert "error" not in answer.content.config_records
+
+
+def test_a_problem_reads_no_file_at_a_site_of_its_own(tmp_path: Path) -> None:
+    node = {"data-dir": str(tmp_path), "partition-id": 0, "num-partitions": 2}
+    config = RunConfig.parse({"problem": "saddle", "algorithm": "local-sgda", "sites": 2, "saddle.file": "there.npz"})
+    context = Context(1, 1, node, RecordDict(), config.flat())
+    with pytest.raises(ConfigError, match=r"saddle\.file names a file of the machine that simulates"):
+        OpenSite.from_context(context)
 
 
 def test_the_attack_finds_a_patient_without_the_rules_and_nothing_with_them(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from client_app.__main__ import main
-from client_app.policy.records import Records
+from client_app.policy import gate
+from client_app.policy.records import Records, RunRecord
 from config import RunConfig
 from config.resume import FREE, lasting
 from datasets import Facts
@@ -49,6 +50,34 @@ def test_a_resumed_run_does_not_count_again(hospital: Hospital, keys: dict[str, 
         assert not train(grid, run=KEY)
         assert not train(grid, run=KEY, round=2)
     assert "1 runs within 24 hours" in str(hospital.described())
+
+
+def test_of_two_runs_with_one_key_the_later_one_goes_on(hospital: Hospital) -> None:
+    """Or each would have the rounds, and the approval, of the first."""
+    with hospital.run() as first, hospital.run() as second:
+        assert isinstance(begun(first), Facts)
+        assert isinstance(begun(second), Facts)
+        assert "goes on as another run" in train(first, run=KEY)
+        assert not train(second, run=KEY)
+        assert "goes on as another run" in train(first, "evaluate", run=KEY)
+
+
+def test_a_refusal_holds_that_comes_while_a_message_is_at_hand(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site notes how far the run is after the operator has refused it."""
+    followed = gate._followed
+
+    def meanwhile(record: RunRecord, *rest: Any) -> RunRecord:
+        assert main(["refuse", record.run, "--state-dir", str(hospital.state)]) == 0
+        monkeypatch.setattr(gate, "_followed", followed)
+        return followed(record, *rest)
+
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+        monkeypatch.setattr(gate, "_followed", meanwhile)
+        train(grid, run=KEY)
+        assert "its operator refused the run" in train(grid, run=KEY, round=2)
 
 
 def test_a_run_that_is_stopped_again_and_again_counts_at_last(hospital: Hospital) -> None:
