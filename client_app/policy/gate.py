@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.errors import RefusedError
-from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation
+from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation, patients
 from client_app.policy.records import RunRecord
 from client_app.request import Request
 from config.resume import lasting
@@ -206,10 +206,10 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
 def _require_enough(site: OpenSite, data: SiteData) -> None:
     """Check that there are enough to learn from; the rules may be others than when the run began."""
     policy, run = site.policy, site.run
-    if len(data.train) < policy.fewest_training:
+    if patients(data, data.train) < policy.fewest_training:
         raise RefusedError(
-            f"there are fewer than {policy.fewest_training} training samples here, and an update that so few have made "
-            "would say much of each, so this site does not take part"
+            f"there are fewer than {policy.fewest_training} patients to train on here, and an update that so few have "
+            "made would say much of each, so this site does not take part"
         )
     if ClosedFormDual in run.strategy.needs and few_of_a_class(
         counts_by_class(data.train.targets(), data.classes), policy
@@ -230,9 +230,9 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
     for kind, rows, fewest in _told(site, data):
         if site.records.too_near(kind, rows, fewest, site.key):
             raise RefusedError(
-                f"its data differ by fewer than {fewest} patients from those of an earlier run, and the difference "
-                "between the answers would be about these few: bring back the data as they were, or wait until more "
-                "have changed"
+                f"its data differ by fewer than {fewest} patients from those of an earlier run, or of several taken "
+                "together, and the difference between the answers would be about these few: bring back the data as "
+                "they were, ask about the same of them as before, or wait until more have changed"
             )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from client_app.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -14,12 +16,20 @@ if TYPE_CHECKING:
 
     from client_app.policy.rules import Policy
     from config import RunConfig
-    from datasets import Facts, SiteData
+    from datasets import Facts, Samples, SiteData
 
 
 def few(count: float, fewest: int) -> bool:
     """Whether a count is one of a small group. A group of nobody is none."""
     return 0 < count < fewest
+
+
+def patients(data: SiteData, samples: Samples) -> int:
+    """Return of how many patients samples are; where no column says whose a row is, each is another's."""
+    if not data.by_patient:
+        return len(samples)
+    assert data.whose is not None, "a hospital's own data say whose each row is"
+    return len(np.unique(data.whose[samples.rows.numpy()]))
 
 
 def few_of_a_class(counts: Sequence[int], policy: Policy) -> bool:
@@ -48,8 +58,8 @@ def hidden_labels(data: SiteData, policy: Policy) -> tuple[int, ...]:
 
 def no_evaluation(data: SiteData, policy: Policy) -> str:
     """Return why a site sends no evaluation, in words; empty when it does, or has nobody to evaluate on."""
-    if few(len(data.held_out), policy.fewest_held_out):
-        return f"no evaluation: fewer than {policy.fewest_held_out} samples are held out here"
+    if few(patients(data, data.held_out), policy.fewest_held_out):
+        return f"no evaluation: fewer than {policy.fewest_held_out} patients are held out here"
     labels = data.held_out.targets()
     if labels.ndim > 1:
         hides_all = len(labels) > 0 and len(hidden_labels(data, policy)) == labels.shape[1]
@@ -76,7 +86,7 @@ def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:
     """
     notes = [text] if (text := no_evaluation(data, policy)) else []
     changes: dict[str, object] = {}
-    if few(len(data.held_out), policy.fewest_held_out):
+    if few(patients(data, data.held_out), policy.fewest_held_out):
         changes["held_out"] = policy.fewest_held_out
     fewest, counts = policy.fewest_of_each_class, counts_by_class(data.train.targets(), data.classes)
     if facts.label_counts:

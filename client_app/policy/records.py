@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from client_app.memory import state_folder
+from client_app.policy.told import isolates
 from datasets.identity import keyed
 from datasets.source import Digests
 from keys import ConfigError
@@ -199,8 +200,8 @@ class Records:
 
     # ------------------------------------------------------------------ whom sums were told of
 
-    def too_near(self, kind: str, rows: Rows, fewest: int, key: str) -> int:
-        """Return by how many patients a set differs from one that was told of before, if that is too few; else 0.
+    def too_near(self, kind: str, rows: Rows, fewest: int, key: str) -> bool:
+        """Whether a set differs by too few patients from one that was told of before, or from several together.
 
         Parameters
         ----------
@@ -213,11 +214,8 @@ class Records:
         key : str
             The site's secret: what is kept of a row can be made from the row by nobody else.
         """
-        now = np.stack([keyed(part, key) for part in rows])
-        for file in (self.folder / "told").glob(f"{kind}-*.npy"):
-            if 0 < (differ := _differ(now, self._read(file))) < fewest:
-                return differ
-        return 0
+        before = [self._read(file) for file in sorted((self.folder / "told").glob(f"{kind}-*.npy"))]
+        return isolates([np.stack([keyed(part, key) for part in rows]), *before], fewest)
 
     def tell(self, kind: str, rows: Rows, key: str) -> None:
         """Remember a set that is told of; the same one leaves one file."""
@@ -264,14 +262,3 @@ def _npy(array: Digests) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def _differ(now: Digests, then: Digests) -> int:
-    """Return by how many patients two sets of rows differ: in who is there, or in what their rows say."""
-    people = len(np.setxor1d(now[0], then[0]))
-    every = np.concatenate([now, then], axis=1)
-    signs = np.repeat([1, -1], [now.shape[1], then.shape[1]])
-    _, first, row = np.unique(every[1], return_index=True, return_inverse=True)
-    changed = np.bincount(row, weights=signs) != 0
-    differences = people, len(np.unique(every[0][first[changed]]))
-    return min((n for n in differences if n), default=0)

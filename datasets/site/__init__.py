@@ -23,7 +23,7 @@ from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
 from datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from datasets.site.study import Study
-from datasets.site.table import as_text, read_labels, read_numbers, read_patients, read_table
+from datasets.site.table import as_text, canonical, numbers_in, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
 from datasets.stored import tensor_of
 from keys import shorter
@@ -132,15 +132,20 @@ def read_rows(
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
     if features:
-        order = sorted(range(len(columns)), key=columns.__getitem__)
-        places = [bisect(features, columns[place]) for place in order]
-        values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
+        values, labelled, named = np.asarray(inputs, np.float32), written.reshape(len(written), -1), columns
+        if labels and labels.healthy in frame.columns:  # no feature of this run, and one of a run without the key
+            _, healthy, _ = numbers_in(frame[labels.healthy])
+            labelled, named = np.column_stack([labelled, healthy.astype(np.float32)]), [*columns, labels.healthy]
+        order = sorted(range(len(named)), key=named.__getitem__)
+        places = [bisect(features, named[place]) for place in order]
         whose = said = of_values(values, labelled[:, order], places)
+        labelled = labelled[:, : len(columns)]
         doubts.rows(said)
         doubts.contradictions(values, labelled)
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
-        said = [b"%b\0%b" % (path, str(row).encode()) for path, row in zip(whose, written.tolist(), strict=True)]
+        cells = [as_text(frame[name])[kept].map(canonical) for name in sorted(frame.columns)]  # whatever a run reads
+        said = ["\0".join(row).encode() for row in zip(*cells, strict=True)]
     whose = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(

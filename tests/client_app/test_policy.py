@@ -159,7 +159,7 @@ def test_too_few_to_train(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(19, seed=0), holdout_share=0.0)
     with hospital.run() as grid:
         for said in (str(told(grid)), train(grid), train(grid, "evaluate")):
-            assert "fewer than 20 training samples" in said
+            assert "fewer than 20 patients to train on" in said
             assert "19" not in said
     assert isinstance(Hospital(tmp_path / "b", *table(20, seed=0), holdout_share=0.0).described(), Facts)
 
@@ -169,7 +169,7 @@ def test_a_few_held_out_are_not_evaluated(tmp_path: Path) -> None:
     facts = few.described()
     assert isinstance(facts, Facts)
     assert facts.held_out == 10
-    assert facts.notes == ("no evaluation: fewer than 10 samples are held out here",)
+    assert facts.notes == ("no evaluation: fewer than 10 patients are held out here",)
     with few.run() as grid:
         assert train(grid) == train(grid, "evaluate") == "no evaluation"
     rare = Hospital(tmp_path / "rare", *table(120, seed=0, positives=12), seed="b")
@@ -227,7 +227,7 @@ def test_a_run_goes_on_without_what_few_patients_keep_back(tmp_path: Path, capsy
         node |= {"policy": site_toml(tmp_path / place, seed="a")}
     result = run_at(site_job(tmp_path), nodes, quiet=False)
     out = capsys.readouterr().out
-    assert "warning: site 'south': no evaluation: fewer than 10 samples are held out here" in out
+    assert "warning: site 'south': no evaluation: fewer than 10 patients are held out here" in out
     assert set(result.metrics[-1]["sites"]) == {"north"}
     assert result.metrics[-1]["pooled"]["n"] == result.metrics[-1]["sites"]["north"]["n"]
 

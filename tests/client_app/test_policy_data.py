@@ -40,7 +40,7 @@ def test_rules_that_change_within_a_run_hold_from_the_next_message_on(tmp_path: 
             assert "who of them is held out" in str(told(grid))
             assert "who of them is held out" in train(grid)
         site_toml(tmp_path, fewest_training=399)
-        assert "fewer than 399 training samples" in train(grid)
+        assert "fewer than 399 patients to train on" in train(grid)
         site_toml(tmp_path)
         assert not train(grid)
 

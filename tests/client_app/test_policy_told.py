@@ -1,0 +1,142 @@
+"""Answers about several sets of patients: no combination of them is about a few."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from client_app.policy.told import MOST, isolates
+from client_app.site import OpenSite
+from datasets import Facts
+from keys import Value
+from tests.client_app.policies import site_toml, told
+from tests.server_app.sites import SiteGrid, site_job
+
+FEWEST = 4
+
+
+def rows(*patients: int, said: int = 0) -> np.ndarray:
+    """Return a set with a row of each patient."""
+    return np.array([patients, [100 * who + said for who in patients]], np.uint64)
+
+
+AP, PA = range(30), range(30, 60)
+
+
+def test_three_sets_say_what_no_two_of_them_do() -> None:
+    few, many = range(60, 60 + FEWEST - 1), range(60, 60 + FEWEST)
+    for lateral, alone in ((few, True), (many, False)):
+        every = rows(*AP, *PA, *lateral)
+        assert not isolates([rows(*AP), every], FEWEST)
+        assert isolates([rows(*AP), rows(*PA), every], FEWEST) == alone
+
+
+def test_a_change_counts_with_what_it_changes() -> None:
+    before, corrected = rows(*AP), np.hstack([rows(0, said=1), rows(*AP[1:])])
+    assert isolates([before, corrected], FEWEST)
+    assert isolates([before, rows(*AP[1:], said=1)], FEWEST), "one has gone, whatever the rows of the others say"
+    assert not isolates([before, rows(*AP, said=1)], FEWEST)
+
+
+def test_a_set_of_few_says_nothing_for_nothing_is_told_of_it() -> None:
+    assert not isolates([rows(*AP), rows(*AP[: FEWEST - 1])], FEWEST)
+    assert not isolates([rows(0, 1)], FEWEST)
+
+
+def test_many_small_differences_are_not_called_safe() -> None:
+    sets = [rows(*AP, *(100 * k + i for i in range(FEWEST - 1))) for k in range(1, MOST + 2)]
+    assert isolates(sets, FEWEST)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 11), min_size=FEWEST), min_size=2, max_size=4))
+def test_no_small_combination_is_missed(sets: list[set[int]]) -> None:
+    """All with whole numbers from -2 to 2 are tried; a set that one gives is about somebody, and about few."""
+    found = False
+    for times in product(range(-2, 3), repeat=len(sets)):
+        weight = [sum(t * (who in one) for t, one in zip(times, sets, strict=True)) for who in range(12)]
+        found |= 0 < np.count_nonzero(weight) < FEWEST
+    if found:
+        assert isolates([rows(*sorted(one)) for one in sets], FEWEST)
+
+
+# ---------------------------------------------------------------------- a hospital
+
+
+class Folder:
+    """A hospital's folder and state, asked by one run after the other."""
+
+    def __init__(self, folder: Path, **policy: Value) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.data.mkdir()
+        self.node: dict[str, Value] = {"site": "north", "data-dir": str(self.data), "state-dir": str(folder / "state")}
+        self.node["policy"] = site_toml(folder, seed="a", **policy)
+
+    def write(self, name: str, *lines: object) -> None:
+        (self.data / name).write_text("\n".join(map(str, lines)), encoding="utf-8")
+
+    def asked(self, **keys: Value) -> Facts | str:
+        with SiteGrid(site_job(self.folder, sites=1, model="mlp", **keys), [self.node]) as grid:
+            return told(grid)
+
+    def held_out(self, **keys: Value) -> set[bytes]:
+        with SiteGrid(site_job(self.folder, sites=1, **keys), [self.node]) as grid:
+            data = OpenSite.from_context(grid.contexts[0]).data()
+        assert data is not None
+        assert data.whose is not None
+        return {who.tobytes() for who in data.whose[data.held_out.rows.numpy()]}
+
+
+def image(path: Path, random: np.random.Generator) -> None:
+    Image.fromarray(random.integers(0, 255, (8, 8)).astype(np.uint8)).save(path)
+
+
+def test_views_of_three_runs_do_not_give_one_image_away(tmp_path: Path) -> None:
+    hospital, random = Folder(tmp_path), np.random.default_rng(0)
+    views = ["AP"] * 60 + ["PA"] * 60 + ["lateral"]
+    for i in range(len(views)):
+        image(hospital.data / f"{i}.png", random)
+    hospital.write("labels.csv", "path,view,label", *(f"{i}.png,{view},{i % 2}" for i, view in enumerate(views)))
+    assert isinstance(hospital.asked(views="AP"), Facts)
+    assert isinstance(hospital.asked(views="PA"), Facts)
+    assert "or of several taken together" in str(hospital.asked(views="AP,PA,lateral"))
+
+
+@pytest.mark.parametrize("label", ["A,B", "B,A", "A,B,C"])
+def test_a_corrected_label_is_noticed_whichever_labels_a_run_asks_for(tmp_path: Path, label: str) -> None:
+    hospital, random = Folder(tmp_path), np.random.default_rng(0)
+    labels = random.integers(0, 2, (200, 3))
+    for i in range(200):
+        image(hospital.data / f"{i}.png", random)
+    for corrected in (0, 1):
+        labels[0, 0] ^= corrected
+        lines = (f"{i}.png," + ",".join(map(str, row)) for i, row in enumerate(labels.tolist()))
+        hospital.write("labels.csv", "path,A,B,C", *lines)
+        answer = hospital.asked(label=label if corrected else "A,B")
+        assert isinstance(answer, str) == bool(corrected), answer
+
+
+def test_no_preset_of_a_run_decides_who_is_held_out(tmp_path: Path) -> None:
+    """It takes a column for no feature, which is one without it: patients are told apart by it all the same."""
+    hospital, random = Folder(tmp_path), np.random.default_rng(1)
+    table = random.normal(size=(300, 2)).round(3).tolist()
+    flags = random.integers(0, 2, (300, 3)).tolist()
+    lines = (",".join(map(str, [*row, *flag])) for row, flag in zip(table, flags, strict=True))
+    hospital.write("data.csv", "age,dose,No Finding,A,B", *lines)
+    plain = hospital.held_out(label="A,B", uncertain="ignore", blank="ignore")
+    assert plain == hospital.held_out(label="A,B", label_preset="torchxrayvision")
+    assert len(plain) > 30
+
+
+def test_minima_count_patients_where_a_column_names_them(tmp_path: Path) -> None:
+    hospital = Folder(tmp_path, patient="who", holdout_share=0.0)
+    random = np.random.default_rng(1)
+    hospital.write("data.csv", "who,a,b,label", *(f"smith,{a},{b},{i % 2}" for i, (a, b) in
+                                                  enumerate(random.normal(size=(40, 2)).tolist())))  # fmt: skip
+    assert "fewer than 20 patients to train on" in str(hospital.asked())
