@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
+KINDS = ("query", "train", "evaluate")
+
 
 def in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
     """Answer as the coordinator asks: in a parcel if the message came in one; see `federation.parcels`."""
@@ -189,7 +191,15 @@ def _load_statistics(problem: Problem, sent: Arrays, kept: Arrays) -> Tensor | N
 
 def call(message: Message, context: Context) -> Message:
     """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
-    return _surviving(message, lambda: app(message, context))
+    from client_app.audit import Audit
+
+    def answer() -> Message:
+        kind = message.metadata.message_type
+        if kind not in KINDS and (audit := Audit.of(context)):  # Flower answers that there is no such function
+            audit.turned_away(message, f"no message is called {kind[:64]!r}")
+        return app(message, context)
+
+    return _surviving(message, answer)
 
 
 def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:

@@ -71,6 +71,11 @@ class Audit:
         with contextlib.suppress(OSError, AuditError):
             self._append({**self._head("out", message), "refused": reason})
 
+    def turned_away(self, message: Message, reason: str) -> None:
+        """Write what came and is answered without being looked into, and why."""
+        self._append(self._head("in", message))
+        self._append({**self._head("out", message), "refused": reason})
+
     def _write(self, way: str, message: Message, content: RecordDict) -> None:
         from flwr.app import ConfigRecord
 
@@ -84,7 +89,7 @@ class Audit:
     def _head(self, way: str, message: Message) -> dict[str, Any]:
         from flwr.app import ConfigRecord
 
-        config = record_in(message.content, "config", ConfigRecord)
+        config = record_in(message.content, "config", ConfigRecord) if message.has_content() else {}
         return {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "way": way,

@@ -104,7 +104,10 @@ class Fleet:
         run_id = envelope.metadata.run_id
         contents = pull([part.object_id for part in iterate_object_tree(tree)], partial(self._pull_object, run_id))
         self._confirm(run_id, tree.object_id)
-        message = whole(tree.object_id, contents)
+        try:
+            message = whole(tree.object_id, contents)
+        except (ValueError, LookupError, TypeError):
+            message = None
         if not isinstance(message, Message):
             raise ObjectPullError(tree.object_id, "it is no message")
         message.metadata.__dict__["_message_id"] = tree.object_id  # its own hash, which is no part of what it holds

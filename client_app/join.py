@@ -146,12 +146,16 @@ class Joined:
         from flwr.app import Error, Message
 
         from client_app.app import call
+        from client_app.audit import Audit
 
         run_id = message.metadata.run_id
         try:
             context = self.context(fleet, run_id)
         except UNREADABLE as error:  # a bundle that is none
             log.error("run %d: its bundle cannot be read: %s", run_id, error)
+            if self.config.state_dir:
+                audit = Audit(Path(self.config.state_dir).expanduser(), str(run_id))
+                audit.turned_away(message, "the run's bundle cannot be read")
             return Message(Error(INVALID_BUNDLE, "the run's bundle cannot be read"), reply_to=message)
         answer = call(message, context)
         if message.metadata.message_type == "evaluate":

@@ -39,6 +39,16 @@ def lines_of(state: Path) -> list[dict[str, Any]]:
     return [line for _, line in Audit(state).lines()]
 
 
+@pytest.mark.parametrize("kind", ["query.other", "train.steal", "evaluate.x"])
+def test_a_message_of_no_known_kind_is_there_too(tmp_path: Path, kind: str) -> None:
+    hospital = Hospital(tmp_path, *table(200, seed=0), seed="a")
+    with hospital.run() as grid:
+        assert grid.ask(kind, 0).has_error()
+    came, left = lines_of(hospital.state)
+    assert (came["way"], left["way"], left["kind"]) == ("in", "out", kind)
+    assert left["refused"] == f"no message is called {kind!r}"
+
+
 def test_every_message_is_there_with_what_it_held(logged: tuple[Hospital, SiteGrid, Path]) -> None:
     _, grid, state = logged
     lines = lines_of(state)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
+from dataclasses import fields
+from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.connection import JoinConfig
-from client_app.fleet import Fleet
+from client_app.fleet import ENDED, Fleet
 from client_app.join import LONGEST, SOON, Joined, Stop
 
 
@@ -62,3 +69,54 @@ def test_between_runs_the_memory_of_the_gpu_is_given_back(monkeypatch: pytest.Mo
         counts.append(len(emptied))
     begun = counts[0]
     assert [count - begun for count in counts] == [0, 0, 0, 1, 1, 2]
+
+
+# ---------------------------------------------------------------------- what is no bundle, and no message
+
+
+def fleet_of(**calls: Any) -> Fleet:
+    """Return a connection that answers these calls."""
+    names = [f.name for f in fields(Fleet) if f.name.startswith("_")]
+    return Fleet(1, *(calls.get(name) for name in names))  # type: ignore[arg-type]
+
+
+def bundle(pyproject: bytes) -> bytes:
+    """Return a bundle with this configuration."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("pyproject.toml", pyproject)
+    return packed.getvalue()
+
+
+APP = b"[project]\nname='x'\nversion='1.0.0'\n[tool.flwr.app]\npublisher='p'\n%b"
+PARTS = b"[tool.flwr.app.components]\nserverapp='a:b'\nclientapp='a:b'\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"garbage", bundle(b"a = ["), bundle(b"\xff"), bundle(APP % b"config=3\n" + PARTS),
+     bundle(APP % b"[tool.flwr.app.config]\na=[1]\n" + PARTS)],
+    ids=["nothing", "no zip", "no toml", "no text", "no table", "a list"],
+)  # fmt: skip
+def test_a_bundle_that_is_none_is_answered_and_written_down(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_run_id", "_task_id", "_node_id"):  # as `receive` leaves it
+        monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
+    run = SimpleNamespace(fab_hash=sha256(content).hexdigest(), override_config={}, fab_id="", fab_version="")
+    fleet = fleet_of(_get_run=lambda _: run, _get_fab=lambda *_: SimpleNamespace(content=content))
+    config = JoinConfig.model_validate({"superlink": "a:1", "insecure": True, "state-dir": str(tmp_path)})
+    message = Message(RecordDict(), 1, "query")
+    answer = Joined(config).answer(fleet, message)
+    assert answer.error.reason == "the run's bundle cannot be read"
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [line.get("refused") for line in lines] == [None, "the run's bundle cannot be read"]
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"Message 5\0abc", b"Array 3\0abc"])
+def test_what_is_no_message_is_given_up(content: bytes) -> None:
+    envelope = SimpleNamespace(metadata=SimpleNamespace(run_id=3))
+    tree = SimpleNamespace(object_id="aa" * 32, children=[])
+    fleet = fleet_of(_receive=lambda: (envelope, tree), _pull_object=lambda *_: content, _confirm=lambda *_: None)
+    with pytest.raises(ENDED):
+        fleet.receive()
