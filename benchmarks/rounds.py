@@ -1,0 +1,78 @@
+"""What a round costs beside its arithmetic, in the local engine: its fixed cost, and that of evaluating.
+
+    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.rounds      # about a minute
+
+``fixed``: Local SGDA on the saddle problem, 16 sites, one step on 20 numbers: next to no arithmetic. ``evaluation``:
+MNIST dealt to 16 sites, a round of one step on two images; what the same rounds take longer with an evaluation of all
+sites, beside the bare metrics of their held-out samples in a loop. All in one process with one thread, in turn; figures
+are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from config import RunConfig
+from datasets import Cohort, load_site
+from keys.memory import keep_freed_memory
+from server_app import simulate
+
+SITES = 16
+UNTIMED = {"engine": "local", "device": "cpu", "workers": 1, "sites": SITES, "central-test": False, "evidence": False}
+UNTIMED |= {"checkpoint-every": 0, "report": False}
+FIXED = {"problem": "saddle", "algorithm": "local-sgda", "saddle.dimension": 20, "local-steps": 1, "evaluate-every": 0}
+MNIST = {"algorithm": "fedavg", "problem": "bce", "dataset": "mnist", "partition": "iid", "local-steps": 1}
+MNIST |= {"batch-size": 2}
+MODELS = ("cnn-mnist", "mlp", "linear")
+
+
+def seconds(job: dict[str, Any], rounds: int) -> float:
+    """Play a job; return the median seconds of its rounds but the first two."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = simulate(UNTIMED | job | {"rounds": rounds + 2, "runs-dir": folder})
+    return statistics.median(record["seconds"] for record in result.metrics[2:])
+
+
+def arithmetic(job: dict[str, Any], rounds: int) -> float:
+    """Take the metrics of all sites' held-out samples in a loop; return the median seconds."""
+    config = RunConfig.parse(UNTIMED | job)
+    data = [load_site(config.data(), site, SITES) for site in range(SITES)]
+    cohort = Cohort(shape=data[0].train.shape, shift=(0.0,), scale=(255.0,))
+    held_out = [cohort.standardised(one.held_out) for one in data]
+    problem = config.build_problem(config.setting(cohort, "cpu"))
+    x, found = problem.initial()["x"], []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for samples in held_out:
+            problem.metrics(x, None, samples)
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Measure and print two Markdown tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="timed ones of each job")
+    options = parser.parse_args()
+    keep_freed_memory()  # for all alike
+    torch.set_num_threads(1)
+    print("| sites | ms / round | ms / site |\n| ---: | ---: | ---: |")
+    fixed = 1e3 * seconds(FIXED, 10 * options.rounds)
+    print(f"| {SITES} | {fixed:.1f} | {fixed / SITES:.2f} |\n")
+    print("| network | evaluation, ms | its arithmetic, ms | ratio |\n| --- | ---: | ---: | ---: |")
+    for model in MODELS:
+        job = MNIST | {"model": model}
+        evaluated = seconds(job | {"evaluate-every": 1}, options.rounds)
+        evaluation = evaluated - seconds(job | {"evaluate-every": 0}, options.rounds)
+        bare = arithmetic(job, options.rounds)
+        print(f"| {model} | {1e3 * evaluation:.1f} | {1e3 * bare:.1f} | {evaluation / bare:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
