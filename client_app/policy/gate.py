@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.errors import RefusedError
-from client_app.policy.protect import counts_by_class, few_of_a_class, no_evaluation, patients
+from client_app.policy.protect import counts_by_class, few_of_a_class, patients
 from client_app.policy.records import RunRecord
+from client_app.policy.shown import shown
 from client_app.request import Request
 from config.resume import lasting
 from datasets import DataError
 from keys import record_in, records_in
-from problems import PROBLEMS
 from problems.capabilities import ClosedFormDual
-from problems.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +87,7 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     if record is None:
         if not site.node.state_dir:
             log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
-        record = replace(_counted(site, earlier, new), shown=_shown(site, data))
+        record = replace(_counted(site, earlier, new), shown=shown(site, data))
     if policy.asks and record.decision == "waiting":
         _wait(records, record, site.run.round_timeout)
     for kind, rows, _ in _told(site, data) if data is not None else ():
@@ -264,38 +263,3 @@ def _wait(records: Records, record: RunRecord, seconds: float) -> None:
             raise RefusedError(REFUSED)
     finally:
         waiting.clear()
-
-
-def _shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
-    """Return what the operator is shown of a run."""
-    run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
-    shown = {
-        "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
-        "sends in a round": strategy.card.sends,
-        "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
-        "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
-    }
-    if data is None:
-        return shown
-    if run.share_model or strategy.personalised:
-        shown["keeps here"] = "its own model" if strategy.personalised else "the final model of all sites"
-    facts = site.facts()
-    counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
-    told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
-    told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
-    if facts.label_counts:
-        told += "; for each label of how many samples it is known, and positive"
-        each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
-        shown["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
-    shown["label"] = "as the study says" if site.node.study else site.node.label or run.label
-    shown["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
-    reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
-    groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
-    shown["evaluates"] = no_evaluation(data, site.policy) or reports + groups
-    if site.gives_evidence:
-        more = "where scores of each class can be cut, and counts between cuts that the run chooses"
-        more += "; of a second model's scores, too, and how much the two differ" * bool(run.compare_with)
-        shown["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
-    if facts.notes:
-        shown["does otherwise"] = "; ".join(facts.notes)
-    return shown

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,20 +132,16 @@ def read_rows(
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
     if features:
-        values, labelled, named = np.asarray(inputs, np.float32), written.reshape(len(written), -1), columns
+        values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
+        named: dict[str, NDArray[Any]] = dict(zip(columns, labelled.T, strict=True))
         if labels and labels.healthy in frame.columns:  # no feature of this run, and one of a run without the key
-            _, healthy, _ = numbers_in(frame[labels.healthy])
-            labelled, named = np.column_stack([labelled, healthy.astype(np.float32)]), [*columns, labels.healthy]
-        order = sorted(range(len(named)), key=named.__getitem__)
-        places = [bisect(features, named[place]) for place in order]
-        whose = said = of_values(values, labelled[:, order], places)
-        labelled = labelled[:, : len(columns)]
+            named[labels.healthy] = numbers_in(frame[labels.healthy])[1]
+        whose = said = _said(values, features, named)
         doubts.rows(said)
         doubts.contradictions(values, labelled)
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
-        cells = [as_text(frame[name])[kept].map(canonical) for name in sorted(frame.columns)]  # whatever a run reads
-        said = ["\0".join(row).encode() for row in zip(*cells, strict=True)]
+        said = _listed(frame[kept])
     whose = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or whose
     what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(
@@ -159,6 +155,19 @@ def read_rows(
         doubts=(*doubts.errors(), *left_out),
         notes=tuple(notes),
     )
+
+
+def _said(values: NDArray[np.float32], features: Sequence[str], named: Mapping[str, NDArray[Any]]) -> list[bytes]:
+    """Return all that each row of a table says, whichever of its columns a run takes for no features."""
+    order = sorted(named)
+    others = np.column_stack([named[name].astype(np.float32) for name in order])
+    return of_values(values, others, [bisect(features, name) for name in order])
+
+
+def _listed(frame: pd.DataFrame) -> list[bytes]:
+    """Return all that each row of a list of images says, whichever of its columns a run reads."""
+    cells = [as_text(frame[name]).map(canonical) for name in sorted(frame.columns)]
+    return ["\0".join(row).encode() for row in zip(*cells, strict=True)]
 
 
 def _images(
