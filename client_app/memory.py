@@ -107,6 +107,7 @@ class Memory:
     def __init__(self, state_dir: str, run: str, site: str, provenance: Provenance | None = None) -> None:
         self._state = state_folder(state_dir)
         self._run, self._site = run.replace("/", "_"), site.replace("/", "_")
+        self._of_whom: Provenance = {"run": run, "site": site}
         self.folder = memory_folder(self._state, self._run, self._site)
         self.provenance = provenance
 
@@ -186,12 +187,13 @@ class Memory:
             stored = Stored.read(self.model_path)
         except (OSError, ValueError):
             raise StateError(self.model_path, {}, self._of_model) from None
-        self._require_own(self.model_path, stored, self._of_model)
+        says = self._of_whom.keys() & stored.facts.keys()  # a release before wrote neither
+        self._require_own(self.model_path, stored, self._of_model if says else self.provenance or {})
 
     @property
     def _of_model(self) -> Provenance:
         """Where a model is from that stays: its run, too, for two runs and sites may make one name of a file."""
-        return {**(self.provenance or {}), "run": self._run, "site": self._site}
+        return {**(self.provenance or {}), **self._of_whom}
 
     def keep(self, model: Arrays, facts: Mapping[str, object]) -> Path:
         """Write the site's own model, which stays when the run is forgotten; return its path.

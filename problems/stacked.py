@@ -56,11 +56,11 @@ class Stacked:
             return False
         start, cohort, many = self.problem.initial(), self.problem.setting.cohort, torch.Generator().manual_seed(0)
         x, y = start["x"][None], start["y"][None] if "y" in start else None
-        inputs = torch.randn(1, 4, *cohort.shape, generator=many).to(x)
-        labels = torch.tensor([[0, 1, 1, 0]], device=x.device)
+        inputs = torch.randn(1, 5, *cohort.shape, generator=many).to(x)
+        labels = torch.tensor([[0, 1, 1, 0, 1]], device=x.device)
         if cohort.labels:
             labels = labels[..., None].expand(-1, -1, len(cohort.labels))
-        weights = torch.tensor([[4 / 3, 4 / 3, 4 / 3, 0.0]]).to(x)
+        weights = torch.tensor([[5 / 3, 5 / 3, 5 / 3, 0.0, 0.0]]).to(x)
         try:
             wanted = self.gradient(x, y, (inputs[:, :3], labels[:, :3]))
             found = self.gradient(x, y, (inputs, labels, weights))

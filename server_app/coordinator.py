@@ -229,6 +229,8 @@ def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, progress:
     stack = stack_of(config, problem, d, progress)
     held = grid.hold(states)
     grid.stack = require_memory(config, d, grid.workers, stack, held)
+    if grid.stack < stack:
+        progress.say(f"stack = 0: {grid.stack} clients side by side, for which there is memory, and not {stack}")
     if held < states and not config.state_dir:
         progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 

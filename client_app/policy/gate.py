@@ -85,11 +85,14 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     if data is not None:
         _require_safe(site, data)
     if record is None:
+        records.forget_decision(site.run_id)
         if not site.node.state_dir:
             log.warning("no state-dir: who is held out here, and whom sums were told of, will be forgotten; set one")
         record = replace(_counted(site, earlier, new), shown=shown(site, data))
     if policy.asks and record.decision == "waiting":
         _wait(records, record, site.run.round_timeout)
+        if data is not None:
+            _require_safe(site, data)  # another run may have been told of others meanwhile
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
     opened = _followed(replace(record, decision="approved", open=True), message, phases)

@@ -178,6 +178,10 @@ class Records:
         """Write the operator's decision; the site may note the run's progress meanwhile, and does not overwrite it."""
         self._write(self._decision(record), decision.encode())
 
+    def forget_decision(self, number: int) -> None:
+        """Remove what was decided of a run of which nothing else is known."""
+        (self.folder / "runs" / f"{number}.decision").unlink(missing_ok=True)
+
     def _decision(self, record: RunRecord) -> Path:
         return self.folder / "runs" / f"{record.run}.decision"
 
@@ -215,7 +219,7 @@ class Records:
             The site's secret: what is kept of a row can be made from the row by nobody else.
         """
         before = [self._read(file) for file in sorted((self.folder / "told").glob(f"{kind}-*.npy"))]
-        return isolates([np.stack([keyed(part, key) for part in rows]), *before], fewest)
+        return isolates(np.stack([keyed(part, key) for part in rows]), before, fewest)
 
     def tell(self, kind: str, rows: Rows, key: str) -> None:
         """Remember a set that is told of; the same one leaves one file."""

@@ -18,18 +18,20 @@ from datasets.source import Digests
 MOST = 12  # groups of few patients whose unions are looked through; more of them are too many to say that it is safe
 
 
-def isolates(sets: Sequence[Digests], fewest: int) -> bool:
-    """Whether some combination of sums over these sets is about fewer patients than this, and somebody.
+def isolates(now: Digests, before: Sequence[Digests], fewest: int) -> bool:
+    """Whether sums over one more set say something of fewer patients than this, together with those told before.
 
     Parameters
     ----------
-    sets : sequence of ndarray
-        Each (2, n): whose each row is, and all that it says. Those of fewer patients are left out: nothing is told.
+    now : ndarray
+        Shape (2, n): whose each row is, and all that it says. Of fewer patients nothing is told.
+    before : sequence of ndarray
+        The same of the sets that were told of. What they say without this one is said already.
     fewest : int
         Patients.
     """
-    sets = [one for one in sets if len(np.unique(one[0])) >= fewest]
-    if len(sets) < 2:
+    sets = [one for one in (now, *before) if len(np.unique(one[0])) >= fewest]
+    if len(sets) < 2 or sets[0] is not now:
         return False
     everything = np.concatenate(sets, axis=1)
     of = np.repeat(np.arange(len(sets)), [one.shape[1] for one in sets])
@@ -44,14 +46,41 @@ def _isolates(rows: Digests, whose: Digests, of: NDArray[np.int64], sets: int, f
     vectors, group = np.unique(counts, axis=0, return_inverse=True)
     people = [np.unique(whose[first[group.ravel() == one]]) for one in range(len(vectors))]
     small = [one for one, who in enumerate(people) if len(who) < fewest]
+    if not _adds(vectors) or _adds(np.delete(vectors, small, axis=0)):
+        return False  # it is a combination of what was told; or whatever combines it is about a large group as well
+    sizes = np.array([len(who) for who in people])
+    if _spread(vectors, sizes, fewest):
+        return False
     if len(small) > MOST:
         return True
-    rank = np.linalg.matrix_rank(vectors)
-    for few in _unions(small, people, fewest):
-        rest = np.delete(vectors, few, axis=0)
-        if not len(rest) or np.linalg.matrix_rank(rest) < rank:  # something vanishes on all others, and not on these
-            return True
-    return False
+    # Nothing is left of it on all others: some combination vanishes there, and not on these.
+    return any(not _adds(np.delete(vectors, few, axis=0)) for few in _unions(small, people, fewest))
+
+
+def _spread(vectors: NDArray[np.int64], sizes: NDArray[np.int64], fewest: int) -> bool:
+    """Whether so many disjoint sets of groups each show the first set that any combination is about enough patients.
+
+    It cannot vanish on one of them, so it is about one group of each at least.
+    """
+    left, people = np.argsort(-sizes, kind="stable"), 0
+    while people < fewest:
+        if not _adds(vectors[left]):
+            return False
+        shown: list[int] = []
+        while not shown or not _adds(vectors[shown]):  # the shortest beginning that shows it together with these
+            low, high = 0, len(left)
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if _adds(vectors[[*shown, *left[:middle]]]) else (middle + 1, high)
+            shown.append(int(left[low - 1]))
+        people += int(sizes[shown].min())
+        left = left[~np.isin(left, shown)]
+    return True
+
+
+def _adds(vectors: NDArray[np.int64]) -> bool:
+    """Whether the first set is no combination of the others, on these groups."""
+    return len(vectors) > 0 and bool(np.linalg.matrix_rank(vectors) > np.linalg.matrix_rank(vectors[:, 1:]))
 
 
 def _unions(small: Sequence[int], people: Sequence[Digests], fewest: int) -> Iterator[list[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,10 +133,7 @@ def read_rows(
     classes, written = classes[kept], written[kept]
     if features:
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
-        named: dict[str, NDArray[Any]] = dict(zip(columns, labelled.T, strict=True))
-        if labels and labels.healthy in frame.columns:  # no feature of this run, and one of a run without the key
-            named[labels.healthy] = numbers_in(frame[labels.healthy])[1]
-        whose = said = _said(values, features, named)
+        whose = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
         doubts.rows(said)
         doubts.contradictions(values, labelled)
     else:
@@ -157,8 +154,20 @@ def read_rows(
     )
 
 
-def _said(values: NDArray[np.float32], features: Sequence[str], named: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """Return all that each row of a table says, whichever of its columns a run takes for no features."""
+def _said(
+    frame: pd.DataFrame,
+    values: NDArray[np.float32],
+    features: Sequence[str],
+    named: dict[str, NDArray[Any]],
+    labels: Labels | None,
+) -> list[bytes]:
+    """Return all that each row of a table says, whichever of its columns a run takes for labels, or for nothing."""
+    if labels and labels.healthy in frame.columns:
+        named[labels.healthy] = numbers_in(frame[labels.healthy])[1]
+    elif not labels:
+        (name,) = named
+        numbers = numbers_in(frame[name])[1]
+        named[name] = np.where(np.isnan(numbers), named[name], numbers)  # as it is where it is a feature
     order = sorted(named)
     others = np.column_stack([named[name].astype(np.float32) for name in order])
     return of_values(values, others, [bisect(features, name) for name in order])
