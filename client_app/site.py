@@ -109,11 +109,11 @@ class OpenSite:
             )
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
-        if run.dataset in (TABLE, FOLDERS) and (node.data_dir or not node.num_partitions):
+        if run.dataset in (TABLE, FOLDERS) and not node.simulated:
             missing.append(f"dataset = {run.dataset!r} names files of the machine that simulates: a site with data of "
                            "its own, or without num-partitions, reads none")  # fmt: skip
         named = [f"{run.problem}.{key}" for key in files_named(PROBLEMS[run.problem], run.options)]
-        if named and (node.data_dir or not node.num_partitions):
+        if named and not node.simulated:
             missing.append(f"{', '.join(named)} names a file of the machine that simulates: a site with data of its "
                            "own, or without num-partitions, reads none")  # fmt: skip
         policy = Policy.read(node.policy)
@@ -123,15 +123,10 @@ class OpenSite:
             raise ConfigError("node-config", missing)
         return cls(run, node, policy, run_id)
 
-    @property
-    def simulated(self) -> bool:
-        """Whether it is one of many that a machine plays: files that a run names are that machine's own."""
-        return bool(self.node.num_partitions) and not self.node.data_dir
-
     @cached_property
     def strategy(self) -> FederatedStrategy:
         """The algorithm; a site that is none of a simulation opens no file that a run names."""
-        return self.run.strategy if self.simulated else self.run.strategy.without_files()
+        return self.run.strategy if self.node.simulated else self.run.strategy.without_files()
 
     @property
     def guarded(self) -> bool:

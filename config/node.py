@@ -77,6 +77,11 @@ class SiteConfig(BaseModel):
         return self.site or (f"site-{self.partition_id}" if self.partition_id >= 0 else "")
 
     @property
+    def simulated(self) -> bool:
+        """Whether it is one of many that a machine plays: files that a run names are that machine's own."""
+        return bool(self.num_partitions) and not self.data_dir
+
+    @property
     def names_label(self) -> bool:
         """Whether the operator says which column is the label; else each run chooses one."""
         return bool(self.label or self.study)
