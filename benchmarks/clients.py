@@ -5,10 +5,10 @@
     EDELWEISS_DATA=folder/with/mnist python -m benchmarks.clients --device cuda --sites 100 linear mlp mlp-wide
 
 ``linear``, ``mlp`` and ``mlp-wide``: MNIST dealt evenly to 1,000 clients, 10 steps of 16 samples, `FedAvg` on
-cross-entropy, d = 7,850, 55,050 and 99,670. ``cnn``: 32 clients of a network with convolutions, for a GPU. ``sampled``:
-10,000 clients, of whom 100 take part in a round. Beside these stands the bare arithmetic, in one process: the same
-gradients of as many clients, side by side, and their steps, on batches that lie ready. ``invariant``: FCSG on invariant
-logistic regression, 64 clients, 50 steps, as local steps per second.
+cross-entropy, d = 7,850, 55,050 and 99,670. ``sampled``: 10,000 clients, of whom 100 take part in a round. Beside these
+stands the bare arithmetic, in one process: the same gradients of as many clients, side by side, and their steps, on
+batches that lie ready. ``lenet5``: 200 clients of a small network with convolutions; ``cnn``: 32 of a larger one, for a
+GPU. ``invariant``: FCSG on invariant logistic regression, 64 clients, 50 steps, as local steps per second.
 
 Each line is a process of its own, run in turn, ``--repeats`` times over; the figure is the median over all rounds but
 the first of each. Nothing is evaluated in the timed part.
@@ -41,6 +41,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "linear": MNIST | {"model": "linear"},
     "mlp": MNIST | {"model": "mlp", "hidden": 64},
     "mlp-wide": MNIST | {"model": "mlp", "hidden": 110},
+    "lenet5": MNIST | {"model": "lenet5", "sites": 200},
     "cnn": MNIST | {"model": "cnn-mnist", "sites": 32},
     "sampled": MNIST | {"model": "linear", "sites": 10_000, "fraction": 0.01, "batch-size": 6},
     "invariant": INVARIANT,
@@ -102,7 +103,7 @@ def measured(name: str, variant: str, options: argparse.Namespace) -> list[float
 
 def rows(name: str, options: argparse.Namespace) -> list[str]:
     """Measure a job in all its variants, in turn; return the lines of the table."""
-    variants = [*STACKS] if name == "invariant" else [*STACKS, ARITHMETIC]
+    variants = [*STACKS] if name in ("invariant", "lenet5") else [*STACKS, ARITHMETIC]
     times: dict[str, list[float]] = {variant: [] for variant in variants}
     for _ in range(options.repeats):
         for variant in variants:

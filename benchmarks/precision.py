@@ -151,11 +151,12 @@ def networks() -> None:
 
 def one_graph(problem: Any) -> Callable[..., Any]:
     """Return a gradient by x and y as a function of both and a batch, which `torch.compile` sees whole."""
-    network = problem.network
+    network, named = problem.network, dict(problem.network.module.named_parameters())
 
-    def value(x: Tensor, y: Tensor, *batch: Tensor) -> Tensor:
-        rows = network.pieces(x[None])
-        loss: Tensor = problem.value(batch, x[network.size :], y, {name: row[0] for name, row in rows.items()})
+    def value(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        parameters = {name: x[network.spans[name]].view_as(p) for name, p in named.items()}
+        outputs = torch.func.functional_call(network.module, parameters, (images,))
+        loss: Tensor = problem.objective(problem.shaped(outputs), labels, x[network.size :], y)
         return loss
 
     return torch.func.grad(value, (0, 1))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from models.errors import ModelError
 from models.layout import Layout, join, views
@@ -97,31 +96,6 @@ class FlatNetwork(Layout):
             text = "batch norm needs more than one in training: raise batch-size, or take a model without it"
             raise ModelError(f"a batch of {len(inputs)}: {text}") from None
         return outputs
-
-    def called(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Return the module's outputs with other parameters than the bound ones, as a pure function of both.
-
-        Parameters
-        ----------
-        parameters : mapping of str to Tensor
-            Those of ``spans``, by name; tied ones once.
-        inputs : Tensor
-            Shape (n, \\*shape).
-        """
-        outputs: Tensor = functional_call(self.module, dict(parameters), (inputs,))
-        return outputs
-
-    def not_stacked(self) -> str:
-        """Say why `called` is no pure function, or slower for many than one by one; empty: it is neither."""
-        kind = type(self.module).__name__
-        if self.buffer_size:
-            return f"{kind} keeps batch-norm statistics"
-        if self._stream is not None:
-            return f"{kind} may draw at random, as dropout does"
-        convolution = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in self.module.modules())
-        if convolution and self._x.device.type == "cpu":
-            return f"{kind} has convolutions, which a processor is faster at one client after the other"
-        return ""
 
     def gradient(self, loss: Tensor, extra: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """Differentiate a loss with respect to the parameters and to other tensors.

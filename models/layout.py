@@ -81,13 +81,6 @@ class Layout:
             raise ModelError(f"head = {layer!r}: no such layer; the model's layers are {', '.join(self.layers())}")
         return int(min(inside))
 
-    def pieces(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the rows of x (K, d), cut into the parameters of K networks: views of shape (K, \\*shape), by name."""
-        return {
-            name: x[:, span].view(len(x), *parameter.shape)
-            for (name, span), parameter in zip(self.spans.items(), self._parameters, strict=True)
-        }
-
     def state_dict(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """Return a state dict that a fresh module loads with ``strict=True``.
 

@@ -7,11 +7,13 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, conv2d, relu_
+from torch.nn.functional import batch_norm, conv2d, relu, relu_
 
 from models.errors import ModelError
 from models.flat import FlatNetwork
-from models.stream import PLAIN
+from models.stream import is_plain
+
+OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
 
 
 class Stack:
@@ -29,19 +31,25 @@ class Stack:
     Raises
     ------
     ModelError
-        For any other layer, or batch norm that keeps running statistics: copies would share them.
+        For any other layer or form of one, batch norm that keeps running statistics (copies would share them), and
+        parameters that are frozen or belong to two layers.
     """
 
     def __init__(self, network: FlatNetwork) -> None:
         self.module = network.module
+        self.layers = list(_in_a_row(network.module))
         self._shapes = [p.shape for p in network.module.parameters()]
         self._sizes = [shape.numel() for shape in self._shapes]
         for layer in network.module.modules():
-            if not isinstance(layer, PLAIN) or (isinstance(layer, nn.BatchNorm2d) and layer.track_running_stats):
+            if not _in_its_usual_form(layer):
                 raise ModelError(
-                    f"{type(layer).__name__} cannot be adapted to many tasks at once: take a network of layers in a "
+                    f"{type(layer).__name__} cannot be computed for many at once: take a network of layers in a "
                     "row whose batch norm, if any, uses the batch's own statistics, such as conv4 or mlp"
                 )
+        of_layers = sum(p.numel() for layer in self.layers for p in layer.parameters())
+        if not of_layers == sum(self._sizes) == network.size:
+            raise ModelError("parameters that are frozen, or belong to two layers, cannot be computed for many at once")
+        self.images = any(isinstance(layer, OF_IMAGES) for layer in self.layers)
 
     def widest(self, shape: Sequence[int]) -> int:
         """Return the number of values in the largest tensor between layers, per input of this shape."""
@@ -61,12 +69,17 @@ class Stack:
             for piece, shape in zip(pieces, self._shapes, strict=True)
         ]
 
+    def of_rows(self, x: Tensor) -> list[Tensor]:
+        """Return the rows of x (t, d) as sets of parameters: leaves of shape (t, *shape), in the memory of x."""
+        pieces = x.detach().split_with_sizes(self._sizes, 1)
+        return [piece.view(len(x), *shape).requires_grad_() for piece, shape in zip(pieces, self._shapes, strict=True)]
+
     @staticmethod
     def total(parameters: Sequence[Tensor]) -> Tensor:
         """Return the sum of t sets of parameters, as one vector (d,)."""
         return torch.cat([p.detach().sum(0).flatten() for p in parameters])
 
-    def forward(self, parameters: Sequence[Tensor], inputs: Tensor, twice: bool = False) -> Tensor:
+    def forward(self, parameters: Sequence[Tensor], inputs: Tensor, outermost: bool = False) -> Tensor:
         """Return the outputs of each copy on its own inputs.
 
         Parameters
@@ -75,9 +88,9 @@ class Stack:
             Each of shape (t, *shape), in the order of `FlatNetwork`.
         inputs : Tensor
             Shape (t, n, *shape): n inputs for each of t copies.
-        twice : bool
-            Whether the outputs will be differentiated twice. On a CPU second derivatives of convolutions are fastest
-            with the channels outermost, everything else with the channels innermost; the numbers are the same.
+        outermost : bool
+            Whether images lie with the channels outermost: so second derivatives of convolutions are fastest on a CPU,
+            and everything else with the channels innermost. The numbers are the same.
 
         Returns
         -------
@@ -85,23 +98,59 @@ class Stack:
             Shape (t, n, outputs).
         """
         t, n = inputs.shape[:2]
-        if inputs.ndim == 5:  # images: copies side by side in the channels
-            if twice:
+        if self.images:  # copies side by side in the channels, until they are flattened
+            if outermost:
                 inputs = inputs.transpose(0, 1).reshape(n, -1, *inputs.shape[3:])
             else:
                 # Flat first: the strides of a single channel then say that it is innermost.
                 flat = inputs.permute(1, 3, 4, 0, 2).flatten()
                 inputs = flat.view(n, *inputs.shape[3:], -1).permute(0, 3, 1, 2)
-        return _apply(self.module, iter(parameters), inputs, t)
+        z, rest, images = inputs, iter(parameters), self.images
+        for layer in self.layers:
+            if images and isinstance(layer, nn.Flatten):
+                z, images = z.reshape(n, t, -1).transpose(0, 1), False
+            else:
+                z = _apply(layer, rest, z, t)
+        return z
+
+
+def not_stacked(network: FlatNetwork) -> str:
+    """Say why a network cannot be computed for many at once; empty: it can."""
+    try:
+        Stack(network)
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+def _in_a_row(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of a network that is a row of them, and of rows."""
+    if isinstance(module, nn.Sequential):
+        for layer in module:
+            yield from _in_a_row(layer)
+    else:
+        yield module
+
+
+def _in_its_usual_form(layer: nn.Module) -> bool:
+    """Whether `_apply` does what a layer does."""
+    if not is_plain(layer):
+        return False
+    match layer:
+        case nn.Conv2d():
+            return layer.padding_mode == "zeros"
+        case nn.BatchNorm2d():
+            return layer.affine and not layer.track_running_stats
+        case nn.Flatten():
+            return (layer.start_dim, layer.end_dim) == (1, -1)
+        case nn.MaxPool2d():
+            return not layer.return_indices
+    return True
 
 
 def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) -> Tensor:
-    """Apply a layer; images are (n, t * channels, height, width), vectors (t, n, features)."""
+    """Apply a layer; images are (n, t * channels, height, width), all else (t, n, *shape)."""
     match layer:
-        case nn.Sequential():
-            for inner in layer:
-                z = _apply(inner, parameters, z, t)
-            return z
         case nn.Conv2d():
             weight = next(parameters).flatten(0, 1)
             bias = next(parameters).flatten() if layer.bias is not None else None
@@ -109,12 +158,12 @@ def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) ->
         case nn.BatchNorm2d():
             weight, bias = next(parameters).flatten(), next(parameters).flatten()
             return batch_norm(z, None, None, weight, bias, training=True, eps=layer.eps)
-        case nn.ReLU():
-            return relu_(z)  # of a layer's own output, which that layer does not need again
+        case nn.ReLU():  # in place of a layer's own output, which that layer does not need again
+            return relu_(z) if z.requires_grad else relu(z)
         case nn.Flatten():
-            return z.reshape(len(z), t, -1).transpose(0, 1) if z.ndim == 4 else z.flatten(2)
+            return z.flatten(2)
         case nn.Linear():
-            weight, bias = next(parameters), next(parameters)
-            return torch.baddbmm(bias[:, None], z, weight.transpose(1, 2))
+            weight = next(parameters).transpose(1, 2)
+            return torch.bmm(z, weight) if layer.bias is None else torch.baddbmm(next(parameters)[:, None], z, weight)
     pooled: Tensor = layer(z)  # channel by channel
     return pooled

@@ -15,11 +15,14 @@ PLAIN = (
 """Layers of the built-in networks that draw nothing. Any other layer may: functional dropout leaves no trace."""
 
 
+def is_plain(layer: nn.Module) -> bool:
+    """Return whether a layer is one of `PLAIN`, and no hook does anything besides."""
+    return type(layer) in PLAIN and not layer._forward_hooks and not layer._forward_pre_hooks
+
+
 def may_draw(module: nn.Module) -> bool:
     """Return whether a pass through a module may draw random numbers: unless it is all plain layers, it may."""
-    return any(
-        type(layer) not in PLAIN or layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules()
-    )
+    return not all(map(is_plain, module.modules()))
 
 
 class Stream:

@@ -133,8 +133,8 @@ class Maml(NetworkProblem, InnerFunction):
 
     def predict(self, parameters: Sequence[Tensor], inputs: Tensor, twice: bool = False) -> Tensor:
         """Return each task's logits by its own parameters, shape (b, n, N)."""
-        with self._precision():
-            return self.stack.forward(parameters, inputs, twice).to(self.dtype)
+        with self.forward_precision():
+            return self.stack.forward(parameters, inputs, outermost=twice).to(self.dtype)
 
     def losses(self, parameters: Sequence[Tensor], sets: Batch, twice: bool = False) -> Tensor:
         """Return the sum over the tasks of each one's L: the gradient of a task's parameters is that of its own L."""

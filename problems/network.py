@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from keys import Stream
+from models.stack import not_stacked
 from problems.base import Problem
 from problems.capabilities import Layers
 from problems.metrics import correct_by_class, of_labels, ranked
@@ -217,21 +218,25 @@ class NetworkProblem(Problem, Layers):
             gx = torch.cat([gx, others.pop(0)])
         return gx, others.pop() if others else None
 
-    def value(self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the objective, with a graph that leads to the parameters; see `loss` and `outputs`."""
+    def value(self, batch: Batch, scalars: Tensor, y: Tensor) -> Tensor:
+        """Return the objective, with a graph that leads to the bound parameters; see `loss` and `outputs`."""
         inputs, labels, *weights = batch
-        return self.objective(self.outputs(inputs, parameters), labels, scalars, y, *weights)
+        return self.objective(self.outputs(self.seen(inputs, y)), labels, scalars, y, *weights)
 
-    def outputs(self, inputs: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the network's raw outputs, shape (n,), (n, C) or (n, L), with these parameters or the bound ones."""
-        with self._precision():
-            if parameters is None:
-                outputs = self.network.forward(channels_last(inputs))
-            else:
-                outputs = self.network.called(parameters, inputs)
-        return (outputs if self.multiclass or self.labels else outputs.squeeze(1)).to(self.dtype)
+    def seen(self, inputs: Tensor, y: Tensor) -> Tensor:
+        """Return what the network sees of inputs (n, *shape); of K clients, whose y is (K, p), of (K, n, *shape)."""
+        return inputs
 
-    def _precision(self) -> AbstractContextManager[object]:
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return the network's raw outputs, shape (n,), (n, C) or (n, L)."""
+        with self.forward_precision():
+            return self.shaped(self.network.forward(channels_last(inputs)))
+
+    def shaped(self, outputs: Tensor) -> Tensor:
+        """Return outputs (..., width) as `loss` wants them: of one score without the last axis."""
+        return (outputs if self.multiclass or self.labels else outputs.squeeze(-1)).to(self.dtype)
+
+    def forward_precision(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass: what is told of a model, or predicted, is computed in float32.
 
         In bfloat16 many patients would have the same score.
@@ -276,10 +281,10 @@ class NetworkProblem(Problem, Layers):
         return {"loss": loss.item(), "n": len(truth), **of_labels(by_label)}
 
     def not_stacked(self) -> str:
-        """Say why not: layers that draw, or keep statistics; or a gradient of another kind than this class's."""
-        if type(self).gradient is not NetworkProblem.gradient:
+        """Say why not: layers that `Stack` does not take; or a gradient of another kind than this class's."""
+        if type(self).gradient is not NetworkProblem.gradient or type(self).value is not NetworkProblem.value:
             return super().not_stacked()
-        return self.network.not_stacked()
+        return not_stacked(self.network)
 
     def reseed(self, seed: int) -> None:
         """Fix the masks of dropout."""

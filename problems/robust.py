@@ -19,12 +19,10 @@ from problems.metrics import correct_by_class
 from problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
     from datasets import Samples
-    from problems.base import Batch, Metrics
+    from problems.base import Metrics
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,10 +53,9 @@ class Robust(NetworkProblem):
         """As many as an input has numbers."""
         return math.prod(self.setting.cohort.shape)
 
-    def value(self, batch: Batch, scalars: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the loss of the perturbed batch."""
-        inputs, labels, *weights = batch
-        return self.loss(self.outputs(inputs + y.view(inputs.shape[1:]), parameters), labels, scalars, y, *weights)
+    def seen(self, inputs: Tensor, y: Tensor) -> Tensor:
+        """Return the inputs, perturbed."""
+        return inputs + y.view(*y.shape[:-1], 1, *self.setting.cohort.shape)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""

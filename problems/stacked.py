@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch.func import grad, vmap
+from torch.func import vmap
 
+from models.stack import Stack
 from problems.base import Problem
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from problems.base import Batch
+
+TRIES = 4  # of each way, before one is taken
 
 
 class Stacked:
     """Gradients and projections of K clients, with one operation where one client after the other takes K.
 
-    x is (K, d), y (K, p), and each tensor of a batch has a leading axis of length K. PyTorch's ``vmap`` turns the
-    problem's own code for one client into that for many: linear layers become batched products, convolutions grouped
-    ones. The numbers are those of one client after the other, up to the order in which products are summed.
+    x is (K, d), y (K, p), and each tensor of a batch has a leading axis of length K. The network is computed for all by
+    `models.stack.Stack`; PyTorch's ``vmap`` turns a problem's own code for one client into that for many. The numbers
+    are those of one client after the other, up to the order in which products are summed.
 
     Parameters
     ----------
@@ -32,19 +38,25 @@ class Stacked:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._network = problem.network if isinstance(problem, NetworkProblem) else None
-        self._gradients = vmap(grad(self._value, argnums=(0, 1, 2)))
+        if isinstance(problem, NetworkProblem):
+            self._stack, self._objective = Stack(problem.network), vmap(problem.objective)
         self._projection = None if type(problem).project is Problem.project else vmap(problem.project)
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients by x (K, d) and by y (K, p), each row as `Problem.gradient` has it."""
-        if self._network is None or batch is None:
-            return self.problem.gradients(x, y, batch)
-        self._network.train(True)
-        size, dual = self._network.size, x[:, :0] if y is None else y
-        parts, g_scalars, gy = self._gradients(self._network.pieces(x), x[:, size:], dual, batch)
-        gx = torch.cat([*(part.flatten(1) for part in parts.values()), g_scalars], 1)
-        return gx, None if y is None else gy
+        problem = self.problem
+        if batch is None or not isinstance(problem, NetworkProblem):
+            return problem.gradients(x, y, batch)
+        network, (inputs, labels, *weights) = problem.network, batch
+        network.train(True)
+        parameters = self._stack.of_rows(x[:, : network.size])
+        scalars = x[:, network.size :].detach().requires_grad_()
+        dual = (x[:, :0] if y is None else y).detach().requires_grad_()
+        with problem.forward_precision():  # on a GPU the channels lie outermost, as was measured there
+            outputs = self._stack.forward(parameters, problem.seen(inputs, dual), x.device.type == "cuda")
+        losses = self._objective(problem.shaped(outputs), labels, scalars, dual, *weights)
+        *gx, gy = torch.autograd.grad(losses.sum(), [*parameters, scalars, dual], materialize_grads=True)
+        return torch.cat([part.flatten(1) for part in gx], 1), None if y is None else gy
 
     @cached_property
     def masks(self) -> bool:
@@ -52,7 +64,7 @@ class Stacked:
 
         Found by trying: a loss may leave weights alone, where no sampler of the run has any.
         """
-        if self._network is None:
+        if not isinstance(self.problem, NetworkProblem):
             return False
         start, cohort, many = self.problem.initial(), self.problem.setting.cohort, torch.Generator().manual_seed(0)
         x, y = start["x"][None], start["y"][None] if "y" in start else None
@@ -73,25 +85,46 @@ class Stacked:
         """Return each row of y (K, p) projected onto its feasible set."""
         return y if self._projection is None else self._projection(y)
 
-    def _value(self, parameters: dict[str, Tensor], scalars: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the objective of one client."""
-        assert isinstance(self.problem, NetworkProblem), "others have gradients in closed form"
-        return self.problem.value(batch, scalars, y, parameters)
-
 
 def tried(problem: Problem) -> str:
     """Say why a problem that has no reason against it cannot be stacked after all; empty: for two clients it worked."""
-    start, cohort = problem.initial(), problem.setting.cohort
-    x, y = start["x"].expand(2, -1), start.get("y")
-    if problem.needs_data:
-        several = (len(cohort.labels),) if cohort.labels else ()
-        labels = torch.zeros(3, *several, dtype=torch.int64, device=x.device)
-        drawn: Batch | None = (x.new_zeros(3, *cohort.shape), labels)
-    else:
-        drawn = problem.draw(None, None, torch.Generator().manual_seed(0), 3)
-    batch = None if drawn is None else tuple(torch.stack([part, part]) for part in drawn)
     try:
-        Stacked(problem).gradient(x, None if y is None else y.expand(2, -1), batch)
+        Stacked(problem).gradient(*_example(problem, 2, 3))
     except (RuntimeError, TypeError) as error:
         return f"problem = {problem.name!r} does not allow it ({str(error).splitlines()[0]})"
     return ""
+
+
+def share_of_time(problem: Problem, clients: int, size: int) -> float:
+    """Try how long gradients of many clients, on batches of a size, take side by side: as a share of one by one."""
+    many, (x, y, batch) = Stacked(problem), _example(problem, clients, size)
+    row, dual = x[0].clone(), None if y is None else y[0].clone()
+    own = None if batch is None else (batch[0][0], batch[1][0])
+    together = _seconds(problem, lambda: many.gradient(x, y, batch))
+    return together / clients / _seconds(problem, lambda: problem.gradient(row, dual, own))
+
+
+def _seconds(problem: Problem, call: Callable[[], object]) -> float:
+    """Return how long a call takes, the least of a few: what comes in between makes it longer."""
+    taken = []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        call()
+        if problem.device.type == "cuda":
+            torch.cuda.synchronize(problem.device)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _example(problem: Problem, clients: int, size: int) -> tuple[Tensor, Tensor | None, Batch | None]:
+    """Return points and batches of clients, which are all alike."""
+    start, cohort, random = problem.initial(), problem.setting.cohort, torch.Generator().manual_seed(0)
+    x, y = start["x"].repeat(clients, 1), start.get("y")
+    if problem.needs_data:
+        several = (len(cohort.labels),) if cohort.labels else ()
+        labels = torch.zeros(size, *several, dtype=torch.int64, device=x.device)
+        drawn: Batch | None = (torch.randn(size, *cohort.shape, generator=random).to(x), labels)
+    else:
+        drawn = problem.draw(None, None, random, size)
+    batch = None if drawn is None else tuple(part.expand(clients, *part.shape).contiguous() for part in drawn)
+    return x, None if y is None else y.repeat(clients, 1), batch

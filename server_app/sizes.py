@@ -10,7 +10,9 @@ from federation import RunError, StrategyError
 from federation.rehearsal import Rehearsal
 from keys.cores import cores
 from keys.memory import free_memory, shortage
-from problems.stacked import tried
+from models.stack import Stack
+from problems.network import NetworkProblem
+from problems.stacked import share_of_time, tried
 
 if TYPE_CHECKING:
     from config import RunConfig
@@ -22,6 +24,8 @@ STACKED = 8  # the same for each client of a stack: its point, what it is sent a
 FEWEST = 8  # but for fewer clients than this a stack does not pay
 MOST = {"cpu": 128, "cuda": 512}  # clients in a stack: with more of them a step costs each hardly less
 NUMBERS = 2**26  # of x in a stack
+BETWEEN = {"cpu": 2**22, "cuda": 2**28}  # numbers between two layers of a stack: a processor's caches hold no more
+PAYS = 0.8  # of the time for a gradient: who saves less trains one by one, also where the clock was a little off
 
 
 def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
@@ -84,7 +88,7 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
     """Return how many clients train side by side; said where it is one in spite of what the run-config asks for.
 
     There are enough stacks for all cores that this process may use, however many workers the run has: so it has the
-    same stacks with any number of them, and the same bits.
+    same stacks with any number of them, and the same bits. ``stack = 0`` tries first whether that saves time.
     """
     if config.stack == 1:
         return 1
@@ -92,6 +96,24 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
         progress.say(f"stack = {config.stack}: clients are trained one after the other, because {text}")
         return 1
     clients = config.strategy.asked(config.sites)
+    if config.stack:
+        return min(config.stack, clients)
     parts = 1 if problem.device.type == "cuda" else max(2, cores())
-    most = min(MOST[problem.device.type], NUMBERS // d, max(FEWEST, math.ceil(clients / parts)))
-    return min(config.stack or (most if most >= FEWEST else 1), clients)
+    fair = max(FEWEST, math.ceil(clients / parts))
+    most = min(clients, fair, MOST[problem.device.type], _with_few_numbers(config, problem, d))
+    if most < min(FEWEST, clients):
+        return 1
+    share = share_of_time(problem, most, config.batch_size)
+    if share > PAYS:
+        progress.say(f"stack = 0: clients are trained one after the other: {most} side by side take {share:.2f} of the "
+                     "time for a gradient")  # fmt: skip
+        return 1
+    return most
+
+
+def _with_few_numbers(config: RunConfig, problem: Problem, d: int) -> int:
+    """Return of how many clients the vectors, and what is between two layers, have so few numbers that it pays."""
+    between = 1
+    if isinstance(problem, NetworkProblem):
+        between = config.batch_size * Stack(problem.network).widest(problem.setting.cohort.shape)
+    return min(NUMBERS // d, BETWEEN[problem.device.type] // between)

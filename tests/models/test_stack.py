@@ -79,13 +79,65 @@ def test_the_widest_layer(name: str, shape: tuple[int, ...], widest: int) -> Non
     assert build_stack(name, shape).widest(shape) == widest
 
 
+def test_rows_become_sets_of_parameters_in_their_memory() -> None:
+    stack = build_stack("lenet5", (1, 16, 16))
+    rows = torch.randn(3, FlatNetwork(stack.module).size + 2, dtype=torch.float64)  # scalars stand behind
+    for k, alone in enumerate(zip(*stack.of_rows(rows[:, :-2]), strict=True)):
+        torch.testing.assert_close(torch.cat([p.flatten() for p in alone]), rows[k, :-2])
+    stack.of_rows(rows[:, :-2])[0].data.fill_(7.0)
+    assert (rows[:, 0] == 7).all()
+
+
+FORMS = [
+    [nn.ReLU(), nn.Linear(4, 2, bias=False)],
+    [nn.Flatten(), nn.ReLU(), nn.Linear(4, 2)],
+    [nn.MaxPool2d(1), nn.Flatten(), nn.Linear(4, 2)],
+    [nn.Conv2d(1, 4, 2, bias=False), nn.ReLU(), nn.Flatten(), nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Flatten()],
+]
+
+
+@pytest.mark.parametrize("layers", FORMS)
+def test_forms_that_a_user_may_build(layers: list[nn.Module]) -> None:
+    """An input is left as it came, also where a ReLU is the first that sees it."""
+    stack = Stack(FlatNetwork(nn.Sequential(*layers).double()))
+    parameters, shape = copies(stack, 3), (1, 2, 2) if stack.images or isinstance(layers[0], nn.Flatten) else (4,)
+    inputs = torch.randn(3, 5, *shape, generator=torch.Generator().manual_seed(1)).double()
+    kept = inputs.clone()
+    torch.testing.assert_close(stack.forward(parameters, inputs), one_by_one(stack, parameters, inputs))
+    assert torch.equal(inputs, kept)
+
+
+def test_a_sample_may_be_a_matrix() -> None:
+    stack = Stack(FlatNetwork(nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).double()))
+    parameters, inputs = copies(stack, 3), torch.randn(3, 5, 2, 3).double()
+    torch.testing.assert_close(stack.forward(parameters, inputs), one_by_one(stack, parameters, inputs))
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda layer, inputs, output: 2 * output)
+    return layer
+
+
 @pytest.mark.parametrize(
-    "layers",
+    ("layers", "name"),
     [
-        [nn.Flatten(), nn.Linear(4, 2), nn.Dropout()],
-        [nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)],
+        ([nn.Flatten(), nn.Linear(4, 2), nn.Dropout()], "Dropout"),
+        ([nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)], "BatchNorm2d"),
+        ([nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, affine=False, track_running_stats=False)], "BatchNorm2d"),
+        ([nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(8, 2)], "Conv2d"),
+        ([nn.Flatten(2), nn.Linear(4, 2)], "Flatten"),
+        ([hooked(nn.Linear(4, 2))], "Linear"),
     ],
 )
-def test_other_layers_are_refused(layers: list[nn.Module]) -> None:
-    with pytest.raises(ModelError, match=r"(Dropout|BatchNorm2d) cannot be adapted.*such as conv4 or mlp"):
+def test_other_layers_are_refused(layers: list[nn.Module], name: str) -> None:
+    with pytest.raises(ModelError, match=f"{name} cannot be computed.*such as conv4 or mlp"):
         Stack(FlatNetwork(nn.Sequential(*layers)))
+
+
+def test_parameters_that_are_not_all_their_layers_own_are_refused() -> None:
+    shared = nn.Linear(4, 4)
+    frozen = nn.Linear(4, 4)
+    frozen.weight.requires_grad_(False)
+    for layers in ([shared, nn.ReLU(), shared], [frozen, nn.Linear(4, 1)]):
+        with pytest.raises(ModelError, match="frozen, or belong to two layers"):
+            Stack(FlatNetwork(nn.Sequential(*layers)))

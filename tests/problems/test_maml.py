@@ -391,7 +391,7 @@ def test_characters_are_dealt_whole_or_not_at_all(partition: str) -> None:
 
 @pytest.mark.slow
 def test_a_network_that_cannot_adapt_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^model = 'resnet18': ResNet cannot be adapted .* such as conv4 or mlp$"):
+    with pytest.raises(ModelError, match=r"^model = 'resnet18': ResNet cannot be computed .* such as conv4 or mlp$"):
         simulate(job(tmp_path, model="resnet18"))
 
 
