@@ -48,8 +48,9 @@ def require_sound(message: Message, site: OpenSite) -> None:
         else:
             other = {"other": ArrayRecord} if kind == "evaluate" and _brings_another(message, site) else {}
             require_records(message.content, config=ConfigRecord, arrays=ArrayRecord, **other)
-            if not (wrong := _wrong_config(message, site, last=kind == "evaluate")):
-                wrong, about_data = _wrong_cohort(message, site) or _wrong_arrays(message, site, kind), True
+            told = plain(message.content, "config", ConfigRecord)
+            if not (wrong := _wrong_config(told, site, last=kind == "evaluate")):
+                wrong, about_data = _wrong_cohort(told, site) or _wrong_arrays(message, Request.read(told), site), True
     except BadAnswerError as error:
         wrong = [str(error)]
     if wrong:
@@ -65,9 +66,9 @@ def _brings_another(message: Message, site: OpenSite) -> bool:
     return bool(site.run.compare_with) and ("cuts" not in asked or "other-cuts" in asked)
 
 
-def _wrong_config(message: Message, site: OpenSite, *, last: bool) -> list[str]:
+def _wrong_config(record: dict[str, Any], site: OpenSite, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
-    run, record = site.run, plain(message.content, "config", ConfigRecord)
+    run = site.run
     place = _place(run, last)
     if wrong := mistakes({key: record[key] for key in place if key in record}, place):
         return wrong  # what else may be there depends on them
@@ -122,9 +123,9 @@ def _message(run: RunConfig, last: bool, server_round: int, sites: int) -> tuple
     return schema, taking_place
 
 
-def _wrong_cohort(message: Message, site: OpenSite) -> list[str]:
+def _wrong_cohort(record: dict[str, Any], site: OpenSite) -> list[str]:
     """Return what is wrong with what a message says of all sites' data."""
-    record, data = plain(message.content, "config", ConfigRecord), site.data()
+    data = site.data()
     multiclass = PROBLEMS[site.run.problem].multiclass
     known = None if data is None else (data.train.shape, data.classes)
     keys = tuple(key for key in COHORT if key in record)
@@ -145,15 +146,14 @@ def _unlike(
     return wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels) if known else []
 
 
-def _wrong_arrays(message: Message, site: OpenSite, kind: str) -> list[str]:
+def _wrong_arrays(message: Message, request: Request, site: OpenSite) -> list[str]:
     """Return what is wrong with the vectors of a message that says the truth about itself."""
-    request, record = Request.of(message), record_in(message.content, "arrays", ArrayRecord)
-    rehearsal = site.rehearsal(request)
-    if kind == "evaluate":
-        tables = rehearsal.last(request.site, record)
+    record, rehearsal = record_in(message.content, "arrays", ArrayRecord), site.rehearsal(request)
+    if message.metadata.message_type == "evaluate":
+        text = misfits(record, rehearsal.last(request.site, record))
     else:
-        tables = rehearsal.sent(request.round, request.phase, request.site, record)
-    if text := misfits(record, tables):
+        text = rehearsal.misfit(request.round, request.phase, request.site, record)
+    if text:
         return [text]
     other = record_in(message.content, "other", ArrayRecord)
     problem = site.problem(request)

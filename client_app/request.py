@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
@@ -11,6 +11,8 @@ from datasets import Cohort
 from keys import from_record, latest, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flwr.app import Message
 
 COHORT = tuple(field.name for field in fields(Cohort))
@@ -63,7 +65,11 @@ class Request:
     @classmethod
     def of(cls, message: Message) -> Request:
         """Read the message's ``config`` record."""
-        record = plain(message.content, "config", ConfigRecord)
+        return cls.read(plain(message.content, "config", ConfigRecord))
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Request:
+        """Read what a ``config`` record holds."""
         told = [key for key in COHORT if key in record]
         return from_record(cls, record, cohort=_cohort(tuple(told), *(record[key] for key in told)))
 

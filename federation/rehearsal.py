@@ -20,7 +20,7 @@ from federation.algorithm import phases_of
 from federation.encoding import Encoding, decode
 from federation.errors import StrategyError
 from federation.player import BUFFERS, Anybody, History, Player
-from federation.schema import Table, Vector, table
+from federation.schema import Table, Vector, misfits, table
 from federation.wire import unpack
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class Rehearsal:
         self._place = (0, "")
         self._alike = True  # no site has been told from another so far
         self._sent: dict[tuple[int, str, History], Table] = {}  # of a round, while that is so
+        self._fits: tuple[object, ArrayRecord | None] = (None, None)  # what was found to fit last, and when
+        self._named: tuple[ArrayRecord | None, object] = (None, None)  # what was answered last, and what that is
 
     def phases(self, server_round: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
@@ -86,6 +88,19 @@ class Rehearsal:
     def sent(self, server_round: int, phase: str, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent in a phase; ``named`` are the arrays of the message."""
         return map(self.encoding.table, self._played((server_round, phase), site, named))
+
+    def misfit(self, server_round: int, phase: str, site: int, record: ArrayRecord) -> str:
+        """Say why a site cannot be sent these arrays in a phase; empty: it can. Of what goes to all it is asked once.
+
+        Whoever asks has not changed the record since.
+        """
+        place = (server_round, phase)
+        if self._alike and self._fits[0] == place and self._fits[1] is record:
+            return ""
+        text = misfits(record, self.sent(server_round, phase, site, record))
+        if self._alike and not text and not any("-" in name for name in record):  # "x-3": see `_played`
+            self._fits = place, record
+        return text
 
     def last(self, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
         """Yield the tables of what a site may be sent for the last evaluation."""
@@ -97,7 +112,9 @@ class Rehearsal:
             self._place, self._answers = (turn.round, turn.phase), {}
             for player in self._players:
                 player.memory = player.after
-        names = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
+        if self._named[0] is not sent:
+            self._named = sent, tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
+        names = self._named[1]
         for keeps in (True, False):
             if (names, keeps) not in self._answers:
                 self._answers[names, keeps] = self._answered(turn, decode(unpack(sent)), keeps)

@@ -163,7 +163,8 @@ def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) ->
         case nn.Flatten():
             return z.flatten(2)
         case nn.Linear():
-            weight = next(parameters).transpose(1, 2)
-            return torch.bmm(z, weight) if layer.bias is None else torch.baddbmm(next(parameters)[:, None], z, weight)
+            weight, z = next(parameters), z.transpose(1, 2)  # so its gradient lies as it does itself: no copy turns it
+            z = torch.bmm(weight, z) if layer.bias is None else torch.baddbmm(next(parameters)[..., None], weight, z)
+            return z.transpose(1, 2)
     pooled: Tensor = layer(z)  # channel by channel
     return pooled
