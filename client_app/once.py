@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flwr.app import Message
 
     from client_app.site import OpenSite
-    from datasets import Samples
+    from datasets import Samples, SiteData
     from federation import Encoding, FederatedStrategy
     from problems import Arrays
 
@@ -55,21 +55,25 @@ def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Pr
     return Rehearsal(algorithm, start, rounds, sites, problem, encoding=encoding)
 
 
-@lru_cache(maxsize=1024)
-def prepared(
-    config: DataConfig, site: int, sites: int, device: str, cohort: Cohort, hidden: tuple[int, ...] = ()
-) -> tuple[Samples, Samples]:
-    """Return the training and held-out samples of a site, standardised, on the device; once per process.
+def prepared(data: SiteData, device: str, cohort: Cohort, hidden: tuple[int, ...] = ()) -> tuple[Samples, Samples]:
+    """Return the training and held-out samples of a site, standardised, on the device.
 
     The ``hidden`` of several labels are unknown among the held-out.
     """
-    data = load_site(config, site, sites)
     held_out = data.held_out
     if hidden:
         labels = held_out.labels.clone()
         labels[:, hidden] = UNKNOWN
         held_out = replace(held_out, labels=labels)
     return cohort.standardised(data.train).to(device), cohort.standardised(held_out).to(device)
+
+
+@lru_cache(maxsize=1024)
+def prepared_once(
+    config: DataConfig, site: int, sites: int, device: str, cohort: Cohort, hidden: tuple[int, ...] = ()
+) -> tuple[Samples, Samples]:
+    """Return what `prepared` does for a site that each message opens anew; once per process."""
+    return prepared(load_site(config, site, sites), device, cohort, hidden)
 
 
 @lru_cache(maxsize=32)
@@ -98,7 +102,7 @@ def open_sites(run_id: int) -> dict[tuple[int, int], OpenSite]:
 
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    for cached in (cached_problem, dimension, rehearsed, prepared, data_hash, dealt_once, open_sites, _decoded):
+    for cached in (cached_problem, dimension, rehearsed, prepared_once, data_hash, dealt_once, open_sites, _decoded):
         cached.cache_clear()
     forget_messages()
     forget_stacks()

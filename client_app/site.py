@@ -18,6 +18,7 @@ from client_app.once import (
     dimension,
     open_sites,
     prepared,
+    prepared_once,
     rehearsed,
 )
 from client_app.own_data import image_cache, study_of
@@ -87,7 +88,7 @@ class OpenSite:
         known, key = open_sites(context.run_id), (id(run), id(node))  # an open site holds both: the ids are theirs
         if (site := known.get(key)) is None:
             site = cls._of(run, node, context.run_id)
-            if run.dataset not in OWN and not node.policy:
+            if site.stays_open:
                 if len(known) >= MOST_OPEN:
                     known.clear()
                     return_freed_memory()  # each holds a little, and a round's large vectors lay in between
@@ -127,6 +128,11 @@ class OpenSite:
     def strategy(self) -> FederatedStrategy:
         """The algorithm; a site that is none of a simulation opens no file that a run names."""
         return self.run.strategy if self.node.simulated else self.run.strategy.without_files()
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the process keeps it for the next message of the run: public data do not change."""
+        return self.run.dataset not in OWN and not self.node.policy
 
     @property
     def guarded(self) -> bool:
@@ -248,8 +254,10 @@ class OpenSite:
 
     @cached_property
     def _prepared(self) -> latest[tuple[Samples, Samples]]:
-        part = max(0, self.node.partition_id)
-        return latest(partial(prepared, self.data_config, part, self.run.sites, self.device))
+        data, part = self.data(), max(0, self.node.partition_id)
+        if data is None or not self.stays_open:
+            return latest(partial(prepared_once, self.data_config, part, self.run.sites, self.device))
+        return latest(partial(prepared, data, self.device))
 
     def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""

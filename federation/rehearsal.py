@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
 
 from federation.algorithm import phases_of
 from federation.encoding import Encoding, decode
@@ -78,8 +79,9 @@ class Rehearsal:
         self._place = (0, "")
         self._alike = True  # no site has been told from another so far
         self._sent: dict[tuple[int, str, History], Table] = {}  # of a round, while that is so
-        self._fits: tuple[object, ArrayRecord | None] = (None, None)  # what was found to fit last, and when
-        self._named: tuple[ArrayRecord | None, object] = (None, None)  # what was answered last, and what that is
+        # What was found to fit last, and what was answered last: known as long as somebody else keeps it.
+        self._fits: tuple[object, ReferenceType[ArrayRecord] | None] = (None, None)
+        self._named: tuple[ReferenceType[ArrayRecord] | None, object] = (None, None)
 
     def phases(self, server_round: int) -> Iterator[str]:
         """Yield the phases that take place in a round."""
@@ -94,12 +96,12 @@ class Rehearsal:
 
         Whoever asks has not changed the record since.
         """
-        place = (server_round, phase)
-        if self._alike and self._fits[0] == place and self._fits[1] is record:
+        place, (when, known) = (server_round, phase), self._fits
+        if self._alike and when == place and known is not None and known() is record:
             return ""
         text = misfits(record, self.sent(server_round, phase, site, record))
         if self._alike and not text and not any("-" in name for name in record):  # "x-3": see `_played`
-            self._fits = place, record
+            self._fits = place, ref(record)
         return text
 
     def last(self, site: int, named: Iterable[str] = ()) -> Iterator[Table]:
@@ -112,9 +114,10 @@ class Rehearsal:
             self._place, self._answers = (turn.round, turn.phase), {}
             for player in self._players:
                 player.memory = player.after
-        if self._named[0] is not sent:
-            self._named = sent, tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
-        names = self._named[1]
+        known, names = self._named
+        if known is None or known() is not sent:
+            names = tuple((name, array.dtype, tuple(array.shape)) for name, array in sent.items())
+            self._named = ref(sent), names
         for keeps in (True, False):
             if (names, keeps) not in self._answers:
                 self._answers[names, keeps] = self._answered(turn, decode(unpack(sent)), keeps)

@@ -1,4 +1,4 @@
-"""One network under many parameter vectors at once: what adapts to a task of its own in each of them."""
+"""One network under many parameter vectors at once: clients side by side, or tasks that it adapts to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from models.flat import FlatNetwork
 from models.stream import is_plain
 
 OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
+OVERWRITTEN = (*OF_IMAGES, nn.Linear)  # layers whose output, their own, their gradient does not need
 
 
 class Stack:
@@ -105,12 +106,15 @@ class Stack:
                 # Flat first: the strides of a single channel then say that it is innermost.
                 flat = inputs.permute(1, 3, 4, 0, 2).flatten()
                 inputs = flat.view(n, *inputs.shape[3:], -1).permute(0, 3, 1, 2)
-        z, rest, images = inputs, iter(parameters), self.images
+        z, rest, images, before = inputs, iter(parameters), self.images, None
         for layer in self.layers:
             if images and isinstance(layer, nn.Flatten):
                 z, images = z.reshape(n, t, -1).transpose(0, 1), False
+            elif isinstance(layer, nn.ReLU) and isinstance(before, OVERWRITTEN):
+                z = relu_(z)
             else:
                 z = _apply(layer, rest, z, t)
+            before = layer
         return z
 
 
@@ -158,8 +162,8 @@ def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) ->
         case nn.BatchNorm2d():
             weight, bias = next(parameters).flatten(), next(parameters).flatten()
             return batch_norm(z, None, None, weight, bias, training=True, eps=layer.eps)
-        case nn.ReLU():  # in place of a layer's own output, which that layer does not need again
-            return relu_(z) if z.requires_grad else relu(z)
+        case nn.ReLU():
+            return relu(z)
         case nn.Flatten():
             return z.flatten(2)
         case nn.Linear():

@@ -223,7 +223,8 @@ class Problem(ABC):
     def not_stacked(self) -> str:
         """Say why many clients cannot be computed side by side (`problems.stacked.Stacked`); empty: they can.
 
-        They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes.
+        They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes;
+        of a network's problem that is said of `problems.network.NetworkProblem.objective`.
         """
         return f"problem = {self.name!r} has gradients of one client at a time"
 

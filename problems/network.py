@@ -282,7 +282,8 @@ class NetworkProblem(Problem, Layers):
 
     def not_stacked(self) -> str:
         """Say why not: layers that `Stack` does not take; or a gradient of another kind than this class's."""
-        if type(self).gradient is not NetworkProblem.gradient or type(self).value is not NetworkProblem.value:
+        names = ("gradient", "value", "outputs")
+        if any(getattr(type(self), name) is not getattr(NetworkProblem, name) for name in names):
             return super().not_stacked()
         return not_stacked(self.network)
 

@@ -100,8 +100,12 @@ def share_of_time(problem: Problem, clients: int, size: int) -> float:
     many, (x, y, batch) = Stacked(problem), _example(problem, clients, size)
     row, dual = x[0].clone(), None if y is None else y[0].clone()
     own = None if batch is None else (batch[0][0], batch[1][0])
-    together = _seconds(problem, lambda: many.gradient(x, y, batch))
-    return together / clients / _seconds(problem, lambda: problem.gradient(row, dual, own))
+    try:
+        together = _seconds(problem, lambda: many.gradient(x, y, batch))
+        return together / clients / _seconds(problem, lambda: problem.gradient(row, dual, own))
+    finally:
+        if problem.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _seconds(problem: Problem, call: Callable[[], object]) -> float:

@@ -27,7 +27,7 @@ from server_app.page import about, write_report
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
-from server_app.sizes import remembered, require_memory, stack_of
+from server_app.sizes import remembered, require_memory, stack_of, worth_it
 from server_app.trackers import Tracking, require_installed
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _play(
     state.require_room(len(start["x"]), states)
     about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
     if isinstance(grid, LocalGrid):
-        make_ready(grid, problem, len(start["x"]), states, progress)
+        make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:
         progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
     model = ModelFile(
@@ -217,20 +217,22 @@ def agreed(
     return given.standardising(cohort) if given else cohort
 
 
-def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, progress: Progress) -> None:
-    """Decide how a run on this machine uses its memory; its sites remember so many bytes.
+def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, state: RunState) -> None:
+    """Decide how a run on this machine uses it; its sites remember so many bytes. One that goes on keeps its stacks.
 
     Raises
     ------
     RunError
         When there is too little.
     """
-    config = grid.config
-    stack = stack_of(config, problem, d, progress)
+    config, progress = grid.config, state.report.progress
+    stack = state.stack or stack_of(config, problem, d, progress)
     held = grid.hold(states)
-    grid.stack = require_memory(config, d, grid.workers, stack, held)
-    if grid.stack < stack:
-        progress.say(f"stack = 0: {grid.stack} clients side by side, for which there is memory, and not {stack}")
+    fits = require_memory(config, d, grid.workers, stack, held)
+    if fits < stack:
+        progress.say(f"stack = 0: {fits} clients side by side, for which there is memory, and not {stack}")
+    grid.stack = fits if config.stack or state.stack else worth_it(config, problem, fits, progress)
+    state.stack = grid.stack
     if held < states and not config.state_dir:
         progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 

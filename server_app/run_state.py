@@ -59,6 +59,8 @@ class RunState(Checkpoints):
         What the sites agreed on.
     start : Arrays
         What the run started from, but for x.
+    stack : int
+        Clients that a process trains side by side, once that is decided; 0 before.
     """
 
     def __init__(self, folder: RunFolder, report: Report, grid: Grid) -> None:
@@ -68,6 +70,7 @@ class RunState(Checkpoints):
         self.path = folder.path / "state.safetensors"
         self.cohort = Cohort()
         self.start: Arrays = {}
+        self.stack = 0
         self._sites: dict[str, str] = {}
         self._reached: tuple[Snapshot, Record] | None = None
         self._written = 0
@@ -114,7 +117,7 @@ class RunState(Checkpoints):
             progress.warn("the run began with another version of the app: the rest may differ from what that had done")
         tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
-        self.cohort, self._sites = cohort, facts["sites"]
+        self.cohort, self._sites, self.stack = cohort, facts["sites"], max(0, int(facts.get("stack", 0)))
         state = {name: vector for name, vector in tensors.items() if not name.startswith("start/")}
         self.last = Snapshot(done, state, facts["facts"])
         self._written = done
@@ -242,6 +245,7 @@ class RunState(Checkpoints):
             "line": record,
             "cohort": to_record(self.cohort),
             "sites": self._sites,
+            "stack": self.stack,
             "app": fingerprint(),
             "local": bool(self.local),
         }

@@ -9,7 +9,7 @@ from client_app.together import why_alone
 from federation import RunError, StrategyError
 from federation.rehearsal import Rehearsal
 from keys.cores import cores
-from keys.memory import free_memory, shortage
+from keys.memory import free_memory, return_freed_memory, shortage
 from models.stack import Stack
 from problems.network import NetworkProblem
 from problems.stacked import share_of_time, tried
@@ -85,10 +85,10 @@ def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: 
 
 
 def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) -> int:
-    """Return how many clients train side by side; said where it is one in spite of what the run-config asks for.
+    """Return how many clients may train side by side; said where it is one in spite of what the run-config asks for.
 
     There are enough stacks for all cores that this process may use, however many workers the run has: so it has the
-    same stacks with any number of them, and the same bits. ``stack = 0`` tries first whether that saves time.
+    same stacks with any number of them, and the same bits.
     """
     if config.stack == 1:
         return 1
@@ -101,14 +101,25 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
     parts = 1 if problem.device.type == "cuda" else max(2, cores())
     fair = max(FEWEST, math.ceil(clients / parts))
     most = min(clients, fair, MOST[problem.device.type], _with_few_numbers(config, problem, d))
-    if most < min(FEWEST, clients):
+    return most if most >= min(FEWEST, clients) else 1
+
+
+def worth_it(config: RunConfig, problem: Problem, stack: int, progress: Progress) -> int:
+    """Return a stack if it saves time, which is tried; else 1, and say so."""
+    if stack == 1:
         return 1
-    share = share_of_time(problem, most, config.batch_size)
-    if share > PAYS:
-        progress.say(f"stack = 0: clients are trained one after the other: {most} side by side take {share:.2f} of the "
-                     "time for a gradient")  # fmt: skip
-        return 1
-    return most
+    try:
+        share = share_of_time(problem, stack, config.batch_size)
+    except RuntimeError:  # a GPU without memory for it
+        share = math.inf
+    return_freed_memory()
+    if share <= PAYS:
+        return stack
+    progress.say(
+        f"stack = 0: clients are trained one after the other: {stack} side by side take {share:.2f} of the time for a "
+        "gradient"
+    )
+    return 1
 
 
 def _with_few_numbers(config: RunConfig, problem: Problem, d: int) -> int:

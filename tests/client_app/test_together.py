@@ -19,7 +19,7 @@ from federation import FederatedStrategy, Reply, Site
 from federation.algorithm import phases_of
 from problems import PROBLEMS, Problem
 from problems.bce import Bce
-from problems.stacked import Stacked, tried
+from problems.stacked import Stacked, share_of_time, tried
 from strategies import ALGORITHMS, can_solve
 from tests.problems.example import FEATURES, make
 
@@ -318,3 +318,34 @@ def test_what_was_not_foreseen_is_found_by_trying() -> None:
     picky = Picky(problem.setting)
     assert not picky.not_stacked()
     assert "problem = 'bce' does not allow it" in tried(picky)
+
+
+@pytest.mark.parametrize("name", ["auc", "cross-entropy", "robust", "invariant-logistic"])
+def test_how_long_both_ways_take_can_be_tried_of_whatever_is_stacked(name: str) -> None:
+    assert 0 < share_of_time(problem_of(name), 3, 5) < 1000
+
+
+def test_in_bfloat16_the_numbers_are_those_of_one_client_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as its three digits go."""
+    monkeypatch.setattr("models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    layers = [nn.Conv2d(1, 3, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(3, 1)]
+    problem = make("bce", model=nn.Sequential(*layers), shape=SQUARE, amp="bf16", dtype=torch.float32)
+    x = problem.initial()["x"] + torch.randn(4, len(problem.initial()["x"]), generator=torch.Generator().manual_seed(3))
+    batch = (torch.randn(4, 6, *SQUARE, generator=torch.Generator().manual_seed(4)), LABELS[:24].view(4, 6))
+    many, _ = Stacked(problem).gradient(x, None, batch)
+    for row, gx, inputs, labels in zip(x, many, *batch, strict=True):
+        torch.testing.assert_close(gx, problem.gradient(row.clone(), None, (inputs, labels))[0], rtol=0.1, atol=0.05)
+    assert many.dtype == torch.float32
+    whole = make("bce", model=nn.Sequential(*layers), shape=SQUARE, dtype=torch.float32)
+    assert not torch.allclose(many, Stacked(whole).gradient(x, None, batch)[0], rtol=1e-4, atol=1e-5)
+
+
+class Shifted(Bce):
+    """A problem of a user's own whose outputs are others than its network's."""
+
+    def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().outputs(inputs) + 1
+
+
+def test_outputs_of_a_problems_own_are_computed_one_client_at_a_time() -> None:
+    assert "one client at a time" in Shifted(problem_of("bce").setting).not_stacked()

@@ -118,6 +118,28 @@ def test_sites_are_told_apart_as_soon_as_the_algorithm_does(first: int) -> None:
             assert one.get("before", Vector((-1,), "float32")).shape == ((site,) if r >= first else (-1,))
 
 
+@pytest.mark.parametrize("sites", [(2, 0), (0, 2)])
+def test_one_record_that_goes_to_all_is_looked_at_once_and_no_longer_than_that_is_so(sites: tuple[int, int]) -> None:
+    played, x = Rehearsal(Telling(local_steps=3), {"x": torch.zeros(3)}, 5, 4), pack({"x": torch.zeros(3)})
+    assert not played.misfit(1, "train", sites[0], x)
+    looked = len(Telling.played)
+    assert not played.misfit(1, "train", sites[1], x)
+    assert len(Telling.played) == looked
+    assert "before" in played.misfit(3, "train", sites[0], x), "where it was sent is no place that it is sent to again"
+    assert "unknown" not in played.misfit(1, "train", 0, x)
+    assert "'y' is none" in played.misfit(1, "train", 0, pack({"x": torch.zeros(3), "y": torch.zeros(1)}))
+
+
+def test_a_record_of_one_site_is_none_of_anothers() -> None:
+    played = Rehearsal(Telling(local_steps=1), {"x": torch.zeros(3)}, 5, 4)
+    own = pack({"x": torch.zeros(3), "before": torch.zeros(2)})
+    assert not played.misfit(1, "train", 2, own)
+    assert "of shape (2,): must be float32 of shape (3,)" in played.misfit(1, "train", 3, own)
+    named = rehearsal_of("d-psgd", 4, **{"d-psgd.mixing": "client"})
+    record = pack({"weights": torch.zeros(2, dtype=torch.float64), "x-1": torch.zeros(0), "x-0": torch.zeros(named.d)})
+    assert bool(named.misfit(2, "train", 0, record)) != bool(named.misfit(2, "train", 1, record))
+
+
 class Anchored(FederatedStrategy):
     """Server and site keep an anchor from the fourth round on, which both send."""
 

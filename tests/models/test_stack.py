@@ -91,6 +91,7 @@ def test_rows_become_sets_of_parameters_in_their_memory() -> None:
 FORMS = [
     [nn.ReLU(), nn.Linear(4, 2, bias=False)],
     [nn.Flatten(), nn.ReLU(), nn.Linear(4, 2)],
+    [nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.ReLU(), nn.ReLU(), nn.Linear(3, 2)],
     [nn.MaxPool2d(1), nn.Flatten(), nn.Linear(4, 2)],
     [nn.Conv2d(1, 4, 2, bias=False), nn.ReLU(), nn.Flatten(), nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Flatten()],
 ]
@@ -103,7 +104,11 @@ def test_forms_that_a_user_may_build(layers: list[nn.Module]) -> None:
     parameters, shape = copies(stack, 3), (1, 2, 2) if stack.images or isinstance(layers[0], nn.Flatten) else (4,)
     inputs = torch.randn(3, 5, *shape, generator=torch.Generator().manual_seed(1)).double()
     kept = inputs.clone()
-    torch.testing.assert_close(stack.forward(parameters, inputs), one_by_one(stack, parameters, inputs))
+    slopes = []
+    for outputs in (stack.forward(parameters, inputs), one_by_one(stack, parameters, inputs)):
+        slopes.append([outputs, *torch.autograd.grad(outputs.square().sum(), parameters)])
+    for ours, theirs in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, theirs)
     assert torch.equal(inputs, kept)
 
 

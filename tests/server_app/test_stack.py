@@ -15,7 +15,7 @@ from keys import Value
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
-from server_app.sizes import require_memory, stack_of
+from server_app.sizes import require_memory, stack_of, worth_it
 from tests.problems.example import make
 from tests.server_app.sites import Elsewhere, SiteGrid, hospitals, job, sabotage, saddle_job, site_job
 
@@ -89,7 +89,6 @@ def test_other_engines_do_not_stack_and_say_so(tmp_path: Path, capsys: pytest.Ca
 def test_how_many_are_stacked_depends_on_the_run_and_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on workers, so that they do not change the bits; with more parameters fewer are."""
     monkeypatch.setattr("server_app.sizes.cores", lambda: 4)
-    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: 0.5)
 
     problem = make("auc")
 
@@ -107,33 +106,36 @@ def test_how_many_are_stacked_depends_on_the_run_and_the_cores(monkeypatch: pyte
     assert chosen(1000, stack=5, sites=3) == 3
 
 
-@pytest.mark.parametrize(("share", "stack"), [(0.5, 16), (0.9, 1)])
+@pytest.mark.parametrize(("share", "stack"), [(0.5, 16), (0.9, 1), (None, 1)])
 def test_who_would_not_be_faster_side_by_side_is_trained_one_by_one(
-    share: float, stack: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    share: float | None, stack: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """Unless the run says how many."""
-    monkeypatch.setattr("server_app.sizes.cores", lambda: 4)
-    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: share)
-    keys: dict[str, Value] = {"engine": "local", "sites": 64}
-    problem = make("auc")
-    assert stack_of(RunConfig.parse(keys | {"stack": 0}), problem, 1000, Progress(quiet=False)) == stack
+    """Nor is one for whom a GPU has no memory."""
+
+    def tried(*arguments: object) -> float:
+        if share is None:
+            raise RuntimeError("CUDA out of memory")
+        return share
+
+    monkeypatch.setattr("server_app.sizes.share_of_time", tried)
+    assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 16, Progress(quiet=False)) == stack
     said = capsys.readouterr()
-    assert ("16 side by side take 0.90 of the time for a gradient" in said.out + said.err) == (stack == 1)
-    assert stack_of(RunConfig.parse(keys | {"stack": 5}), problem, 1000, Progress(quiet=True)) == 5
+    assert ("16 side by side take" in said.out + said.err) == (stack == 1)
 
 
-def test_large_images_between_the_layers_make_stacks_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
-    monkeypatch.setattr("server_app.sizes.share_of_time", lambda problem, clients, size: tried.append(clients) or 0.5)
+def test_one_client_is_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: pytest.fail("tried"))
+    assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 1, Progress(quiet=True)) == 1
+
+
+def test_large_images_between_the_layers_make_stacks_small() -> None:
     problem = make("auc", model="lenet5", shape=(1, 28, 28), dtype=torch.float32)
 
     def chosen(size: int) -> int:
         config = RunConfig.parse({"engine": "local", "sites": 10**4, "stack": 0, "batch-size": size})
         return stack_of(config, problem, 60_000, Progress(quiet=True))
 
-    few, many = chosen(64), chosen(8)
-    assert 8 <= few < many
-    assert tried == [few, many]
+    assert 8 <= chosen(64) < chosen(8)
     assert chosen(1000) == 1
 
 
