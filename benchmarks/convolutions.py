@@ -2,10 +2,11 @@
 
     python -m benchmarks.convolutions      # about five minutes
 
-``one by one`` is what the engine does with ``stack = 1``: images and network channels-last. The others take all clients
-at once: ``innermost`` as `models.stack.Stack` does, as one grouped convolution with the channels innermost;
+``one by one`` is what the engine does with ``stack = 1``: a batch's images are laid out channels-last. The others take
+all clients at once: ``innermost`` as `models.stack.Stack` does, as one grouped convolution with the channels innermost;
 ``outermost`` the same with the channels outermost, as ``torch.vmap`` has them; ``unfolded`` by im2col and a batched
-product. Random images, cross-entropy of one output, one thread; the least processor time of some repeats, in turn.
+product. Random images, cross-entropy of one output, one thread; the least processor time of some repeats, in turn. The
+gradients of all four are compared first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.nn.functional import unfold
 from keys.memory import keep_freed_memory
 from models import FlatNetwork, build
 from models.stack import Stack
+from problems.network import channels_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,24 +47,24 @@ class Unfolded(nn.Conv2d):
         return found.view(len(z), -1, rows, patches.shape[-1] // rows)
 
 
-def ways(name: str, shape: tuple[int, ...], clients: int, size: int) -> dict[str, Callable[[], object]]:
+def ways(name: str, shape: tuple[int, ...], clients: int, size: int) -> dict[str, Callable[[], Tensor]]:
     """Return the gradients of all clients in each way, as vectors (K, d)."""
     random = torch.Generator().manual_seed(0)
     images = torch.randn(clients, size, *shape, generator=random)
     labels = torch.randint(0, 2, (clients, size), generator=random).float()
-    network, unfolded = FlatNetwork(build(name, shape).to(memory_format=torch.channels_last)), build(name, shape)
+    network, unfolded = FlatNetwork(build(name, shape)), build(name, shape)
     for layer in unfolded.modules():
         if type(layer) is nn.Conv2d:
             layer.__class__ = Unfolded
     stack, x = Stack(network), network.vector().repeat(clients, 1)
-    rows, batches = list(x), [batch.contiguous(memory_format=torch.channels_last) for batch in images]
+    rows = list(x)
 
-    def one_by_one() -> list[Tensor]:
+    def one_by_one() -> Tensor:
         found = []
-        for row, batch, truth in zip(rows, batches, labels, strict=True):
+        for row, batch, truth in zip(rows, images, labels, strict=True):
             network.bind(row)
-            found += network.gradient(bce(network.forward(batch)[:, 0], truth))
-        return found
+            found += network.gradient(bce(network.forward(channels_last(batch))[:, 0], truth))
+        return torch.stack(found)
 
     def together(outermost: bool) -> Tensor:
         parameters = stack.of_rows(x)
@@ -106,6 +108,9 @@ def main() -> None:
         for size in BATCHES:
             for clients in (clients for clients in CLIENTS if widest * size * clients <= VALUES):
                 found = ways(name, shape, clients, size)
+                first, *others = (call() for call in found.values())
+                for other in others:  # a rounding error may choose another maximum, or side of a ReLU
+                    torch.testing.assert_close(other, first, rtol=1e-2, atol=1e-2)
                 taken = [[milliseconds(call) for call in found.values()] for _ in range(REPEATS + 1)][1:]
                 least = [min(times) / clients for times in zip(*taken, strict=True)]
                 print(f"| {name} | {size} | {clients} | {' | '.join(f'{ms:.2f}' for ms in least)} |", flush=True)

@@ -18,11 +18,14 @@ import time
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from config import RunConfig
 from datasets import Cohort, load_site
+from federation import Site
+from federation.messages import message, order
 from federation.wire import pack, unpack
+from keys import plain, record_in, to_record
 from keys.memory import keep_freed_memory
 from server_app import simulate
 
@@ -44,26 +47,21 @@ def seconds(job: dict[str, Any], rounds: int) -> float:
 
 def messages(rounds: int) -> float:
     """Write and read the messages and answers of a round; return the median seconds."""
-    x, found = torch.zeros(FIXED["saddle.dimension"], dtype=torch.float64), []
-    told = {
-        "app": "0" * 16,
-        "round": 1,
-        "phase": "train",
-        "sites": SITES,
-        "evaluate": False,
-        "run": "0" * 16,
-        "settled": 0,
-    }
+    config, x, found = RunConfig.parse(UNTIMED | FIXED), torch.zeros(FIXED["saddle.dimension"]), []
+    sites = [Site(k, f"site-{k}", k + 1) for k in range(SITES)]
+    common = to_record(Cohort()) | {"run": "0" * 16, "settled": 0, "evaluate": False}
     cost = {"gradients": 1, "samples": 0, "seconds": 0.0, "memory-from": 0, "memory-kept": 0}
     for _ in range(rounds):
         began, sent = time.perf_counter(), pack({"x": x, "y": x})
-        for site in range(SITES):
-            own = ConfigRecord(told | {"site": site, "name": f"site-{site}"})
-            message = Message(RecordDict({"arrays": sent, "config": own}), site + 1, "train")
-            unpack(message.content.array_records["arrays"])
+        told = order(common, config.strategy.turn(1, 1, "train", SITES))
+        for site in sites:
+            asked = message(sent, told, site, "train")
+            plain(asked.content, "config", ConfigRecord)
+            unpack(record_in(asked.content, "arrays", ArrayRecord))
             records = {"arrays": pack({"x": x, "y": x}), "metrics": MetricRecord(), "cost": MetricRecord(cost)}
-            answer = Message(RecordDict(records), reply_to=message)
-            unpack(answer.content.array_records["arrays"])
+            answer = Message(RecordDict(records), reply_to=asked)
+            plain(answer.content, "cost", MetricRecord)
+            unpack(record_in(answer.content, "arrays", ArrayRecord))
         found.append(time.perf_counter() - began)
     return statistics.median(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from client_app import together
 from config import RunConfig
 from federation import RunError
 from keys import Value
-from server_app import simulate
+from models.storage import Stored
+from server_app import run_state, simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
+from server_app.report import Report
 from server_app.sizes import require_memory, stack_of, worth_it
 from tests.problems.example import make
 from tests.server_app.sites import Elsewhere, SiteGrid, hospitals, job, sabotage, saddle_job, site_job
@@ -137,6 +140,33 @@ def test_large_images_between_the_layers_make_stacks_small() -> None:
 
     assert 8 <= chosen(64) < chosen(8)
     assert chosen(1000) == 1
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is faster by then: so it has the bits of a run that was not stopped."""
+    run = job(tmp_path, algorithm="codasca", sites=SITES, rounds=4, stack=0, engine="local", checkpoint_every=1)
+    monkeypatch.setattr(run_state, "SHARE", math.inf)
+    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: share)
+    whole = simulate(run)
+
+    def stop(report: Report, server_round: int, *rest: object) -> None:
+        trained(report, server_round, *rest)
+        if server_round == 3:
+            raise KeyboardInterrupt
+
+    trained = Report.trained
+    with monkeypatch.context() as patch:
+        patch.setattr(Report, "trained", stop)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(run | {"run-name": "stopped"})
+    folder = tmp_path / "runs" / "stopped"
+    assert Stored.read(folder / "state.safetensors").facts["stack"] == (SITES if share == 0.5 else 1)
+    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: 1.4 - share)
+    rest = simulate({"resume": str(folder)})
+    assert len(rest.metrics) == 4
+    for name, vector in whole.arrays.items():
+        np.testing.assert_array_equal(vector, rest.arrays[name])
 
 
 def test_a_stack_that_memory_does_not_hold_is_refused_with_one_that_it_does() -> None:
