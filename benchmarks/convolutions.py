@@ -39,7 +39,7 @@ class Unfolded(nn.Conv2d):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the same as a convolution."""
-        patches = unfold(z, self.kernel_size, padding=self.padding, stride=self.stride)  # type: ignore[arg-type]
+        patches = unfold(z, self.kernel_size, padding=self.padding, stride=self.stride)  # type: ignore[arg-type]  # numbers, in our networks
         rows = (z.shape[2] + 2 * int(self.padding[0]) - self.kernel_size[0]) // self.stride[0] + 1
         found = torch.matmul(self.weight.flatten(1), patches)
         if self.bias is not None:
