@@ -156,21 +156,11 @@ class SiteOracle:
         return max(1, math.ceil((0 if self.samples is None else len(self.samples)) / self.batch_size))
 
     @property
-    def plain_samples(self) -> Samples | None:
-        """The site's samples, where a batch is some of them as they are: what `deal` deals."""
+    def plain(self) -> tuple[Samples, Sampler] | None:
+        """The site's samples and who draws their positions, where a batch is some of them as they are."""
         own = type(self.problem).draw is not Problem.draw or self._batches.augmentation or self._loader
-        return None if own or self._batches.sampler is None else self.samples
-
-    def deal(self, size: int | None = None) -> Tensor:
-        """Return the positions of a fresh mini-batch in `plain_samples`; `draw` returns that batch itself."""
-        assert self._batches.sampler is not None, "who has plain samples has a sampler"
-        return self._batches.sampler.draw(size or self.batch_size)
-
-    def weights(self, labels: Tensor) -> tuple[Tensor, ...]:
-        """Return the weights that belong to a batch of `plain_samples`, if there are any."""
-        assert self._batches.sampler is not None, "who has plain samples has a sampler"
-        weights = self._batches.sampler.weights(labels)
-        return () if weights is None else (weights.to(self.problem.dtype),)
+        samples, sampler = self.samples, self._batches.sampler
+        return None if own or samples is None or sampler is None else (samples, sampler)
 
     def epoch(self) -> Iterator[Batch | None]:
         """Yield the ⌈n / b⌉ batches of one pass over the site's n training samples, in an order that is drawn here.

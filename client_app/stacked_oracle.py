@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from datasets import Samples
+    from datasets import Sampler, Samples
     from problems import Arrays, Batch, Problem
 
 
@@ -70,7 +70,7 @@ class StackedOracle:
     def __init__(self, problem: Problem, oracles: Sequence[SiteOracle]) -> None:
         self.problem, self.oracles, self._stacked = problem, oracles, stacked(problem)
         self.gradients, self._counted = 0, torch.zeros(len(oracles), dtype=torch.int64, device=problem.device)
-        self._table = _shared_table(oracles)
+        self._dealer = _Dealer.of(oracles)
         self._ahead: Iterator[Batch] = iter(())
 
     def draw(self, size: int | None = None) -> Batch | None:
@@ -81,18 +81,13 @@ class StackedOracle:
                 self._ahead = parts(self._many(), size, 1)
                 batch = next(self._ahead)
             return batch
-        if self._table is None:
+        if self._dealer is None:
             return self._joined([oracle.draw(size) for oracle in self.oracles])
-        samples, offsets = self._table
-        hands = [oracle.deal(size) for oracle in self.oracles]
-        sizes = self._sizes(hands)
-        positions = torch.stack([_filled(hand, max(sizes)) for hand in hands]).add_(offsets)
-        batch = samples.batch(positions.flatten())
+        positions = self._dealer.deal(size)
+        sizes = self._uniform(self._dealer.sizes)
+        batch = self._dealer.samples.batch(positions.flatten())
         inputs, labels = (part.view(*positions.shape, *part.shape[1:]) for part in batch)
-        weights = []
-        if first.weights(labels[0, : sizes[0]]):  # one sampler for all
-            drawn = zip(self.oracles, labels, sizes, strict=True)
-            weights = [part for oracle, own, count in drawn for part in oracle.weights(own[:count])]
+        weights = self._dealer.weights(labels, self.problem.dtype)
         return (inputs, labels, *self._weights(weights, sizes))
 
     def _joined(self, batches: Sequence[Batch | None]) -> Batch | None:
@@ -100,13 +95,12 @@ class StackedOracle:
         drawn = [batch for batch in batches if batch is not None]
         if not drawn:
             return None
-        sizes = self._sizes([batch[1] for batch in drawn])
+        sizes = self._uniform([len(batch[1]) for batch in drawn])
         inputs, labels = (torch.stack([_filled(batch[place], max(sizes)) for batch in drawn]) for place in (0, 1))
         return (inputs, labels, *self._weights([part for batch in drawn for part in batch[2:]], sizes))
 
-    def _sizes(self, batches: Sequence[Tensor]) -> list[int]:
-        """Return how many samples each client's batch has."""
-        sizes = [len(batch) for batch in batches]
+    def _uniform(self, sizes: list[int]) -> list[int]:
+        """Return how many samples each client's batch has, if they can be computed together."""
         if len(sizes) < len(self.oracles) or (len(set(sizes)) > 1 and not self._stacked.masks):
             raise UnevenError
         return sizes
@@ -128,6 +122,8 @@ class StackedOracle:
         """Yield the mini-batches of one pass over each client's samples."""
         if len({oracle.batches for oracle in self.oracles}) > 1:
             raise UnevenError
+        if self._dealer is not None:
+            self._dealer.forget()
         for drawn in zip(*(oracle.epoch() for oracle in self.oracles), strict=True):
             yield self._joined(drawn)
 
@@ -175,6 +171,75 @@ class StackedOracle:
         yield
 
 
+class _Dealer:
+    """Deals the positions of all clients' batches, in the one table that their samples are of.
+
+    What a shuffle has decided is put together once for the steps to come, and not at each of them.
+
+    Parameters
+    ----------
+    samples : Samples
+        Of all clients, one after the other.
+    samplers : sequence of Sampler
+        Each client's own.
+    begins : Tensor
+        Where its samples begin, (K, 1).
+
+    Attributes
+    ----------
+    sizes : list of int
+        Samples in the batch of each client that was dealt last, without those that it is filled up with.
+    """
+
+    def __init__(self, samples: Samples, samplers: Sequence[Sampler], begins: Tensor) -> None:
+        self.samples, self._samplers, self._begins = samples, samplers, begins
+        self.sizes: list[int] = []
+        self._size = self._used = 0
+        self._decided: Sequence[Tensor] = ()  # the next batches, each (K, n); the samplers have not drawn them
+
+    @classmethod
+    def of(cls, oracles: Sequence[SiteOracle]) -> _Dealer | None:
+        """Return who deals to these clients; None where their batches are not all plain samples of one table."""
+        each = [plain for oracle in oracles if (plain := oracle.plain)]
+        first = each[0][0] if len(each) == len(oracles) else None
+        if first is None or any(samples.inputs is not first.inputs for samples, _ in each):
+            return None
+        rows = [samples.rows for samples, _ in each]
+        begins = torch.tensor([0, *map(len, rows[:-1])]).cumsum(0)[:, None]
+        return cls(replace(first, rows=torch.cat(rows)), [sampler for _, sampler in each], begins)
+
+    def deal(self, size: int) -> Tensor:
+        """Return the positions of a fresh mini-batch of each client, (K, n)."""
+        if size != self._size or self._used == len(self._decided):
+            for sampler in self._samplers if self._used else ():
+                sampler.skip(self._size, self._used)
+            if size != self._size:
+                self._size, self.sizes = size, [sampler.full(size) for sampler in self._samplers]
+            hands = [sampler.draw(size)[:, None] for sampler in self._samplers]
+            rests = [sampler.decided(size).T for sampler in self._samplers]
+            count, longest = min(rest.shape[1] for rest in rests), max(self.sizes)
+            blocks = [torch.cat([hand, rest[:, :count]], 1) for hand, rest in zip(hands, rests, strict=True)]
+            block = torch.stack([_filled(block, longest) for block in blocks]).add_(self._begins[:, None])
+            now, *self._decided = block.unbind(2)
+            self._used = 0
+            return now
+        self._used += 1
+        return self._decided[self._used - 1]
+
+    def forget(self) -> None:
+        """Forget what is decided: the samplers begin anew."""
+        self._decided, self._used = (), 0
+
+    def weights(self, labels: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """Return the weights that belong to the batches dealt last, with these labels (K, n), if there are any."""
+        first = self._samplers[0]  # all are of one kind
+        if first.weights(labels[0, : self.sizes[0]]) is None:
+            return []
+        drawn = zip(self._samplers, labels, self.sizes, strict=True)
+        weights = [sampler.weights(own[:count]) for sampler, own, count in drawn]
+        return [own.to(dtype) for own in weights if own is not None]
+
+
 def _filled(part: Tensor, length: int) -> Tensor:
     """Return a part of a batch, filled up with what it has of its first sample."""
     missing = length - len(part)
@@ -188,14 +253,3 @@ def _emptied(batch: Batch) -> Batch:
     size, length = int(batch[2].count_nonzero()), len(batch[2])
     inputs, labels, weights = (part[:size] for part in batch)
     return inputs, labels, weights * (size / length)
-
-
-def _shared_table(oracles: Sequence[SiteOracle]) -> tuple[Samples, Tensor] | None:
-    """Return all clients' samples as one set, and where in it each one's begin (K, 1), if they are of one table."""
-    each = [oracle.plain_samples for oracle in oracles]
-    first = each[0]
-    if first is None or any(one is None or one.inputs is not first.inputs for one in each):
-        return None
-    rows = [one.rows for one in each if one is not None]
-    begins = torch.tensor([0, *map(len, rows[:-1])]).cumsum(0)[:, None]
-    return replace(first, rows=torch.cat(rows)), begins

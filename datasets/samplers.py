@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,10 +12,14 @@ from datasets.errors import DataError
 from datasets.labels import any_positive
 from keys import hint
 
-Mark = tuple[tuple[Tensor, int], ...]
+if TYPE_CHECKING:
+    from datasets.source import Ints
+
+Mark = tuple[tuple["Ints", int], ...]
 """The order of the epoch and how many are dealt, of each kind of rows."""
 
 SAMPLERS = ("uniform", "fixed-positives")
+AHEAD = 512  # positions that are told of ahead, where all batches hold the same
 
 
 class Sampler(Protocol):
@@ -22,6 +27,15 @@ class Sampler(Protocol):
 
     def draw(self, size: int | None = None) -> Tensor:
         """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
+
+    def decided(self, size: int) -> Tensor:
+        """Return the next batches of a size that follow from how rows were shuffled, (k, rows of a batch); k may be 0.
+
+        They are drawn by `draw` still, or passed by `skip`.
+        """
+
+    def skip(self, size: int, count: int) -> None:
+        """Go on as if so many batches of a size had been drawn, which were decided."""
 
     def full(self, size: int) -> int:
         """Return how many rows a draw of this size holds: fewer where there are not as many."""
@@ -43,9 +57,12 @@ class Sampler(Protocol):
 
 
 class _Deck:
-    """Positions dealt without replacement; shuffled anew when they run out."""
+    """Positions dealt without replacement; shuffled anew when they run out.
 
-    def __init__(self, positions: Tensor, generator: torch.Generator) -> None:
+    In NumPy: these few numbers are cut and put together several times as fast as by torch.
+    """
+
+    def __init__(self, positions: Ints, generator: torch.Generator) -> None:
         self._positions = positions
         self._generator = generator
         self.restart()
@@ -55,42 +72,62 @@ class _Deck:
         self.place = self._positions[:0], 0
 
     @property
-    def place(self) -> tuple[Tensor, int]:
-        """The order, and how many of it are dealt."""
+    def place(self) -> tuple[Ints, int]:
+        """The order, and how many of it are dealt; the order is of places in the positions."""
         return self._order, self._dealt
 
     @place.setter
-    def place(self, place: tuple[Tensor, int]) -> None:
+    def place(self, place: tuple[Ints, int]) -> None:
         self._order, self._dealt = place
 
     def full(self, size: int) -> int:
         """Return how many positions `deal` returns."""
         return min(size, len(self._positions))
 
-    def deal(self, size: int) -> Tensor:
+    def deal(self, size: int) -> Ints:
         """Return `size` positions, none twice; all of them when there are no more than that."""
         if size >= len(self._positions):
             return self._positions
         hand = self._order[self._dealt : self._dealt + size]
         self._dealt += size
         if len(hand) < size:
-            order = self._positions[torch.randperm(len(self._positions), generator=self._generator)]
+            order = torch.randperm(len(self._positions), generator=self._generator).numpy()
             if len(hand):
                 # What this batch already holds comes last in the new epoch: no batch holds a row twice.
-                held = torch.isin(order, hand)
-                order = torch.cat([order[~held], order[held]])
+                held = np.zeros(len(order), np.bool_)
+                held[hand] = True
+                held = held[order]
+                order = np.concatenate([order[~held], order[held]])
             self._order, self._dealt = order, size - len(hand)
-            hand = torch.cat([hand, order[: self._dealt]])
-        return hand
+            hand = np.concatenate([hand, order[: self._dealt]])
+        return self._positions[hand]
+
+    def decided(self, size: int) -> Ints:
+        """Return the next hands of a size that no shuffling changes."""
+        if not 0 < size < len(self._positions):
+            return np.broadcast_to(self._positions[:size], (AHEAD // max(1, size), self.full(size)))
+        count = max(0, len(self._order) - self._dealt) // size
+        return self._positions[self._order[self._dealt : self._dealt + count * size]].reshape(count, size)
+
+    def skip(self, size: int, count: int) -> None:
+        """Go on as if so many hands of a size had been dealt, which were decided."""
+        if size < len(self._positions):
+            self._dealt += size * count
 
 
 class _Uniform:
     def __init__(self, labels: Tensor, batch_size: int, generator: torch.Generator) -> None:
         self._size = batch_size
-        self._deck = _Deck(torch.arange(len(labels)), generator)
+        self._deck = _Deck(np.arange(len(labels)), generator)
 
     def draw(self, size: int | None = None) -> Tensor:
-        return self._deck.deal(self._size if size is None else size)
+        return torch.from_numpy(self._deck.deal(self._size if size is None else size))
+
+    def decided(self, size: int) -> Tensor:
+        return torch.from_numpy(self._deck.decided(size))
+
+    def skip(self, size: int, count: int) -> None:
+        self._deck.skip(size, count)
 
     def full(self, size: int) -> int:
         return self._deck.full(size)
@@ -113,13 +150,24 @@ class _FixedPositives:
         self._size, self._share = batch_size, positives / batch_size
         positive = any_positive(labels)
         self._prior = positive.double().mean().item()
-        self._positives = _Deck(torch.nonzero(positive).flatten(), generator)
-        self._negatives = _Deck(torch.nonzero(~positive).flatten(), generator)
+        self._positives = _Deck(np.flatnonzero(positive.numpy()), generator)
+        self._negatives = _Deck(np.flatnonzero(~positive.numpy()), generator)
 
     def draw(self, size: int | None = None) -> Tensor:
         size = self._size if size is None else size
         quota = self._quota(size)
-        return torch.cat([self._positives.deal(quota), self._negatives.deal(size - quota)])
+        return torch.from_numpy(np.concatenate([self._positives.deal(quota), self._negatives.deal(size - quota)]))
+
+    def decided(self, size: int) -> Tensor:
+        quota = self._quota(size)
+        positives, negatives = self._positives.decided(quota), self._negatives.decided(size - quota)
+        count = min(len(positives), len(negatives))
+        return torch.from_numpy(np.concatenate([positives[:count], negatives[:count]], axis=1))
+
+    def skip(self, size: int, count: int) -> None:
+        quota = self._quota(size)
+        self._positives.skip(quota, count)
+        self._negatives.skip(size - quota, count)
 
     def full(self, size: int) -> int:
         quota = self._quota(size)
