@@ -1,32 +1,26 @@
-"""The ClientApp: what a hospital runs. Three messages: describe yourself, train, evaluate for the last time."""
+"""The ClientApp: what a hospital runs. Three messages: describe yourself, train, evaluate for the last time.
+
+What it does is imported with the first message: a program that only starts it has no use for torch.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-
-from client_app.errors import RefusedError
-from client_app.passage import Passage, answering
-from keys import record_in
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
-
-    from client_app.passage import Steps
-    from client_app.site import OpenSite
+    from client_app.passage import Passage
     from client_app.together import Update, Updated
-    from problems import Arrays, Problem
 
 log = logging.getLogger("edelweiss")
 
@@ -40,153 +34,17 @@ def in_kind(message: Message, context: Context, answer: Callable[[Message, Conte
     return answer_in_kind(message, context, answer)
 
 
+def answered(kind: str, message: Message, context: Context) -> Message:
+    """Answer a message, see `client_app.handlers`."""
+    from client_app.passage import Passage
+
+    return Passage(kind, message, context).done_alone()
+
+
 app = ClientApp(mods=[in_kind])
-
-
-@app.query()
-@answering
-def describe(message: Message, site: OpenSite) -> RecordDict:
-    """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
-
-    The answer's ``facts`` are a `datasets.Facts`.
-    """
-    from keys import to_record
-
-    data, facts = site.data(), site.facts()
-    if data is not None and data.missing:
-        filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
-        log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
-    for note in facts.notes:
-        log.warning("%s: %s", facts.name, note)
-    return RecordDict({"facts": ConfigRecord(to_record(facts))})
-
-
-def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
-    """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
-    import torch
-
-    from client_app.once import received
-    from client_app.oracle import SiteOracle, stream
-    from client_app.policy.protect import require_enough
-    from client_app.request import Request
-    from client_app.together import Update
-    from federation import not_finite, pack
-    from federation.encoding import remembered, taken
-
-    started = time.perf_counter()
-    request = Request.of(message)
-    strategy, problem = site.strategy, site.problem(request)
-    turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
-    sent = received(message, problem.device)
-    store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
-    if site.run.remembers and (text := store.shortage()):
-        raise RefusedError(f"{text}: make room before the run goes on")
-    memory = store.load(problem.device, before=place)
-    began = store.latest(before=place) if memory else None
-    residual, fresh = taken(memory), partial(site.fresh, request)
-
-    _load_statistics(problem, sent, memory)
-    metrics = site.evaluation(request, strategy.personal(sent, memory, fresh)) if request.evaluate else {}
-    own = site.own_problem(request)
-
-    def oracle() -> SiteOracle:
-        random = stream(site.run.seed, request.site, *place)
-        return SiteOracle.open(site.run, own, site.samples(request)[0], random, fresh, problem)
-
-    done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, turn=turn)
-    reply, memory = done.reply, done.memory
-    if site.guarded:
-        require_enough(done.samples, site.policy)
-    if (statistics := problem.buffers()).numel():
-        if not (site.run.bn == "average" and strategy.exchanges):
-            memory["buffers"] = statistics
-        elif done.gradients:  # only those change them
-            reply["buffers"] = statistics
-
-    if text := site.run.encoding.overflow(reply):
-        raise RefusedError(f"its {text}")
-    written, residual = site.run.encoding.encode(reply, residual, request.phase)
-    memory = memory | remembered(residual)
-    spent = time.perf_counter() - started
-    bad = not_finite(reply | memory)
-    kept = place if memory and not bad else None
-    work = {"gradients": done.gradients, "samples": done.samples, "seconds": spent}
-    memories = {"memory-from": strategy.position(began), "memory-kept": strategy.position(kept)}
-    cost = MetricRecord({**work, **memories})
-    if bad:  # the coordinator leaves such an answer out; remembered, it would spoil all
-        log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
-        if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
-            written = {name: torch.full((1,), torch.nan) for name in bad}
-    content = RecordDict({"arrays": pack(written), "metrics": MetricRecord({**metrics}), "cost": cost})
-    if not bad:
-        store.save(memory, place, request.settled)  # last: an answer that fails before this changes nothing
-    return content
-
-
-app.train()(answering(train))
-
-
-@app.evaluate()
-@answering
-def evaluate(message: Message, site: OpenSite) -> RecordDict:
-    """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
-
-    If the run says so, it keeps the common model, too. All that comes was held against what this run may send, so it is
-    no larger than the model.
-
-    Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
-    asked to count scores on a grid, and to compare two models: either follows from what all sites answered before.
-    """
-    from client_app.card import write_card
-    from client_app.evidence import counted, own_maps, told
-    from client_app.kept import model_facts
-    from client_app.request import Request
-    from federation import unpack
-    from federation.encoding import taken
-
-    request = Request.of(message)
-    strategy, problem = site.strategy, site.problem(request)
-    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
-    store = site.memory(request)
-    memory = store.load(problem.device, before=(request.round + 1, 0))
-    taken(memory)  # rounding errors are no part of a model
-    own = {} if memory else store.kept(problem.device)
-    kept_here = "buffers" in (memory or own)
-    statistics = _load_statistics(problem, sent, memory or own)
-    model = own or strategy.personal(sent, memory, partial(site.fresh, request))
-    data = site.data()
-    shared = site.run.share_model and data is not None and not strategy.personalised
-    mine = dict(model) if strategy.personalised or shared else {}
-    maps = own_maps(site, request, model) if mine else None  # before another model's statistics are in the network
-    more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
-    other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
-    if request.cuts:
-        records = counted(site, request, model, other)
-        content = RecordDict({name: ConfigRecord(one) for name, one in records.items()})
-    else:
-        content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
-        if site.gives_evidence:
-            records = told(site, request, model, other, evaluated=bool(content["metrics"]))
-            content.update({name: ConfigRecord(one) for name, one in records.items()})
-            more = site.exact and any(records.values())
-    if statistics is not None and (mine or kept_here):
-        mine["buffers"] = statistics
-    if mine:
-        facts = model_facts(site.run, request.cohort, site.data_config, data, own=not shared, maps=maps)
-        path = store.keep(mine, facts)
-        if "x" in mine and (shared or site.guarded):
-            write_card(path, site.run, own=not shared)
-    if not more:
-        store.forget()  # last: a model that cannot be written leaves the memory that it is made of
-    return content
-
-
-def _load_statistics(problem: Problem, sent: Arrays, kept: Arrays) -> Tensor | None:
-    """Take the statistics of batch norm out of what was kept here, or sent, into the network; None without any."""
-    statistics = (kept if "buffers" in kept else sent).pop("buffers", None)
-    if statistics is not None:
-        problem.load_buffers(statistics)
-    return statistics
+app.query()(partial(answered, "query"))
+app.train()(partial(answered, "train"))
+app.evaluate()(partial(answered, "evaluate"))
 
 
 def call(message: Message, context: Context) -> Message:
@@ -206,10 +64,11 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     """Answer the messages of a phase to several sites as `call` does, with local updates done side by side."""
     if len(messages) == 1 or messages[0].metadata.message_type != "train":
         return [call(message, context) for message, context in zip(messages, contexts, strict=True)]
+    from client_app.passage import Passage
     from client_app.together import updated
 
     def begun(message: Message, context: Context) -> Passage:
-        passage = Passage(train, message, context)
+        passage = Passage("train", message, context)
         if passage.update and not passage.update.stacks:
             passage.done_alone()  # before another site's statistics are in the network that they share
         return passage

@@ -50,7 +50,7 @@ def require_sound(message: Message, site: OpenSite) -> None:
             require_records(message.content, config=ConfigRecord, arrays=ArrayRecord, **other)
             told = plain(message.content, "config", ConfigRecord)
             if not (wrong := _wrong_config(told, site, last=kind == "evaluate")):
-                wrong, about_data = _wrong_cohort(told, site) or _wrong_arrays(message, Request.read(told), site), True
+                wrong, about_data = _wrong_cohort(told, site) or _wrong_arrays(message, Request.of(message), site), True
     except BadAnswerError as error:
         wrong = [str(error)]
     if wrong:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.audit import Audit
 from client_app.errors import RefusedError, SiteError
+from client_app.handlers import HANDLERS
+from client_app.incoming import require_sound
+from client_app.memory import StateError
+from client_app.policy import gate
+from client_app.site import OpenSite
+from config import MISTAKES
+from federation.fingerprint import fingerprint
 from keys import record_in
 
 T = TypeVar("T")
@@ -17,7 +24,6 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from client_app.site import OpenSite
     from client_app.together import Update, Updated
 
     Steps = Generator[Update, Updated, T]
@@ -37,8 +43,8 @@ class Passage:
         There, as soon as there is no update.
     """
 
-    def __init__(self, handle: Handler, message: Message, context: Context) -> None:
-        self._steps = _steps(handle, message, context)
+    def __init__(self, kind: str, message: Message, context: Context) -> None:
+        self._steps = _steps(kind, message, context)
         self.answer: Message
         self._go(lambda: next(self._steps))
 
@@ -64,17 +70,7 @@ class Passage:
             self.update, self.answer = None, end.value
 
 
-def answering(handle: Handler) -> Callable[[Message, Context], Message]:
-    """Turn a handler into Flower's form."""
-
-    @wraps(handle)
-    def answer(message: Message, context: Context) -> Message:
-        return Passage(handle, message, context).done_alone()
-
-    return answer
-
-
-def _steps(handle: Handler, message: Message, context: Context) -> Steps[Message]:
+def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
     """Answer a message; a local update on the way is done by whoever asks, alone or side by side with others.
 
     Mistakes of users become an answer of one line, never a traceback. What leaves the site is the public version of a
@@ -85,7 +81,7 @@ def _steps(handle: Handler, message: Message, context: Context) -> Steps[Message
     try:
         if audit:
             audit.received(message)
-        content = yield from _content(handle, message, context)
+        content = yield from _content(kind, message, context)
         if audit:
             audit.sent(message, content)
     except Exception as error:
@@ -98,15 +94,8 @@ def _steps(handle: Handler, message: Message, context: Context) -> Steps[Message
     return Message(content, reply_to=message)
 
 
-def _content(handle: Handler, message: Message, context: Context) -> Steps[RecordDict]:
+def _content(kind: str, message: Message, context: Context) -> Steps[RecordDict]:
     """Return a handler's answer, or why there is none."""
-    from client_app.incoming import require_sound
-    from client_app.memory import StateError
-    from client_app.policy.gate import admitted, require_allowed
-    from client_app.site import OpenSite
-    from config import MISTAKES
-    from federation.fingerprint import fingerprint
-
     try:
         config = record_in(message.content, "config", ConfigRecord)
         theirs = str(config.get("app", ""))[:64]
@@ -117,9 +106,9 @@ def _content(handle: Handler, message: Message, context: Context) -> Steps[Recor
                 "release on both, and end a SuperLink or SuperNode that was started in another project"
             )
         site = OpenSite.from_context(context)
-        require_allowed(site)
+        gate.require_allowed(site)
         require_sound(message, site)
-        answer = handle(message, admitted(site, message))
+        answer = HANDLERS[kind](message, gate.admitted(site, message))
         return answer if isinstance(answer, RecordDict) else (yield from answer)
     except (*MISTAKES, RefusedError, StateError) as error:
         _log_once(str(error))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
 from datasets import Cohort
-from keys import from_record, latest, plain
+from keys import from_record, latest, record_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from flwr.app import Message
 
 COHORT = tuple(field.name for field in fields(Cohort))
@@ -64,14 +62,15 @@ class Request:
 
     @classmethod
     def of(cls, message: Message) -> Request:
-        """Read the message's ``config`` record."""
-        return cls.read(plain(message.content, "config", ConfigRecord))
+        """Read the message's ``config`` record; asked again for the same message, it is not read anew."""
+        return _read(record_in(message.content, "config", ConfigRecord))
 
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Request:
-        """Read what a ``config`` record holds."""
-        told = [key for key in COHORT if key in record]
-        return from_record(cls, record, cohort=_cohort(tuple(told), *(record[key] for key in told)))
+
+@latest
+def _read(record: ConfigRecord) -> Request:
+    told = dict(record.items())
+    keys = tuple(key for key in COHORT if key in told)
+    return from_record(Request, told, cohort=_cohort(keys, *(told[key] for key in keys)))
 
 
 @latest

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -215,12 +216,12 @@ class _Dealer:
                 sampler.skip(self._size, self._used)
             if size != self._size:
                 self._size, self.sizes = size, [sampler.full(size) for sampler in self._samplers]
-            hands = [sampler.draw(size)[:, None] for sampler in self._samplers]
-            rests = [sampler.decided(size).T for sampler in self._samplers]
-            count, longest = min(rest.shape[1] for rest in rests), max(self.sizes)
-            blocks = [torch.cat([hand, rest[:, :count]], 1) for hand, rest in zip(hands, rests, strict=True)]
-            block = torch.stack([_filled(block, longest) for block in blocks]).add_(self._begins[:, None])
-            now, *self._decided = block.unbind(2)
+            dealt = [sampler.ahead(size) for sampler in self._samplers]
+            block = np.empty((min(map(len, dealt)), len(dealt), max(self.sizes)), np.int64)
+            for k, hands in enumerate(dealt):
+                block[:, k, : hands.shape[1]] = hands[: len(block)]
+                block[:, k, hands.shape[1] :] = hands[: len(block), :1]  # filled up with the first
+            now, *self._decided = torch.from_numpy(block).add_(self._begins).unbind()
             self._used = 0
             return now
         self._used += 1

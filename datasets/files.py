@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError
 from datasets.vision import import_torchvision
-from keys import shown
+from keys import latest, shown
 from keys.files import as_path, is_file, reason
 
 T = TypeVar("T")
@@ -59,12 +59,7 @@ class Places:
     @classmethod
     def of(cls, data_root: str, download: bool) -> Places:
         """Return a run's folder; where it names none, that of EDELWEISS_DATA, if set, and then the cache folder."""
-        if data_root:
-            return cls((_folder("data-root", data_root),), "data-root", download)
-        if named := os.environ.get("EDELWEISS_DATA"):
-            roots = (_folder("EDELWEISS_DATA", named), cache_folder())
-            return cls(roots, "EDELWEISS_DATA or the cache folder (data-root is empty)", download)
-        return cls((cache_folder(),), "the cache folder (data-root and EDELWEISS_DATA are empty)", download)
+        return _places(data_root, download, *map(os.environ.get, ("EDELWEISS_DATA", "EDELWEISS_CACHE", "HOME")))
 
     @property
     def target(self) -> Path:
@@ -78,6 +73,17 @@ class Places:
     def under(self, *folders: str) -> list[Path]:
         """Return these folders of each root; ``""`` is the root itself."""
         return [root / folder for root in self.roots for folder in folders]
+
+
+@latest
+def _places(data_root: str, download: bool, named: str | None, *_: str | None) -> Places:
+    """Return the places that an environment names; the sites of a process ask for the same."""
+    if data_root:
+        return Places((_folder("data-root", data_root),), "data-root", download)
+    if named:
+        roots = (_folder("EDELWEISS_DATA", named), cache_folder())
+        return Places(roots, "EDELWEISS_DATA or the cache folder (data-root is empty)", download)
+    return Places((cache_folder(),), "the cache folder (data-root and EDELWEISS_DATA are empty)", download)
 
 
 def from_torchvision(class_name: str, root: Path, download: bool = False, part: str = "train") -> tuple[Any, Any]:

@@ -28,14 +28,14 @@ class Sampler(Protocol):
     def draw(self, size: int | None = None) -> Tensor:
         """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
 
-    def decided(self, size: int) -> Tensor:
-        """Return the next batches of a size that follow from how rows were shuffled, (k, rows of a batch); k may be 0.
+    def ahead(self, size: int) -> Ints:
+        """Draw a batch; return it, and those that will follow by how the rows lie now, (1 + k, rows of a batch).
 
-        They are drawn by `draw` still, or passed by `skip`.
+        The k others are for `draw` still, or for `skip`; k may be 0.
         """
 
     def skip(self, size: int, count: int) -> None:
-        """Go on as if so many batches of a size had been drawn, which were decided."""
+        """Go on as if so many batches of a size had been drawn that `ahead` has told of."""
 
     def full(self, size: int) -> int:
         """Return how many rows a draw of this size holds: fewer where there are not as many."""
@@ -102,15 +102,17 @@ class _Deck:
             hand = np.concatenate([hand, order[: self._dealt]])
         return self._positions[hand]
 
-    def decided(self, size: int) -> Ints:
-        """Return the next hands of a size that no shuffling changes."""
+    def ahead(self, size: int) -> Ints:
+        """Deal a hand; return it, and the next ones of its size that no shuffling changes."""
+        hand = self.deal(size)
         if not 0 < size < len(self._positions):
-            return np.broadcast_to(self._positions[:size], (AHEAD // max(1, size), self.full(size)))
-        count = max(0, len(self._order) - self._dealt) // size
-        return self._positions[self._order[self._dealt : self._dealt + count * size]].reshape(count, size)
+            return np.broadcast_to(hand[:size], (1 + AHEAD // max(1, size), self.full(size)))
+        count = (len(self._order) - self._dealt) // size
+        rest = self._positions[self._order[self._dealt : self._dealt + count * size]]
+        return np.concatenate([hand, rest]).reshape(1 + count, size)
 
     def skip(self, size: int, count: int) -> None:
-        """Go on as if so many hands of a size had been dealt, which were decided."""
+        """Go on as if so many hands of a size had been dealt that `ahead` has told of."""
         if size < len(self._positions):
             self._dealt += size * count
 
@@ -123,8 +125,8 @@ class _Uniform:
     def draw(self, size: int | None = None) -> Tensor:
         return torch.from_numpy(self._deck.deal(self._size if size is None else size))
 
-    def decided(self, size: int) -> Tensor:
-        return torch.from_numpy(self._deck.decided(size))
+    def ahead(self, size: int) -> Ints:
+        return self._deck.ahead(size)
 
     def skip(self, size: int, count: int) -> None:
         self._deck.skip(size, count)
@@ -158,11 +160,11 @@ class _FixedPositives:
         quota = self._quota(size)
         return torch.from_numpy(np.concatenate([self._positives.deal(quota), self._negatives.deal(size - quota)]))
 
-    def decided(self, size: int) -> Tensor:
+    def ahead(self, size: int) -> Ints:
         quota = self._quota(size)
-        positives, negatives = self._positives.decided(quota), self._negatives.decided(size - quota)
+        positives, negatives = self._positives.ahead(quota), self._negatives.ahead(size - quota)
         count = min(len(positives), len(negatives))
-        return torch.from_numpy(np.concatenate([positives[:count], negatives[:count]], axis=1))
+        return np.concatenate([positives[:count], negatives[:count]], axis=1)
 
     def skip(self, size: int, count: int) -> None:
         quota = self._quota(size)

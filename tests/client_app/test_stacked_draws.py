@@ -52,13 +52,13 @@ def test_each_draws_what_it_draws_alone(sampler: str, asked: list[int]) -> None:
                     torch.testing.assert_close(batch[2][client, :size], own * (batch[2].shape[1] / size))
 
 
-def test_positions_are_dealt_ahead() -> None:
-    drawn: list[int] = []
-    together = StackedOracle(PROBLEM, oracles("uniform"))
-    assert together._dealer is not None
-    for sampler in together._dealer._samplers:
-        draw = sampler.draw
-        sampler.draw = lambda size=None, draw=draw: drawn.append(1) or draw(size)  # type: ignore[method-assign]
+def test_positions_are_dealt_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, drawn = oracles("uniform"), []
+    for oracle in each:
+        assert oracle.plain is not None
+        sampler = oracle.plain[1]
+        monkeypatch.setattr(sampler, "ahead", lambda size, ahead=sampler.ahead: drawn.append(size) or ahead(size))
+    together = StackedOracle(PROBLEM, each)
     for _ in range(8):
         together.draw()
-    assert len(drawn) == 3 * len(ROWS)  # the shortest epoch, of 17, has four batches: at 1, 5 and, in both, at 6
+    assert len(drawn) == 3 * len(ROWS)  # the shortest epoch, of 17, has four batches: at 1, 5 and, in others, at 6
