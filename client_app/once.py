@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flwr.app import Message
 
     from client_app.site import OpenSite
+    from config import RunConfig
     from datasets import Samples, SiteData
     from federation import Encoding, FederatedStrategy
     from problems import Arrays
@@ -76,6 +77,12 @@ def prepared_once(
     return prepared(load_site(config, site, sites), device, cohort, hidden)
 
 
+@latest
+def public_data(run: RunConfig, data_dir: str, label: str, data_root: str) -> DataConfig:
+    """Describe data that do not change while the process runs; see `RunConfig.data`."""
+    return run.data(data_dir, label, data_root)
+
+
 @lru_cache(maxsize=32)
 def data_hash(config: DataConfig) -> str:
     """Return a hash of all that a hospital's own data say, and of who is held out; once per process."""
@@ -102,7 +109,8 @@ def open_sites(run_id: int) -> dict[tuple[int, int], OpenSite]:
 
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    for cached in (cached_problem, dimension, rehearsed, prepared_once, data_hash, dealt_once, open_sites, _decoded):
+    once = (cached_problem, dimension, rehearsed, prepared_once, public_data, data_hash, dealt_once, open_sites)
+    for cached in (*once, _decoded):
         cached.cache_clear()
     forget_messages()
     forget_stacks()

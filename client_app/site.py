@@ -19,6 +19,7 @@ from client_app.once import (
     open_sites,
     prepared,
     prepared_once,
+    public_data,
     rehearsed,
 )
 from client_app.own_data import image_cache, study_of
@@ -168,7 +169,8 @@ class OpenSite:
     @cached_property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
-        config = self.run.data(self.node.data_dir, self.node.label, self.node.data_root)
+        given = self.node.data_dir, self.node.label, self.node.data_root
+        config = public_data(self.run, *given) if self.stays_open else self.run.data(*given)
         if config.data_dir:
             config = replace(config, follow_links=self.node.follow_links, image_cache=image_cache(self.node))
         if not self.guarded:

@@ -23,6 +23,7 @@ from datasets.samples import Samples, forget_samples
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
 from datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
+from keys import latest
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +92,13 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     """
     if not 0 <= site < sites:
         raise DataError.plain(f"site is {site}; with {sites} sites it must be from 0 to {sites - 1}")
-    places = Places.of(config.data_root, config.download)
-    pool = pool_of(config, places)
     name = f"site-{site}"
     if config.dataset == SITE:
         site, sites = 0, 1
-    elif config.partition == "sites":
+    pool, splits = _parts(config, Places.of(config.data_root, config.download), sites)
+    if config.dataset != SITE and config.partition == "sites":
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
-    train, held_out = (torch.from_numpy(rows[site]) for rows in _splits(config, places, sites))
+    train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
     if config.partition == "split-sites" and pool.source.groups is not None and len(train):
         name = f"{pool.source.group_names[pool.source.groups[int(train[0])]]}-{site}"
     if not len(train) and config.key:
@@ -175,7 +175,14 @@ def forget_data() -> None:
     """Let go of all data that this process has read; whatever is loaded next is read anew."""
     forget_read()
     _splits.cache_clear()
+    _parts.cache_clear()
     forget_samples()
+
+
+@latest
+def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, tuple[Dealt, Dealt]]:
+    """Return what `load_site` takes from: the same for one site after the other."""
+    return pool_of(config, places), _splits(config, places, sites)
 
 
 @lru_cache(maxsize=16)

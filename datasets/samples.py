@@ -105,6 +105,8 @@ class Samples:
         """
         device = torch.device(device)
         inputs, labels, rows = self.inputs, self.labels, self.rows
+        if inputs.device == labels.device == rows.device == device:
+            return self
         if device.type in ("cpu", inputs.device.type):
             inputs, rows = inputs.to(device), rows.to(device)
         elif (shared := _shared(inputs, device)) is not None:

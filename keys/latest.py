@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import update_wrapper
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -17,8 +16,7 @@ class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
     """
 
     def __init__(self, function: Callable[..., T]) -> None:
-        update_wrapper(self, function)
-        self._function = function
+        self._function, self.__doc__ = function, function.__doc__  # no more: one is made for each site
         self._known: tuple[tuple[object, ...], T] | None = None
 
     def __call__(self, *arguments: object) -> T:

@@ -77,34 +77,36 @@ class DisPFL(Decentralised):
         total = torch.zeros_like(self.whole(some))
         mass = torch.zeros_like(total)
         for weight, vectors in row.values():
-            where = places(vectors["mask"], total.device)  # seven times as fast as by mask
+            where = places(unpacked(vectors["mask"], total.device))
             total.index_add_(0, where, vectors["values"], alpha=weight)
             mass.index_add_(0, where, torch.full_like(vectors["values"], weight))
         if own not in row:
             return {"x": total / mass.masked_fill_(mass == 0, 1.0)}
         mask = row[own][1]["mask"]
-        where = places(mask, total.device)
-        return {"mask": mask, "values": total[where] / mass[where]}
+        where = places(unpacked(mask, total.device))
+        return {"mask": mask, "values": total.index_select(0, where) / mass.index_select(0, where)}
 
     def whole(self, vectors: Arrays) -> Tensor:
         """Return the values in their places, and zeros elsewhere; x itself where there is no mask yet."""
         if "x" in vectors:
             return vectors["x"]
-        mask = unpacked(vectors["mask"], vectors["values"].device)
-        zeros = torch.zeros(len(mask), dtype=vectors["values"].dtype, device=mask.device)
-        return zeros.masked_scatter_(mask, vectors["values"])
+        values = vectors["values"]
+        mask = unpacked(vectors["mask"], values.device)
+        zeros = torch.zeros(len(mask), dtype=values.dtype, device=values.device)
+        return zeros.index_copy_(0, places(mask), values)
 
     def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
         """Lines 2-9. Line 1 is the base's."""
         mixed = self.received(sent, memory)
         x, y = self.whole(mixed).clone(), memory.get("y", oracle.fresh().get("y"))
         mask = unpacked(mixed["mask"], x.device) if "mask" in mixed else self._drawn(len(x), oracle).to(x.device)
-        x.mul_(mask)
+        ones = mask.to(x.dtype)  # a product with numbers takes an eighth of one with True and False
+        x.mul_(ones)
         descent = self.descent(turn)
         for _ in range(turn.local_steps):  # l.2
-            y = descent.step(x, y, oracle, self.lr, self.lr_dual, mask=mask)  # l.3-4
+            y = descent.step(x, y, oracle, self.lr, self.lr_dual, mask=ones)  # l.3-4
         mask = self._moved(x, y, mask, oracle, turn)  # l.5-8
-        reply = {"mask": packed(mask), "values": x[mask]}  # l.9
+        reply = {"mask": packed(mask), "values": x.index_select(0, places(mask))}  # l.9
         return reply, self.remembered(reply) | existing(y=y)
 
     def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
@@ -141,10 +143,12 @@ class DisPFL(Decentralised):
         for span in sparse:  # l.6
             part = moved[span]
             count = math.ceil(rate * int(part.sum()))
-            sizes = x[span].abs().masked_fill_(~part, math.inf)
-            part[sizes.topk(count, largest=False).indices] = False  # l.7
-            gains = gx[span].abs().masked_fill_(part, -1.0)
-            part[gains.topk(count).indices] = True  # l.8
+            ones = part.to(x.dtype)
+            sizes = x[span].abs().add_(1 - ones, alpha=torch.finfo(x.dtype).max)
+            part[sizes.topk(count, largest=False, sorted=False).indices] = False  # l.7
+            ones = part.to(x.dtype)
+            gains = gx[span].abs().mul_(1 - ones).sub_(ones)
+            part[gains.topk(count, sorted=False).indices] = True  # l.8
         return moved
 
 
@@ -183,6 +187,6 @@ def unpacked(code: Tensor, device: torch.device) -> Tensor:
     return torch.from_numpy(bits[int(bits.argmax()) + 1 :]).to(device)
 
 
-def places(code: Tensor, device: torch.device) -> Tensor:
-    """Return where the mask that `packed` was given is True."""
-    return torch.from_numpy(np.flatnonzero(unpacked(code, torch.device("cpu")).numpy())).to(device)
+def places(mask: Tensor) -> Tensor:
+    """Return where a mask is True; what lies there is read and written several times as fast as by the mask itself."""
+    return torch.from_numpy(np.flatnonzero(mask.cpu().numpy())).to(mask.device)

@@ -110,7 +110,7 @@ class Descent:
         part : slice
             What of x moves.
         mask : Tensor, optional
-            What of that moves, True or False for each entry of x.
+            What of that moves: 1 or 0 for each entry of x, of its type.
         """
         moving, by = x[..., part], gx[..., part]  # views: a step on one is a step on x
         if self.weight_decay:
