@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -45,3 +46,16 @@ def return_freed_memory() -> None:
     """Let glibc return to the kernel what lies free between what is still in use; it keeps that otherwise."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+RARELY = (100_000, 20, 20)  # new objects until the young ones are looked at, and how often that is until older ones are
+
+
+def collect_rarely() -> tuple[int, int, int]:
+    """Let Python seldom look for objects that only hold each other; return when it did before, for `gc.set_threshold`.
+
+    What a site does leaves next to none of these, and a look at all objects takes as long as hundreds of small sites.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*RARELY)
+    return before

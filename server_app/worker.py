@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shutil
 import signal
@@ -13,7 +14,7 @@ from flwr.app import RecordDict
 from flwr.app.message import make_message
 
 from client_app.app import call_together
-from keys.memory import keep_freed_memory
+from keys.memory import collect_rarely, keep_freed_memory
 from server_app.segments import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str,
     for other in inherited:  # or the coordinator's end would stay open after its death
         other.close()
     keep_freed_memory()
+    collect_rarely()
+    gc.freeze()  # what the coordinator has made so far: to look at it would copy it, too
     torch.set_num_threads(1)
     try:
         serve(pipe, Segments(folder, owner), contexts)

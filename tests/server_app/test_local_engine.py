@@ -24,6 +24,7 @@ from models import FlatNetwork, build
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
+from server_app.local import LocalGrid, unused_run_id
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table
 
@@ -235,7 +236,6 @@ def test_two_runs_at_a_time_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    from server_app.local import LocalGrid
 
     left: list[str] = []
     leave = LocalGrid.__exit__
@@ -247,6 +247,14 @@ def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LocalGrid, "__exit__", looking)
     simulate(job())
     assert left == []
+
+
+def test_the_garbage_collector_is_left_as_it_was(tmp_path: Path) -> None:
+    before, during = gc.get_threshold(), []
+    grid = LocalGrid(RunConfig.parse(saddle_job(tmp_path, workers=1)), unused_run_id())
+    with grid:
+        during.append(gc.get_threshold())
+    assert gc.get_threshold() == before != during[0]
 
 
 @pytest.mark.slow
