@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -95,7 +95,7 @@ class SiteConfig(BaseModel):
         ConfigError
             Listing everything that is wrong with it.
         """
-        keys = {f.alias or name for name, f in cls.model_fields.items()}
+        keys = _keys()
         problems = [unknown("key", key, keys) for key in values if key not in keys]
         problems += [text for key, value in values.items() for text in text_errors(key, value)]
         try:
@@ -105,6 +105,11 @@ class SiteConfig(BaseModel):
         if problems:
             raise ConfigError("node-config", problems)
         return config
+
+
+@cache
+def _keys() -> tuple[str, ...]:
+    return tuple(f.alias or name for name, f in SiteConfig.model_fields.items())
 
 
 @lru_cache(maxsize=1024, typed=True)  # typed, or 1 would pass where true has been

@@ -92,9 +92,8 @@ class Samples:
 
     def standardised(self, shift: Tensor, scale: Tensor) -> Samples:
         """Return the same rows with a shift and a scale, each a flat vector per feature or per channel."""
-        shape = (-1,) + (1,) * (len(self.shape) - 1)
-        device = self.labels.device
-        return replace(self, shift=shift.reshape(shape).to(device), scale=scale.reshape(shape).to(device))
+        form = len(self.shape), self.labels.device
+        return replace(self, shift=_along(shift, *form), scale=_along(scale, *form))
 
     def to(self, device: torch.device | str) -> Samples:
         """Return the samples on a device.
@@ -124,6 +123,12 @@ class Samples:
         )
 
 
+@lru_cache(maxsize=8)
+def _along(numbers: Tensor, axes: int, device: torch.device) -> Tensor:
+    """Return a number for each feature or channel, to be broadcast over inputs; sites that share one share this."""
+    return numbers.reshape((-1,) + (1,) * (axes - 1)).to(device)
+
+
 @lru_cache(maxsize=4)
 def _shared(inputs: Tensor, device: torch.device) -> Tensor | None:
     """Return inputs on a device, once per process; None where they would take too much of its memory."""
@@ -145,6 +150,7 @@ def _copied(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
 def forget_samples() -> None:
     """Forget what is on a GPU."""
     _shared.cache_clear()
+    _along.cache_clear()
 
 
 def _free(device: torch.device) -> float:
