@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord
 
 from client_app.incoming import forget_messages
 from client_app.policy.coarse import dealt
+from client_app.request import forget_request
 from client_app.together import forget_stacks
 from datasets import Cohort, DataConfig, forget_data, load_site
 from datasets.labels import UNKNOWN
@@ -113,6 +114,7 @@ def forget_all() -> None:
     for cached in (*once, _decoded):
         cached.cache_clear()
     forget_messages()
+    forget_request()
     forget_stacks()
     forget_data()
     return_freed_memory()

@@ -97,6 +97,8 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
 def _content(kind: str, message: Message, context: Context) -> Steps[RecordDict]:
     """Return a handler's answer, or why there is none."""
     try:
+        if (called := message.metadata.message_type) != kind:  # Flower takes "train.default" for "train"
+            raise RefusedError(f"no message is called {called[:64]!r}")
         config = record_in(message.content, "config", ConfigRecord)
         theirs = str(config.get("app", ""))[:64]
         if theirs != fingerprint():

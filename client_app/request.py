@@ -76,3 +76,9 @@ def _read(record: ConfigRecord) -> Request:
 @latest
 def _cohort(keys: tuple[str, ...], *values: object) -> Cohort:
     return from_record(Cohort, dict(zip(keys, values, strict=True)))
+
+
+def forget_request() -> None:
+    """Let go of the last message of a run that is over."""
+    _read.cache_clear()
+    _cohort.cache_clear()

@@ -28,15 +28,7 @@ from client_app.policy.coarse import coarse
 from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
 from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
-from datasets import (
-    Cohort,
-    DataConfig,
-    Facts,
-    SiteData,
-    load_site,
-    patient_hashes,
-    stamp,
-)
+from datasets import Cohort, DataConfig, Facts, SiteData, load_site, patient_hashes, stamp
 from datasets.config import FOLDERS, OWN, SITE, TABLE
 from federation.rehearsal import Rehearsal
 from keys import files_named, latest
@@ -169,15 +161,15 @@ class OpenSite:
     @cached_property
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
-        given = self.node.data_dir, self.node.label, self.node.data_root
-        config = public_data(self.run, *given) if self.stays_open else self.run.data(*given)
+        own = self.node.data_dir, self.node.label, self.node.data_root
+        config = public_data(self.run, *own) if self.stays_open else self.run.data(*own)
         if config.data_dir:
             config = replace(config, follow_links=self.node.follow_links, image_cache=image_cache(self.node))
         if not self.guarded:
             return config
-        own, study = self.policy, study_of(self.node.study)
+        policy, study = self.policy, study_of(self.node.study)
         config = replace(config, study=study, stamp=stamp(config.data_dir, study))
-        return replace(config, key=self.key, patient=own.patient, holdout_share=own.holdout_share)
+        return replace(config, key=self.key, patient=policy.patient, holdout_share=policy.holdout_share)
 
     def data_hash(self) -> str:
         """Return a hash of the site's own data and of who is held out."""

@@ -123,9 +123,12 @@ class StackedOracle:
         """Yield the mini-batches of one pass over each client's samples."""
         if len({oracle.batches for oracle in self.oracles}) > 1:
             raise UnevenError
-        if self._dealer is not None:
-            self._dealer.forget()
-        for drawn in zip(*(oracle.epoch() for oracle in self.oracles), strict=True):
+        epochs = zip(*(oracle.epoch() for oracle in self.oracles), strict=True)
+        while True:
+            if self._dealer is not None:
+                self._dealer.settle()
+            if (drawn := next(epochs, None)) is None:
+                return
             yield self._joined(drawn)
 
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
@@ -212,8 +215,7 @@ class _Dealer:
     def deal(self, size: int) -> Tensor:
         """Return the positions of a fresh mini-batch of each client, (K, n)."""
         if size != self._size or self._used == len(self._decided):
-            for sampler in self._samplers if self._used else ():
-                sampler.skip(self._size, self._used)
+            self.settle()
             if size != self._size:
                 self._size, self.sizes = size, [sampler.full(size) for sampler in self._samplers]
             dealt = [sampler.ahead(size) for sampler in self._samplers]
@@ -222,13 +224,14 @@ class _Dealer:
                 block[:, k, : hands.shape[1]] = hands[: len(block)]
                 block[:, k, hands.shape[1] :] = hands[: len(block), :1]  # filled up with the first
             now, *self._decided = torch.from_numpy(block).add_(self._begins).unbind()
-            self._used = 0
             return now
         self._used += 1
         return self._decided[self._used - 1]
 
-    def forget(self) -> None:
-        """Forget what is decided: the samplers begin anew."""
+    def settle(self) -> None:
+        """Leave the samplers where they would be had nothing been dealt ahead, for others to draw from."""
+        for sampler in self._samplers if self._used else ():
+            sampler.skip(self._size, self._used)
         self._decided, self._used = (), 0
 
     def weights(self, labels: Tensor, dtype: torch.dtype) -> list[Tensor]:

@@ -96,14 +96,20 @@ def updated(updates: Sequence[Update]) -> list[Callable[[], Updated]]:
         with suppress(Exception):  # a site that cannot draw fails alone, when its turn comes
             oracles[i] = update.oracle()
             groups.setdefault(update.kind(oracles[i]), []).append(i)
-    for group in groups.values():
-        if len(group) == 1:
+    waiting = list(groups.values())
+    while waiting:
+        if len(group := waiting.pop()) == 1:
             continue
         try:
             for i, done in zip(group, _together([updates[i] for i in group], [oracles[i] for i in group]), strict=True):
                 results[i] = partial(_given, done)
-        except UnevenError:  # in an epoch, say: they are done alone
-            pass
+        except UnevenError:
+            by_batches: dict[int, list[int]] = {}  # in an epoch
+            for i in group:
+                by_batches.setdefault(oracles[i].batches, []).append(i)
+                oracles[i].close()
+                oracles[i] = updates[i].oracle()
+            waiting += by_batches.values() if len(by_batches) > 1 else ()  # else each is done alone
         except Exception as error:
             for i in group:
                 results[i] = partial(_given, error)

@@ -19,7 +19,7 @@ Mark = tuple[tuple["Ints", int], ...]
 """The order of the epoch and how many are dealt, of each kind of rows."""
 
 SAMPLERS = ("uniform", "fixed-positives")
-AHEAD = 512  # positions that are told of ahead, where all batches hold the same
+AHEAD = 512  # positions that are told of ahead, about: more may be in vain
 
 
 class Sampler(Protocol):
@@ -106,8 +106,8 @@ class _Deck:
         """Deal a hand; return it, and the next ones of its size that no shuffling changes."""
         hand = self.deal(size)
         if not 0 < size < len(self._positions):
-            return np.broadcast_to(hand[:size], (1 + AHEAD // max(1, size), self.full(size)))
-        count = (len(self._order) - self._dealt) // size
+            return np.broadcast_to(hand, (1 + AHEAD // max(1, size), len(hand)))
+        count = min(len(self._order) - self._dealt, AHEAD) // size
         rest = self._positions[self._order[self._dealt : self._dealt + count * size]]
         return np.concatenate([hand, rest]).reshape(1 + count, size)
 

@@ -148,7 +148,7 @@ def _copied(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
 
 
 def forget_samples() -> None:
-    """Forget what is on a GPU."""
+    """Forget what sites share."""
     _shared.cache_clear()
     _along.cache_clear()
 

@@ -21,9 +21,10 @@ class latest(Generic[T]):  # noqa: N801  # a decorator, as functools.cache is
 
     def __call__(self, *arguments: object) -> T:
         """Return what the function returns."""
-        if self._known is None or not _same(self._known[0], arguments):
-            self._known = arguments, self._function(*arguments)
-        return self._known[1]
+        known = self._known  # looked at once: another thread may ask for something else meanwhile
+        if known is None or not _same(known[0], arguments):
+            known = self._known = arguments, self._function(*arguments)
+        return known[1]
 
     def cache_clear(self) -> None:
         """Forget it."""

@@ -6,6 +6,9 @@ import contextlib
 import ctypes
 import gc
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -48,14 +51,25 @@ def return_freed_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+_before: list[tuple[int, int, int]] = []  # how often it looked, once for each who is at it
+_lock = threading.Lock()
+
 RARELY = (100_000, 20, 20)  # new objects until the young ones are looked at, and how often that is until older ones are
 
 
-def collect_rarely() -> tuple[int, int, int]:
-    """Let Python seldom look for objects that only hold each other; return when it did before, for `gc.set_threshold`.
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Let Python seldom look for objects that only hold each other, until the last who asked for that is done.
 
     What a site does leaves next to none of these, and a look at all objects takes as long as hundreds of small sites.
     """
-    before = gc.get_threshold()
-    gc.set_threshold(*RARELY)
-    return before
+    with _lock:
+        _before.append(_before[0] if _before else gc.get_threshold())
+        gc.set_threshold(*RARELY)
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _before.pop()
+            if not _before:
+                gc.set_threshold(*before)

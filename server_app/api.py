@@ -46,7 +46,7 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progres
 
     from config import RunConfig, flatten
     from keys import with_resumed
-    from keys.memory import keep_freed_memory
+    from keys.memory import collecting_rarely, keep_freed_memory
     from server_app.console import Progress
     from server_app.coordinator import coordinate
     from server_app.local import LocalGrid, unused_run_id
@@ -56,7 +56,7 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progres
     threads = torch.get_num_threads()
     torch.set_num_threads(run_config.threads)
     try:
-        with LocalGrid(run_config, unused_run_id()) as grid:
+        with collecting_rarely(), LocalGrid(run_config, unused_run_id()) as grid:
             return coordinate(run_config, grid, progress or Progress(quiet))
     finally:
         torch.set_num_threads(threads)

@@ -130,7 +130,7 @@ def main(grid: Grid, context: Context) -> None:
     import torch
 
     from config import RunConfig
-    from keys.memory import keep_freed_memory
+    from keys.memory import collecting_rarely, keep_freed_memory
     from server_app.console import Progress
     from server_app.coordinator import coordinate
     from server_app.local import LocalGrid
@@ -141,7 +141,8 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(config.threads)
     with stoppable():
         if config.engine == "local":
-            with LocalGrid(config, context.run_id, fork=False) as local:  # Flower's process has threads
+            # Not forked: Flower's process has threads.
+            with collecting_rarely(), LocalGrid(config, context.run_id, fork=False) as local:
                 coordinate(config, local, Progress())
         else:
             carry_quickly(grid)

@@ -23,7 +23,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import call_together
 from keys import record_in, records_in
 from keys.cores import cores
-from keys.memory import collect_rarely
 from keys.scratch import Scratch
 from models import resolve_device
 from problems import PROBLEMS
@@ -113,7 +112,6 @@ class LocalGrid(Grid):
         self.scratch = Scratch("/dev/shm" if in_memory else None)
         self.states = States(self.config, given, self.scratch, in_memory=in_memory)
         sites, run_config = self.config.sites, self.config.flat()
-        self._collected = collect_rarely()
         self._asked: set[str] = set()  # sites, in this round
         self._trainings = 0
         self.contexts = [
@@ -138,7 +136,6 @@ class LocalGrid(Grid):
         if self._pool:
             self._pool.close(patience=5 if error is None else 0.5)
         gc.unfreeze()
-        gc.set_threshold(*self._collected)
         self.scratch.remove()
         self.states.remove()
 

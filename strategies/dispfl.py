@@ -143,11 +143,10 @@ class DisPFL(Decentralised):
         for span in sparse:  # l.6
             part = moved[span]
             count = math.ceil(rate * int(part.sum()))
-            ones = part.to(x.dtype)
-            sizes = x[span].abs().add_(1 - ones, alpha=torch.finfo(x.dtype).max)
+            others = 1 - part.to(x.dtype)
+            sizes = x[span].abs().add_(others, alpha=torch.finfo(x.dtype).max)
             part[sizes.topk(count, largest=False, sorted=False).indices] = False  # l.7
-            ones = part.to(x.dtype)
-            gains = gx[span].abs().mul_(1 - ones).sub_(ones)
+            gains = gx[span].abs().masked_fill_(part, -1.0)
             part[gains.topk(count, sorted=False).indices] = True  # l.8
         return moved
 

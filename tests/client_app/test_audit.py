@@ -49,6 +49,17 @@ def test_a_message_of_no_known_kind_is_there_too(tmp_path: Path, kind: str) -> N
     assert left["refused"] == f"no message is called {kind!r}"
 
 
+@pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
+def test_flowers_other_names_of_messages_are_none_of_ours(tmp_path: Path, kind: str) -> None:
+    """The default action of a kind goes where the kind goes; what is asked of it is checked by its name."""
+    hospital = Hospital(tmp_path, *table(200, seed=0), seed="a")
+    with hospital.run() as grid:
+        refusal = grid.ask(f"{kind}.default", 0).content["error"]
+    assert isinstance(refusal, ConfigRecord)
+    assert refusal["message"] == f"no message is called '{kind}.default'"
+    assert [line["kind"] for line in lines_of(hospital.state)] == [f"{kind}.default"] * 2
+
+
 def test_every_message_is_there_with_what_it_held(logged: tuple[Hospital, SiteGrid, Path]) -> None:
     _, grid, state = logged
     lines = lines_of(state)

@@ -52,6 +52,19 @@ def test_each_draws_what_it_draws_alone(sampler: str, asked: list[int]) -> None:
                     torch.testing.assert_close(batch[2][client, :size], own * (batch[2].shape[1] / size))
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_so_does_each_that_draws_within_an_epoch(sampler: str) -> None:
+    alone, together = oracles(sampler), StackedOracle(PROBLEM, oracles(sampler))
+    for each, batch in zip(zip(*(one.epoch() for one in alone), strict=True), together.epoch(), strict=True):
+        drawn = together.draw()
+        for client, one in enumerate(alone):
+            other = one.draw()
+            for own, rows in ((each[client], batch), (other, drawn)):
+                assert own is not None
+                assert rows is not None
+                assert torch.equal(rows[0][client, : len(own[1])], own[0])
+
+
 def test_positions_are_dealt_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     each, drawn = oracles("uniform"), []
     for oracle in each:

@@ -65,3 +65,22 @@ def test_what_failed_is_tried_again() -> None:
     with pytest.raises(ValueError, match="once"):
         sometimes()
     assert sometimes() == 7
+
+
+def test_it_is_no_matter_what_others_ask_meanwhile() -> None:
+    """As another thread may, between the look at the arguments and that at what was returned for them."""
+
+    @latest
+    def doubled(number: object) -> object:
+        return 2 * number if isinstance(number, int) else number
+
+    class Equal:
+        def __eq__(self, other: object) -> bool:
+            doubled(3)
+            return True
+
+        __hash__ = object.__hash__
+
+    first = Equal()
+    assert doubled(first) is first
+    assert doubled(Equal()) is first

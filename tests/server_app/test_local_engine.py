@@ -20,11 +20,13 @@ from safetensors.numpy import load_file
 from client_app.once import forget_all
 from config import RunConfig
 from keys import Value
+from keys.memory import RARELY, collecting_rarely
 from models import FlatNetwork, build
 from server_app import simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
+from server_app.local import LocalGrid
+from server_app.report import Record
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table
 
@@ -236,7 +238,6 @@ def test_two_runs_at_a_time_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-
     left: list[str] = []
     leave = LocalGrid.__exit__
 
@@ -250,11 +251,27 @@ def test_memory_is_forgotten_at_the_end(job: Job, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_garbage_collector_is_left_as_it_was(tmp_path: Path) -> None:
-    before, during = gc.get_threshold(), []
-    grid = LocalGrid(RunConfig.parse(saddle_job(tmp_path, workers=1)), unused_run_id())
-    with grid:
-        during.append(gc.get_threshold())
+    during: list[tuple[int, ...]] = []
+
+    class Looking(Progress):
+        def round(self, record: Record, rounds: int) -> None:
+            during.append(gc.get_threshold())
+            raise ZeroDivisionError
+
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError):
+        simulate(saddle_job(tmp_path, workers=1), progress=Looking(quiet=True))
     assert gc.get_threshold() == before != during[0]
+
+
+def test_it_is_left_as_it_was_by_the_last_of_several_runs() -> None:
+    before, first, second = gc.get_threshold(), collecting_rarely(), collecting_rarely()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == RARELY
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.slow
