@@ -14,7 +14,7 @@ from flwr.app import RecordDict
 from flwr.app.message import make_message
 
 from client_app.app import call_together
-from keys.memory import collecting_rarely, keep_freed_memory
+from keys.memory import RARELY, keep_freed_memory
 from server_app.segments import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str,
     for other in inherited:  # or the coordinator's end would stay open after its death
         other.close()
     keep_freed_memory()
+    gc.set_threshold(*RARELY)
     gc.freeze()  # what is here by now stays; in a fork, to look at it would copy it
     torch.set_num_threads(1)
     try:
-        with collecting_rarely():
-            serve(pipe, Segments(folder, owner), contexts)
+        serve(pipe, Segments(folder, owner), contexts)
     except (EOFError, ConnectionError):  # the coordinator was killed and could not clean up
         shutil.rmtree(folder, ignore_errors=True)
 
