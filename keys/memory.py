@@ -8,8 +8,9 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+RARELY = (100_000, 20, 20)  # new objects until the young ones are looked at, and how often that is until older ones are
 
 
 def free_memory() -> int:
@@ -51,17 +52,15 @@ def return_freed_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-_before: list[tuple[int, int, int]] = []  # how often it looked, once for each who is at it
+_before: list[tuple[int, int, int]] = []  # the thresholds as they were, once for each who is within
 _lock = threading.Lock()
 
-RARELY = (100_000, 20, 20)  # new objects until the young ones are looked at, and how often that is until older ones are
 
-
-@contextmanager
+@contextlib.contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Let Python seldom look for objects that only hold each other, until the last who asked for that is done.
+    """Let Python's garbage collector seldom run, until the last who asked for that is done.
 
-    What a site does leaves next to none of these, and a look at all objects takes as long as hundreds of small sites.
+    What a site does leaves next to no cycles, and a look at all objects takes as long as hundreds of small sites.
     """
     with _lock:
         _before.append(_before[0] if _before else gc.get_threshold())
