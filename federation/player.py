@@ -153,9 +153,14 @@ class Player:
 
 
 class Anybody(Site):
-    """A site that notices when it is asked which one it is."""
+    """A site that notices when it is asked which one it is, and not where it is in the server's books."""
 
     known = False
+
+    @property
+    def slot(self) -> int:
+        """The index."""
+        return int(object.__getattribute__(self, "index"))
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute."""

@@ -60,8 +60,8 @@ class Ledger:
     def entered(self, reply: Reply) -> Arrays:
         """Note a reply; return its vectors without the origin."""
         arrays = dict(reply.arrays)
-        if FROM in arrays:  # else nobody needs to know whose it is: what sites are sent is found out for all at once
-            k = reply.site.index
+        if FROM in arrays:
+            k = reply.site.slot
             self.consistent &= int(arrays.pop(FROM)) == int(self._counted[k])
             self._counted[k] = self._round
         return arrays

@@ -176,9 +176,17 @@ def test_what_is_sent_to_all_alike_is_played_once() -> None:
         assert not Telling.played
 
 
-@pytest.mark.parametrize("name", sorted(n for n, kind in ALGORITHMS.items() if not issubclass(kind, Decentralised)))
-def test_who_a_site_is_does_not_matter_where_all_take_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    played, calls = rehearsal_of(name, 20), []
+@pytest.mark.parametrize(
+    ("name", "fraction"),
+    [
+        (name, fraction)
+        for name, kind in sorted(ALGORITHMS.items())
+        if not issubclass(kind, Decentralised)
+        for fraction in ((1.0, 0.5) if kind.partial else (1.0,))
+    ],
+)
+def test_who_a_site_is_does_not_matter(name: str, fraction: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    played, calls = rehearsal_of(name, 20, fraction=fraction), []
     broadcast = ALGORITHMS[name].broadcast
 
     def counted(algorithm: Any, state: Arrays, turn: Turn, site: Site) -> Arrays:
