@@ -1,6 +1,6 @@
 """Memory and time of a long run over ten thousand sites, a hundred of whom take part in a round.
 
-    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.growth                  # about twenty minutes
+    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.growth                  # about five minutes
     EDELWEISS_DATA=folder/with/mnist python -m benchmarks.growth --rounds 100 --sites 1000 4000
 
 CODASCA on the AUC of MNIST (a small network, d = 7,973), which remembers control variates at each site that has taken

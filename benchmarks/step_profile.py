@@ -5,8 +5,9 @@
 The job and the bare loop, with images channels-last, are those of `benchmarks.gradients`. PyTorch's profiler says what
 each operation takes without those that it calls, and each is of one kind: ``network`` (convolutions, products, pooling,
 what is clipped in between, sums for the biases), ``copies`` (also what is gathered, put together or filled), or
-``vectors``: all other arithmetic, of the loss and of the algorithm. Time by the clock is taken without the profiler;
-``rest`` is what the three do not explain of it: Python, PyTorch's own bookkeeping, messages.
+``vectors``: all other arithmetic, of the loss and of the algorithm. The whole is by the clock, of the same rounds, and
+longer than without the profiler; ``rest`` is what the three do not explain of it: Python, PyTorch's own bookkeeping,
+messages, the profiler.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import statistics
 import sys
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.gradients import SITES, STEPS, Bare, local, solvable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+WHOLE, GRADIENTS = "whole, ms", "gradients"
 ALGORITHMS = ("fedavg", "codasca", "fmgda", "fcsg")
 KINDS = {
     "network": re.compile(r"conv|pool|mm$|linear|relu$|threshold_backward$|clamp_min$|sum$"),
@@ -42,29 +44,36 @@ def kind(operation: str) -> str:
     return next(found for found, pattern in KINDS.items() if pattern.search(name)) if space == "aten" else ""
 
 
-def spent(work: Callable[[], Any]) -> tuple[Counter[str], Any]:
-    """Return the milliseconds of each kind of operation, and what the work returns."""
+def spent(work: Callable[[], tuple[float, float]]) -> Counter[str]:
+    """Return the milliseconds of each kind of operation, and of the whole; and how many gradients they are of."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        result = work()
-    found: Counter[str] = Counter()
+        seconds, gradients = work()
+    found = Counter({WHOLE: 1e3 * seconds, GRADIENTS: gradients})
     for one in seen.key_averages():
         found[kind(one.key)] += one.self_cpu_time_total / 1e3
-    return found, result
+    return found
 
 
-def row(what: str, wall: list[float], operations: Counter[str], gradients: float) -> str:
+def once(loop: Bare) -> tuple[float, float]:
+    """Do a round of a bare loop; return its seconds and gradients."""
+    gradients = SITES * STEPS
+    return loop() * gradients, gradients
+
+
+def row(what: str, repeats: list[Counter[str]]) -> str:
     """Return a line of the table, of milliseconds for a gradient."""
-    whole, kinds = 1e3 * statistics.median(wall), [operations[name] / gradients for name in KINDS if name]
-    return f"| {what} | {' | '.join(f'{ms:.2f}' for ms in (whole, *kinds, whole - sum(kinds)))} |"
+    each = [{name: ms / one[GRADIENTS] for name, ms in one.items()} for one in repeats]
+    whole, *parts = (statistics.median(one[name] for one in each) for name in (WHOLE, *filter(None, KINDS)))
+    return f"| {what} | {' | '.join(f'{ms:.2f}' for ms in (whole, *parts, whole - sum(parts)))} |"
 
 
 def main() -> None:
     """Measure and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=ALGORITHMS, help="algorithms; default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=3, help="of what is timed by the clock; default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=3, help="of each, for the medians; default: %(default)s")
     options = parser.parse_args()
     if not os.environ.get("EDELWEISS_DATA"):
         sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/")
@@ -78,18 +87,19 @@ def main() -> None:
         parser.error(f"no such algorithm, or none with a bare loop: {', '.join(sorted(unknown))}")
     keep_freed_memory()  # for all alike
     torch.set_num_threads(1)
-    print(f"| | by the clock, ms | {' | '.join(name for name in KINDS if name)} | rest |\n| --- |" + 5 * " ---: |")
+    print(f"| | {WHOLE} | {' | '.join(filter(None, KINDS))} | rest |\n| --- |" + 5 * " ---: |")
     few, many = 2, 5  # rounds: what a run does once is in both
     for problem in dict.fromkeys(problems[name] for name in options.names):
         loop = Bare(problem, channels_last=True)
         loop()  # warm
-        wall = [loop() for _ in range(options.repeats)]
-        print(row(f"bare loop, `{problem}`", wall, spent(loop)[0], SITES * STEPS))
+        print(row(f"bare loop, `{problem}`", [spent(partial(once, loop)) for _ in range(options.repeats)]))
         for name in (name for name in options.names if problems[name] == problem):
-            runs = [local(name, problem, many) for _ in range(options.repeats)]
-            (less, _), (more, (_, gradients)) = (spent(partial(local, name, problem, r)) for r in (few, many))
-            more.subtract(less)
-            print(row(f"`{name}`", [a / b for a, b in runs], more, gradients * (many - few) / (many - 1)), flush=True)
+            runs = []
+            for _ in range(options.repeats):
+                less, more = (spent(partial(local, name, problem, rounds)) for rounds in (few, many))
+                more.subtract(less)
+                runs.append(more)
+            print(row(f"`{name}`", runs), flush=True)
 
 
 if __name__ == "__main__":
