@@ -1,6 +1,6 @@
 """Where the time of a gradient goes, in the local engine and in a bare PyTorch loop.
 
-    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.step_profile      # about three minutes
+    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.step_profile      # about six minutes
 
 The job and the bare loop, with images channels-last, are those of `benchmarks.gradients`. PyTorch's profiler says what
 each operation takes without those that it calls, and each is of one kind: ``network`` (convolutions, products, pooling,
