@@ -90,16 +90,17 @@ def main() -> None:
     print(f"| | {WHOLE} | {' | '.join(filter(None, KINDS))} | rest |\n| --- |" + 5 * " ---: |")
     few, many = 2, 5  # rounds: what a run does once is in both
     for problem in dict.fromkeys(problems[name] for name in options.names):
-        loop = Bare(problem, channels_last=True)
-        loop()  # warm
-        print(row(f"bare loop, `{problem}`", [spent(partial(once, loop)) for _ in range(options.repeats)]))
-        for name in (name for name in options.names if problems[name] == problem):
-            runs = []
-            for _ in range(options.repeats):
+        loop, names = Bare(problem, channels_last=True), [name for name in options.names if problems[name] == problem]
+        found: dict[str, list[Counter[str]]] = {name: [] for name in ("", *names)}
+        loop(), local(names[0], problem, few)  # warm
+        for _ in range(options.repeats):  # in turn, so that a drift of the machine's speed is in all of them
+            found[""].append(spent(partial(once, loop)))
+            for name in names:
                 less, more = (spent(partial(local, name, problem, rounds)) for rounds in (few, many))
                 more.subtract(less)
-                runs.append(more)
-            print(row(f"`{name}`", runs), flush=True)
+                found[name].append(more)
+        for name, repeats in found.items():
+            print(row(f"`{name}`" if name else f"bare loop, `{problem}`", repeats), flush=True)
 
 
 if __name__ == "__main__":
