@@ -171,6 +171,25 @@ def solvable() -> dict[str, str]:
     return found
 
 
+def ready(parser: argparse.ArgumentParser, names: Sequence[str]) -> dict[str, str]:
+    """Let this process measure, with one thread; return the named algorithms (none named: all), each with its problem.
+
+    Without data, or with an unknown name, it ends and says so.
+    """
+    import torch
+
+    from keys.memory import keep_freed_memory
+
+    if not os.environ.get("EDELWEISS_DATA"):
+        sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/")
+    every = solvable()
+    if unknown := set(names) - every.keys():
+        parser.error(f"no such algorithm, or none with a bare loop: {', '.join(sorted(unknown))}")
+    keep_freed_memory()  # for all alike
+    torch.set_num_threads(1)
+    return {name: problem for name, problem in every.items() if name in (names or every)}
+
+
 # ---------------------------------------------------------------------- the table
 
 
@@ -182,21 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results-dir", type=Path, default=REPO / "docs" / "results")
     options = parser.parse_args(arguments)
-    if not os.environ.get("EDELWEISS_DATA"):
-        sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/")
     if options.names and options.results_dir == parser.get_default("results_dir"):
         parser.error("a table of some algorithms would replace that of all: name another --results-dir")
-
-    import torch
-
-    from keys.memory import keep_freed_memory
-
-    every = solvable()
-    if unknown := set(options.names) - every.keys():
-        parser.error(f"no such algorithm, or none with a bare loop: {', '.join(sorted(unknown))}")
-    keep_freed_memory()  # for all alike
-    torch.set_num_threads(1)
-    jobs = {name: problem for name, problem in every.items() if name in (options.names or every)}
+    jobs = ready(parser, options.names)
     bare = {(problem, last): Bare(problem, last) for problem in set(jobs.values()) for last in (False, True)}
     for loop in bare.values():
         loop()  # warm

@@ -1,6 +1,6 @@
 """Where the time of a gradient goes, in the local engine and in a bare PyTorch loop.
 
-    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.step_profile      # about six minutes
+    EDELWEISS_DATA=folder/with/mnist python -m benchmarks.step_profile      # about seven minutes
 
 The job and the bare loop, with images channels-last, are those of `benchmarks.gradients`. PyTorch's profiler says what
 each operation takes without those that it calls, and each is of one kind: ``network`` (convolutions, products, pooling,
@@ -13,15 +13,13 @@ messages, the profiler.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import statistics
-import sys
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.gradients import SITES, STEPS, Bare, local, solvable
+from benchmarks.gradients import SITES, STEPS, Bare, local, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,22 +73,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=ALGORITHMS, help="algorithms; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of each, for the medians; default: %(default)s")
     options = parser.parse_args()
-    if not os.environ.get("EDELWEISS_DATA"):
-        sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/")
-
-    import torch
-
-    from keys.memory import keep_freed_memory
-
-    problems = solvable()
-    if unknown := set(options.names) - problems.keys():
-        parser.error(f"no such algorithm, or none with a bare loop: {', '.join(sorted(unknown))}")
-    keep_freed_memory()  # for all alike
-    torch.set_num_threads(1)
+    problems = ready(parser, options.names)
     print(f"| | {WHOLE} | {' | '.join(filter(None, KINDS))} | rest |\n| --- |" + 5 * " ---: |")
     few, many = 2, 5  # rounds: what a run does once is in both
-    for problem in dict.fromkeys(problems[name] for name in options.names):
-        loop, names = Bare(problem, channels_last=True), [name for name in options.names if problems[name] == problem]
+    for problem in dict.fromkeys(problems.values()):
+        loop, names = Bare(problem, channels_last=True), [name for name in problems if problems[name] == problem]
         found: dict[str, list[Counter[str]]] = {name: [] for name in ("", *names)}
         loop(), local(names[0], problem, few)  # warm
         for _ in range(options.repeats):  # in turn, so that a drift of the machine's speed is in all of them
