@@ -10,6 +10,7 @@ import torch
 from federation import Card, FederatedStrategy, Mean, Oracle
 from keys import hyper
 from problems import papers
+from strategies.ledger import ROUND, of_this_round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +45,8 @@ class FedGdaGt(FederatedStrategy):
     In the first step gx is ux_k and gy is uy_k: it is taken without them. The paper has one η and steps on y and x
     alike. A gradient here is a pass over all of a site's samples; `Sagda` with ηg = 1 is the same with mini-batches.
 
-    Client state: x_0, y_0, ux_k, uy_k, from the first phase to the second. A site that has lost them sits out the rest
-    of the round: its reply is empty, and line 7 is over the others.
+    Client state: x_0, y_0, ux_k, uy_k, and their round, from the first phase to the second. A site that has lost them,
+    or has those of an earlier round, sits out the rest of the round: its reply is empty, and line 7 is over the others.
     """
 
     name = "fedgda-gt"
@@ -78,9 +79,9 @@ class FedGdaGt(FederatedStrategy):
         """Line 1, or lines 3-6."""
         if turn.phase == "anchor":
             ux, uy = oracle.full_gradient(sent["x"], sent["y"])  # l.1
-            anchor = {"x": sent["x"], "y": sent["y"], "ux": ux, "uy": uy, "round": torch.tensor([turn.round])}
+            anchor = {"x": sent["x"], "y": sent["y"], "ux": ux, "uy": uy, ROUND: torch.tensor([turn.round])}
             return {"vx": ux, "vy": uy}, anchor
-        if not memory or memory["round"].item() != turn.round:
+        if not (memory := of_this_round(memory, turn)):
             return {}, {}
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
         x = memory["x"].sub(sent["vx"], alpha=lr)  # the first step

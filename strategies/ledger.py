@@ -1,4 +1,6 @@
-"""Whose control variate is in the server's sum: bookkeeping for partial participation, where memories may get lost.
+"""Which control variates count: those that a client remembers by their round, those in the server's sum by its ledger.
+
+What a client computed in one phase of a round for another phase of it is of no use later (`of_this_round`).
 
 With a share of the sites in each round the server keeps c = Σ_k w_k ck / Σ_k w_k up to date by adding the changes of
 the ck. That goes wrong for good when a site has lost its ck (what it had put into c stays there), or when an answer got
@@ -27,6 +29,11 @@ def still_valid(memory: Arrays, sent: Arrays, turn: Turn) -> Arrays:
     """Return a client's memory; empty if control variates have started anew since it was written."""
     since = int(sent[SINCE]) if SINCE in sent else turn.round - turn.round_in_stage + 1
     return memory if memory and int(memory[ROUND]) >= since else {}
+
+
+def of_this_round(memory: Arrays, turn: Turn) -> Arrays:
+    """Return a client's memory if an earlier phase of this round wrote it, with its ``ROUND``; else an empty one."""
+    return memory if memory and int(memory[ROUND]) == turn.round else {}
 
 
 def origin(memory: Arrays) -> Arrays:

@@ -87,10 +87,11 @@ def corrected(
 def own_point(memory: Arrays, received: Arrays, turn: Turn) -> tuple[Tensor, Any]:
     """Return (x_prev, y_prev) as the site remembers them; y_prev is None where it remembers no y.
 
-    Lost, or older than one round because the site missed one, they are the received point: the averaged estimators then
-    move towards fresh gradients, without the correction for the last step.
+    Lost, older than one round because the site missed one, or never there because it missed its first steps, they are
+    the received point: the averaged estimators then move towards fresh gradients, without the correction for the last
+    step.
     """
-    if memory and memory["round"].item() == turn.round - 1:
+    if "x_prev" in memory and memory["round"].item() == turn.round - 1:
         return memory["x_prev"], memory.get("y_prev")
     return received["x"], received.get("y")
 

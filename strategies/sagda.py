@@ -10,6 +10,7 @@ import torch
 from federation import Card, FederatedStrategy, Oracle, average
 from keys import hyper
 from problems import papers
+from strategies.ledger import ROUND, of_this_round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +45,9 @@ class Sagda(FederatedStrategy):
     Both phases of a round go to the same sites, as all phases do; the paper draws clients for each. Without control
     variates it is FSGDA, with ηg = 1 also Local SGDA.
 
-    Client state: ux_k, uy_k. Where they are lost the site takes no correction in this round, as in FSGDA: zero in their
-    place would add vx, vy to its own gradients. The next round takes them anew.
+    Client state: ux_k, uy_k, and the round that they are from. A site that has lost them, or that missed line 1 and has
+    those of an earlier round, takes no correction in this round, as in FSGDA: zero in their place would add vx, vy to
+    its own gradients. The next round takes them anew.
     """
 
     name = "sagda"
@@ -80,10 +82,10 @@ class Sagda(FederatedStrategy):
         """Line 1, or lines 3-6."""
         if turn.phase == "control":
             ux, uy = oracle.gradient(sent["x"], sent["y"], oracle.draw(self.control_batch or None))  # l.1
-            return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy}
+            return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy, ROUND: torch.tensor([turn.round])}
         x, y = sent["x"].clone(), sent["y"].clone()
         lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
-        own = memory or {"ux": sent["vx"], "uy": sent["vy"]}
+        own = of_this_round(memory, turn) or {"ux": sent["vx"], "uy": sent["vy"]}
         correct_x, correct_y = sent["vx"] - own["ux"], sent["vy"] - own["uy"]  # constant during a round
         for _ in range(turn.local_steps):  # l.3
             gx, gy = oracle.gradient(x, y)  # l.4
