@@ -17,7 +17,7 @@ from server_app.compare.text import NOTHING, amount, latex, markdown, remark, sp
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from config import RunConfig
@@ -42,6 +42,8 @@ class Comparison:
         The run folders.
     notes : list of str
         What one has to know to read the table.
+    columns : dict
+        Heading → the text of a group, by the name of any of its run folders: of a sweep, what was chosen.
     """
 
     groups: list[Group]
@@ -49,10 +51,16 @@ class Comparison:
     base: Group
     found: list[Found]
     notes: list[str] = field(default_factory=list)
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, found: list[Found], metrics: Sequence[str] = (), versus: str = "", notes: Sequence[str] = ()
+        cls,
+        found: list[Found],
+        metrics: Sequence[str] = (),
+        versus: str = "",
+        notes: Sequence[str] = (),
+        columns: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Comparison:
         """Compare run folders in some metrics, by default in those of a round's line that all have.
 
@@ -69,7 +77,7 @@ class Comparison:
             raise ConfigError("command", [f"--versus: {unknown('group', versus, labels)}"])
         base = groups[labels.index(versus) if versus else 0]
         comparison = cls(groups, chosen, base, found)
-        return cls(groups, chosen, base, found, [*comparison._notes(), *besides, *notes])
+        return cls(groups, chosen, base, found, [*comparison._notes(), *besides, *notes], columns or {})
 
     def _notes(self) -> Iterator[str]:
         path, heading = next(iter(self.metrics.items()))
@@ -99,9 +107,12 @@ class Comparison:
         path, heading = next(iter(self.metrics.items()))
         several = len(self.groups) > 1
         differences = [f"difference in {heading}"] * several
-        lines = [["setting", "runs", *self.metrics.values(), *differences, "rounds", *COSTS.values()]]
+        folder = {id(each.run): each.path.name for each in self.found}
+        lines = [["setting", *self.columns, "runs", *self.metrics.values(), *differences, "rounds", *COSTS.values()]]
         for group in self.groups:
-            line = [group.label + remark(group), str(len(group.runs))]
+            name = folder[id(group.runs[0])]
+            line = [group.label + remark(group), *(texts[name] for texts in self.columns.values())]
+            line.append(str(len(group.runs)))
             line += [spread(group.values(each)) for each in self.metrics]
             if several:
                 difference = Difference.between(group, self.base, path)

@@ -20,6 +20,7 @@ from server_app.compare.groups import Group
 from server_app.compare.runs import (
     DIVERGED,
     OUTCOME,
+    PAUSE,
     Outcome,
     Run,
     label_of,
@@ -150,6 +151,7 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
     """
     found: dict[str, Found] = {}
     wrong: list[str] = []
+    paused: set[str] = set()
     for name in names:
         try:
             there = as_path(name)
@@ -162,12 +164,15 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
         for path in meant:
             try:
                 real = os.path.realpath(path)  # of links in a circle, too
-                if real not in found and (path.is_dir() or len(meant) == 1):
+                if is_file(path / PAUSE) and not os.path.lexists(path / OUTCOME):
+                    paused.add(real)
+                elif real not in found and (path.is_dir() or len(meant) == 1):
                     found[real] = Found.read(path)
             except (ValueError, OSError) as error:
                 wrong.append(f"{path}: {reason(error)}")
     if not wrong and not found:
-        wrong.append("there is no run folder among what was named")
+        why = "their sweep stopped all of them early" if paused else "there is no run folder among what was named"
+        wrong.append(why)
     if wrong:
         raise ConfigError("runs to compare", wrong)
     once: dict[str, Found] = {}
@@ -175,7 +180,14 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
         once[str(sorted({**each.written, **each.run.repeat}.items()))] = each
     twice = len(found) - len(once)
     notes = [f"Of runs with equal settings and seeds the last one counts: {twice} left out."] if twice else []
-    return list(once.values()), notes
+    if paused:
+        notes.append(f"Left out: runs that their sweep stopped early ({len(paused)}).")
+    # Of a sweep: a number with the seed that chose would flatter what was chosen.
+    reported = [each for each in once.values() if not each.run.outcome.tuning]
+    if reported and len(reported) < len(once):
+        chose = len(once) - len(reported)
+        notes.append(f"Left out: runs by which their sweep chose ({chose}); by themselves they can be compared.")
+    return reported or list(once.values()), notes
 
 
 def require_comparable(found: Sequence[Found], path: str) -> None:

@@ -26,17 +26,19 @@ Settings = Mapping[str, Value]
 MACHINE = frozenset(COMPUTED | LEFT)  # what says where and how a run is computed, not what it computes
 COSTS = {"round", "gradients", "samples", "bytes-down", "bytes-up"}  # in each line of a run
 OUTCOME = "outcome.json"  # of a sweep's run, written last: a folder without it is of a run that was cut off
+PAUSE = "pause.json"  # as outcome.json, of a run that its sweep stopped early and that may go on
 DIVERGED = re.compile("diverges|NaN or infinity")  # in the reason that a run stopped for
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run: a line per round, and the message of a run that diverged."""
+    """What came of a run: a line per round, and the message of a run that diverged; ``tuning``: whether it chose."""
 
     records: list[Record]
     diverged: str
     seconds: float
     version: str
+    tuning: bool = False
 
     @classmethod
     def read(cls, folder: Path, end: str = OUTCOME) -> Outcome:
@@ -48,8 +50,9 @@ class Outcome:
             When it cannot be read, or is not that.
         """
         said = read_json(folder / end)
-        kinds = {"diverged": str, "seconds": float, "version": str}
-        if not isinstance(said, dict) or {key: type(value) for key, value in said.items()} != kinds:
+        kinds: dict[str, type] = {"diverged": str, "seconds": float, "version": str}
+        found = {key: type(value) for key, value in said.items()} if isinstance(said, dict) else {}
+        if found not in (kinds, kinds | {"tuning": bool}):
             raise ValueError(f"{end} must hold {', '.join(kinds)}")
         if not 0 <= said["seconds"] <= MOST:
             raise ValueError(f"{end} has seconds = {said['seconds']}")

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from config import ConfigError, RunConfig, flatten
 from config.tables import SHARED, tables
 from datasets.labels import split_names
-from keys import hint, unknown
 from keys import shown as quoted
+from keys import unknown
 from keys.files import read_toml, reason
-from problems import PROBLEMS
-from problems.metrics import METRICS, RANKINGS
 from server_app.compare.folders import names
-from server_app.compare.runs import MACHINE, name_of
+from server_app.compare.runs import MACHINE
+from server_app.sweep.select import cannot_select
 from server_app.sweep.study import Between, Method, Study
 
 if TYPE_CHECKING:
@@ -30,6 +29,10 @@ KEYS: dict[str, tuple[Any, int, int]] = {"tuning-seed": (100, 0, 10**9), "grow":
 """Numbers of a file: the default, the least and the most."""
 PARTS = ("base", "compare", "tune", "seeds", "select", *KEYS)
 PLACE = ("data-root", "device", "tracker")  # of [base], for all runs; other keys of the machine are the sweep's own
+UNUSED = {"seed": "the runs have seeds = [...], and tuning-seed", "fold": "every fold is run",
+          "resume": "a sweep goes on by itself",
+          **dict.fromkeys(sorted(MACHINE - {*PLACE}), "the sweep decides that")}  # fmt: skip
+"""Keys that no run of a sweep would have from [base], and why."""
 MOST_POINTS, MOST_FOLDS = 10**4, 1000
 
 
@@ -65,8 +68,10 @@ class _Reader:
         compare, tune = self.compared(), self.axes("tune")
         numbers = {key: self.number(key) for key in KEYS}
         seeds = self.seeds(numbers["tuning-seed"])
-        problem = str(base.get("problem", RunConfig.keys()["problem"].default))
-        select = self.select(problem, split_names(str(base.get("label", ""))))
+        default = RunConfig.keys()["problem"].default
+        problems = dict.fromkeys(str({"problem": default, **base, **each}["problem"]) for each in compare)
+        select = str(self.content.get("select", "pooled.auroc"))
+        self.wrong += cannot_select(select, tuple(problems), split_names(str(base.get("label", ""))))
         compared = list(dict.fromkeys(key for each in compare for key in each))
         named = {word for key in (*compared, *tune) for word in key.split()}
         self.wrong += _unknown_keys({**dict.fromkeys(named, 0), **base})
@@ -102,6 +107,7 @@ class _Reader:
     def base(self) -> dict[str, Value]:
         """Return the run-config that all runs share: a table, or the name of a file beside this one."""
         given = self.content.get("base", {})
+        written_for_runs = isinstance(given, str)
         if isinstance(given, str):
             try:
                 given = read_toml(self.file.parent / given)
@@ -111,7 +117,12 @@ class _Reader:
         if not isinstance(given, dict):
             self.wrong.append(f"base = {quoted(given)}: must be a table of run-config keys, or a TOML file of them")
             return {}
-        return flatten(given)
+        found, fields = flatten(given), RunConfig.keys()
+        for key in [key for key in found if key in UNUSED]:
+            # A run's file says how it was computed, and all defaults; what would be another result is refused there.
+            if not written_for_runs or not (key in MACHINE or found[key] == fields[key].default):
+                self.wrong.append(f"base.{key} = {quoted(found[key])}: {UNUSED[key]}: leave it out")
+        return found
 
     def compared(self) -> list[dict[str, Value]]:
         """Return the settings that are compared: all combinations of [compare], or each of several [[compare]]."""
@@ -166,6 +177,8 @@ class _Reader:
             self.wrong.append(f"{name}: it does not change what is computed: leave it out")
         elif key in ("seed", "fold"):
             self.wrong.append(f"{name}: every point is run with all of seeds = [...], and folds: leave it out")
+        elif key == "folds":
+            self.wrong.append(f"{name}: all runs have the same folds: put it into [base]")
         elif key in ("algorithm", "problem") and part == "tune":
             self.wrong.append(f"{name}: it is compared, with points of its own: put it into [compare]")
 
@@ -206,22 +219,6 @@ class _Reader:
         if tuning in seeds:
             self.wrong.append(f"tuning-seed = {tuning} is among the seeds: the runs that choose need one of their own")
         return tuple(seeds)
-
-    def select(self, problem: str, labels: tuple[str, ...]) -> str:
-        """Return the metric that chooses: of several labels the mean, or that of one of them, as in ``auroc.Edema``."""
-        select = self.content.get("select", "pooled.auroc")
-        data = problem not in PROBLEMS or PROBLEMS[problem].needs_data
-        several = labels if len(labels) > 1 else ()
-        names = [name for name, row in METRICS.items() if row.better]
-        names += [f"{name}.{label}" for name in RANKINGS for label in several]
-        forms = [form for name in names
-                 for form in ((f"pooled.{name}", f"over-sites.{name}.mean", f"over-sites.{name}.worst-decile") if data
-                              else (f"central.{name}",))]  # fmt: skip
-        if select not in forms:
-            why = "the test set has no part in a choice." if data and str(select).startswith("central.") else "unknown."
-            near = hint(f"pooled.{name_of(str(select))}" if why != "unknown." else str(select), forms)
-            self.wrong.append(f"select = {quoted(select)}: {why}{near} It may be {', '.join(forms[:3])} and the like")
-        return str(select)
 
     def methods(
         self, base: Settings, compare: list[dict[str, Value]], tune: dict[str, Any], *, draws: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
+import statistics
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,8 @@ from keys import to_toml
 from keys.files import read_toml, reason
 from server_app.compare.comparison import Comparison
 from server_app.compare.folders import read
-from server_app.compare.runs import MACHINE, lower_is_better, metric
-from server_app.compare.text import write_csv
+from server_app.compare.runs import MACHINE, lower_is_better, metric, shown
+from server_app.compare.text import NOTHING, number, spread, write_csv
 from server_app.sweep.job import different, parsed
 
 if TYPE_CHECKING:
@@ -84,12 +86,13 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: S
     if not best:
         raise ConfigError("sweep", lost)
     found, notes = read([str(sweep.folder / job.name) for job in different(sweep.chosen())])
-    comparison = Comparison.of(found, metrics, notes=[*notes, *lost, *said(sweep)])
+    comparison = Comparison.of(found, metrics, notes=[*notes, *lost, *said(sweep)], columns=columns(sweep))
+    if job := winner(sweep):
+        comparison.notes.append(reached(sweep, job, comparison))
+        (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
     comparison.write(folder, against)
     print(comparison.markdown())
-    if job := winner(sweep):
-        (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
-        print(f"best by {sweep.study.select}: {job}")
+    if job:
         print(f"run it with: python -m server_app --run-config {folder / 'winner.toml'}")
 
 
@@ -113,6 +116,36 @@ def winner(sweep: Sweep[Study]) -> Job | None:
     return sweep.reported(methods[label], point)[0] if point is not None else None
 
 
+def columns(sweep: Sweep[Study]) -> dict[str, dict[str, str]]:
+    """Return what was chosen, and by which number, as columns of the table; none where there was no choice."""
+    study = sweep.study
+    number_of = {method.label: sweep.chosen_by(method) for method in study.methods}
+    by = {job.name: number(number_of[job.method.label]) for job in sweep.chosen()}
+    points = {job.name: shown(job.point) or NOTHING for job in sweep.chosen()}
+    found = {"chosen": points, f"{study.select}, seed {study.tuning_seed}": by}
+    return {heading: texts for heading, texts in found.items() if set(texts.values()) != {NOTHING}}
+
+
+def reached(sweep: Sweep[Study], job: Job, comparison: Comparison) -> str:
+    """Say what was chosen among all, by what, and what it reached with the seeds that are compared."""
+    study, (path, heading) = sweep.study, next(iter(comparison.metrics.items()))
+    seeds = ", ".join(map(str, study.repeat["seed"]))
+    what = ", ".join(part for part in (job.method.label, shown(job.point)) if part)
+    extreme = "lowest" if lower_is_better(study.select) else "highest"
+    why = f"the {extreme} {study.select} at seed {study.tuning_seed}, {number(sweep.chosen_by(job.method))}"
+    place = {each.path.name: id(each.run) for each in comparison.found}
+    mine = next(group for group in comparison.groups if place[job.name] in map(id, group.runs))
+    text = f"winner.toml has {what}: {why}. With seeds {seeds} it reached {heading} {spread(mine.values(path))}"
+    means = {group.label: (-1 if lower_is_better(path) else 1) * statistics.mean(values)
+             for group in comparison.groups if (values := group.values(path))}  # fmt: skip
+    ahead = [group for group in comparison.groups
+             if group.label in means and means[group.label] > means.get(mine.label, -math.inf)]  # fmt: skip
+    if not ahead:
+        return f"{text}{', the best of the table' * (len(means) > 1)}."
+    first = max(ahead, key=lambda group: means[group.label])
+    return f"{text}. That is not the best of the table: {first.label} reached {spread(first.values(path))}."
+
+
 def run_config(job: Job) -> str:
     """Return a run as a file that a run can be started with; what depends on the machine is left to that."""
     written: dict[str, Value] = {k: v for k, v in parsed(job.settings).written().items() if k not in MACHINE}
@@ -126,10 +159,13 @@ def said(sweep: Sweep[Study]) -> list[str]:
     if max(counts.values()) == 1:
         return []
     where = "" if study.select.startswith("central.") else " on held-out samples"
-    text = f"Chosen by {study.select}{where}, at seed {study.tuning_seed}, which no number above uses."
+    text = f"Chosen by {study.select}{where}, at seed {study.tuning_seed}, which no other number of the table uses."
     if len(set(counts.values())) > 1:
         text += f" Points differ in number: {', '.join(f'{label} {count}' for label, count in counts.items())}."
     on_edge = [m.label for m in study.methods if (point := sweep.choose(m)) and sweep.on_edge(m, point, {})]
+    if unknown := [m.label for m in study.methods if len(sweep.grid(m)) > 1 and sweep.chosen_by(m) is None
+                   and sweep.choose(m) is not None]:  # fmt: skip
+        text += f" It is not defined in any of these runs, and the smallest step size was taken: {', '.join(unknown)}."
     if on_edge:
         text += f" The choice lies on the edge of its grid still: {', '.join(on_edge)}."
     return [text]
@@ -139,6 +175,7 @@ def choice(sweep: Sweep[Study]) -> list[dict[str, Any]]:
     """Return a line per run that chooses."""
     lines = []
     for method in sweep.study.methods:
+        chosen = sweep.choose(method)
         for job in sweep.tuning(method):
             outcome = sweep.outcome(job)
             assert outcome is not None, "all runs are there"
@@ -146,5 +183,5 @@ def choice(sweep: Sweep[Study]) -> list[dict[str, Any]]:
             record = outcome.records[(job.until or len(outcome.records)) - 1] if outcome.records else {}
             value = None if outcome.diverged else metric(record, sweep.study.select)
             lines.append({"method": method.label, **job.point, "outcome": ended, sweep.study.select: value,
-                          "folder": job.name})  # fmt: skip
+                          "chosen": "yes" if job.point == chosen else "", "folder": job.name})  # fmt: skip
     return lines

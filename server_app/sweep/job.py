@@ -38,6 +38,8 @@ class Job:
         The whole run-config, less what depends on the machine.
     until : int
         The round that it is paused or ended after; 0: its last.
+    tuning : bool
+        Whether it is one of those that choose, which no table has.
     """
 
     method: Method
@@ -46,6 +48,7 @@ class Job:
     repeat: Settings
     settings: Settings
     until: int = 0
+    tuning: bool = False
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from config import ConfigError, RunConfig
 from keys.files import is_file, read_toml, reason
 from server_app.compare.grids import beyond, steps
-from server_app.compare.runs import MACHINE, OUTCOME, Outcome, Run, final, lower_is_better, metric
+from server_app.compare.runs import MACHINE, OUTCOME, PAUSE, Outcome, Run, final, lower_is_better, metric
 from server_app.sweep.job import Job, combinations, parsed
 from server_app.sweep.study import Study, drawn
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from server_app.compare.runs import Settings
     from server_app.sweep.study import Method
 
-PAUSE = "pause.json"  # as outcome.json, of a run that was stopped early and may go on
 S = TypeVar("S", bound=Study)
 
 
@@ -115,7 +114,8 @@ class Sweep(Generic[S]):
         if self.study.halving and (early := self._rungs(settings)):
             settings = {**settings, "evaluate-every": early[0]}
         # Not on the test set, even where each site is given its part of that.
-        return Job(method, point, tuned, repeat, {k: v for k, v in settings.items() if k != "personal-test"})
+        settings = {key: value for key, value in settings.items() if key != "personal-test"}
+        return Job(method, point, tuned, repeat, settings, tuning=True)
 
     def _rungs(self, settings: Settings) -> list[int]:
         """Return the rounds after which runs that do badly end."""

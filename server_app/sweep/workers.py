@@ -1,4 +1,4 @@
-"""Processes that do the runs of a sweep, and a line that says how far they are."""
+"""Processes that do the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from keys.files import read_json
-from server_app.compare.runs import DIVERGED, OUTCOME, Outcome, final
+from server_app.compare.runs import DIVERGED, OUTCOME, PAUSE
 from server_app.console import Progress as Console
 from server_app.sweep.job import Job, different
-from server_app.sweep.jobs import PAUSE, Sweep
+from server_app.sweep.jobs import Sweep
+from server_app.sweep.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,10 +53,10 @@ class _Until(Console):
             raise _PausedError(f"it is paused after round {self.last}")
 
 
-def compute(settings: Settings, folder: Path, until: int = 0) -> str:
+def compute(settings: Settings, folder: Path, until: int = 0, *, tuning: bool = False) -> str:
     """Do one run and note how it ended; returns what is wrong when it cannot be done. In a worker process.
 
-    With ``until`` it is paused after that round, and goes on from there when it is next asked for.
+    With ``until`` it is paused after that round, and goes on from there when it is next asked for. ``tuning`` is noted.
     """
     from config import MISTAKES
     from federation import RunError
@@ -85,6 +86,7 @@ def compute(settings: Settings, folder: Path, until: int = 0) -> str:
     except SystemExit:  # told to stop; the executor would go on to the next run
         os._exit(143)
     said = {"diverged": diverged, "seconds": before + time.monotonic() - started, "version": fingerprint()}
+    said |= {"tuning": True} if tuning else {}
     draft = folder / f"{end}.draft"
     draft.write_text(json.dumps(said) + "\n", encoding="utf-8")
     draft.replace(folder / end)
@@ -120,8 +122,8 @@ class Workers:
         self.count, self.data_root = count, data_root
         self._executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker)
 
-    def _submit(self, settings: Settings, folder: Path, until: int) -> Future[str]:
-        return self._executor.submit(compute, settings, folder, until)
+    def _submit(self, settings: Settings, folder: Path, job: Job) -> Future[str]:
+        return self._executor.submit(compute, settings, folder, job.until, tuning=job.tuning)
 
     def __enter__(self) -> Workers:
         return self
@@ -150,7 +152,7 @@ class Workers:
             When one cannot be done.
         """
         futures: dict[Future[str], Job] = {
-            self._submit({**job.settings, **sweep.place(job, self.data_root)}, sweep.folder / job.name, job.until): job
+            self._submit({**job.settings, **sweep.place(job, self.data_root)}, sweep.folder / job.name, job): job
             for job in jobs
         }
         try:
@@ -214,8 +216,8 @@ class RayWorkers(Workers):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **size)
         self._compute = ray.remote(num_cpus=1)(_compute_quietly)
 
-    def _submit(self, settings: Settings, folder: Path, until: int) -> Future[str]:
-        found: Future[str] = self._compute.remote(settings, folder, until).future()
+    def _submit(self, settings: Settings, folder: Path, job: Job) -> Future[str]:
+        found: Future[str] = self._compute.remote(settings, folder, job.until, job.tuning).future()
         return found
 
     def __exit__(
@@ -226,13 +228,13 @@ class RayWorkers(Workers):
             self._ray.shutdown()
 
 
-def _compute_quietly(settings: Settings, folder: Path, until: int) -> str:
+def _compute_quietly(settings: Settings, folder: Path, until: int, tuning: bool) -> str:
     """Do one run in a worker of Ray, as in one of our own."""
     import torch
 
     torch.set_num_threads(1)
     logging.getLogger("edelweiss").setLevel(logging.CRITICAL)
-    return compute(settings, folder, until)
+    return compute(settings, folder, until, tuning=tuning)
 
 
 ENGINES: dict[str, type[Workers]] = {"processes": Workers, "ray": RayWorkers}
@@ -253,8 +255,11 @@ def run(sweep: Sweep[Study], workers: int, data_root: str, engine: str = "proces
     with contextlib.closing(progress), ENGINES[engine](workers, data_root) as pool:
 
         def missing(jobs: list[Job], rest: int) -> list[Job]:
-            found = [job for job in jobs if sweep.outcome(job) is None]
-            progress.done, progress.total = len(jobs) - len(found), len(jobs) + rest
+            there: list[Job] = []
+            found: list[Job] = []
+            for job in jobs:
+                (found if sweep.outcome(job) is None else there).append(job)
+            progress.expect(there, len(found) + rest)
             return found
 
         def tuning() -> list[Job]:
@@ -263,29 +268,3 @@ def run(sweep: Sweep[Study], workers: int, data_root: str, engine: str = "proces
         while jobs := missing(tuning(), len(later)):  # again, for what the grids grew by, and for those that go on
             pool.run(sweep, jobs, progress)
         pool.run(sweep, missing(tuning() + different(sweep.chosen()), 0), progress)
-
-
-class Progress:
-    """How far a sweep is: one live line on a terminal, a line per run elsewhere."""
-
-    def __init__(self, select: str) -> None:
-        self.done, self.total, self.select = 0, 0, select
-        self.started, self.fresh = time.monotonic(), 0
-
-    def finished(self, job: Job, outcome: Outcome | None) -> None:
-        """Note the end of a run."""
-        self.done, self.fresh = self.done + 1, self.fresh + 1
-        assert outcome is not None, "the run has just been written"
-        value = final(outcome, self.select)
-        result = "diverged" if outcome.diverged else f"{self.select} {value:.4g}" if value is not None else "done"
-        left = (time.monotonic() - self.started) / self.fresh * (self.total - self.done)
-        text = f"[{self.done}/{self.total}] {job}: {result}, {outcome.seconds:.0f} s; about {left / 60:.1f} min left"
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Leave the live line."""
-        if self.fresh and sys.stderr.isatty():
-            print(file=sys.stderr)

@@ -19,11 +19,11 @@ from keys.files import read_toml
 from server_app import simulate
 from server_app.__main__ import main
 from server_app.compare.comparison import require_metrics
-from server_app.compare.runs import OUTCOME, paths
+from server_app.compare.runs import OUTCOME, PAUSE, paths
 from server_app.sweep.file import read
-from server_app.sweep.folder import owned
+from server_app.sweep.folder import finish, owned
 from server_app.sweep.job import Job
-from server_app.sweep.jobs import PAUSE, Sweep
+from server_app.sweep.jobs import Sweep
 from server_app.sweep.study import Study
 from server_app.sweep.workers import compute
 from tests import forks
@@ -127,6 +127,22 @@ WRONG: dict[str, tuple[str, str]] = {
     "an algorithm to tune": ('[tune]\nalgorithm = ["coda"]', "tune.algorithm: it is compared"),
     "the machine": ("[tune]\nworkers = [1, 2]", "tune.workers: it does not change what is computed"),
     "the test set": ('select = "central.auroc"', "the test set has no part in a choice. Did you mean 'pooled.auroc'?"),
+    "a metric that no run has": (
+        'select = "pooled.accuracy"\n[base]\nproblem = "bce"',
+        "problem = 'bce' does not report it",
+    ),
+    "a metric that one of two lacks": (
+        'select = "pooled.auroc"\n[[compare]]\nproblem = "bce"\n[[compare]]\nproblem = "fair"',
+        "problem = 'fair' does not report it.* It may be pooled.loss,",
+    ),
+    "a number of all sites that is not summed up": (
+        'select = "over-sites.clean-loss.mean"\n[base]\nproblem = "robust"',
+        "does not report it",
+    ),
+    "a seed of the base": ("[base]\nseed = 0", "base.seed = 0: the runs have seeds = .*: leave it out"),
+    "a fold of the base": ("[base]\nfolds = 3\nfold = 1", "base.fold = 1: every fold is run"),
+    "the machine of the base": ("[base]\nworkers = 2", "base.workers = 2: the sweep decides that"),
+    "folds to compare": ("[compare]\nfolds = [2, 3]", "compare.folds: all runs have the same folds"),
     "a metric that is none": ('select = "pooled.aurok"', "Did you mean 'pooled.auroc'?"),
     "a key twice": ("[compare]\nlocal-steps = [1]\n[tune]\nlocal-steps = [2]", r"in \[compare\] and in \[tune\]"),
     "no table": ("base = 3", "base = 3: must be a table"),
@@ -212,14 +228,14 @@ def halved(file: Path, values: list[float], rounds: int = 18, share: int = 3) ->
     return sweep, sweep.tuning(sweep.study.methods[0])
 
 
-def pretend(sweep: Sweep[Study], job: Job, value: float | None, diverged: str = "") -> None:
+def pretend(sweep: Sweep[Study], job: Job, value: float | None, diverged: str = "", name: str = "auroc") -> None:
     """Leave a run that came to where its job ends."""
     folder, rounds = sweep.folder / job.name, job.until or int(job.settings["rounds"])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "metrics.jsonl").open("a+") as file:
         file.seek(0)
         for r in range(len(file.readlines()) + 1, rounds + 1):
-            file.write(json.dumps({"round": r, **COST, "pooled": {"auroc": value}}) + "\n")
+            file.write(json.dumps({"round": r, **COST, "pooled": {name: value}}) + "\n")
     (folder / "config.toml").write_text(RunConfig.parse(job.settings).to_toml())
     end = OUTCOME if diverged or not job.until else PAUSE
     (folder / end).write_text(json.dumps({"diverged": diverged, "seconds": 1.0, "version": "1"}))
@@ -302,6 +318,87 @@ def test_a_run_that_was_killed_after_a_pause_is_done_anew(tmp_path: Path) -> Non
     (folder / "metrics.jsonl").write_text('{"round": 1, "cen')
     assert compute(job, folder, 2) == ""
     assert lines(folder) == kept
+
+
+# ---------------------------------------------------------------------- what it ends with
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(
+    ("chosen", "reached"),
+    [((0.9, 0.8), (0.9, 0.8)), ((0.9, 0.8), (0.7, 0.8)), ((0.8, 0.9), (0.9, 0.8)), ((0.9, 0.9), (0.5, 0.5))],
+)
+def test_what_was_chosen_is_told_with_its_seed_and_never_called_better_than_the_table_has_it(
+    file: Path, chosen: tuple[float, ...], reached: tuple[float, ...], lower: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the seed that chooses and those that are compared say of two algorithms."""
+    name, sign = ("loss", -1) if lower else ("auroc", 1)
+    lines = '[[compare]]\nalgorithm = "codasca"\n[[compare]]\nalgorithm = "local-sgda"\n'
+    tune = "[tune]\ncodasca.lr = [0.01, 0.1, 1.0]\nlocal-sgda.lr = [0.02, 0.2, 2.0]\n"
+    file.write_text(f'seeds = [5, 6]\ngrow = 0\nselect = "pooled.{name}"\n[base]\nrounds = 1\n{lines}{tune}')
+    sweep = Sweep(read(file)[0], file.parent / "runs")
+    for method, best in zip(sweep.study.methods, chosen, strict=True):
+        for place, job in enumerate(sweep.tuning(method)):
+            pretend(sweep, job, best - sign * 0.1 * (place != 1), name=name)
+    for job in sweep.chosen():
+        value = reached[[method.label for method in sweep.study.methods].index(job.method.label)]
+        pretend(sweep, job, value + 0.01 * (job.repeat["seed"] == 6), name=name)
+    finish(sweep, file.parent, [f"pooled.{name}"], [])
+    told = capsys.readouterr().out
+    heading, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if "|" in line)
+    table = {row[0]: dict(zip(heading, row, strict=True)) for row in rows}
+    assert [row["chosen"] for row in table.values()] == ["lr=0.1", "lr=0.2"], "the middle one"
+    assert [float(row[f"pooled.{name}, seed 100"]) for row in table.values()] == list(chosen)
+    column = next(each for each in heading if "held out" in each)
+    means = {label: sign * float(row[column].split()[0]) for label, row in table.items()}
+    (sentence,) = (line for line in told.splitlines() if line.startswith("winner.toml has "))
+    winner = read_toml(file.parent / "winner.toml")["algorithm"]
+    assert f"winner.toml has {winner}, lr=" in sentence
+    assert "at seed 100" in sentence
+    assert f"With seeds 5, 6 it reached {column} {table[winner][column]}" in sentence
+    if means[winner] == max(means.values()):
+        assert "not the best" not in sentence
+    else:
+        best_of_table = max(means, key=lambda label: means[label])
+        assert f"not the best of the table: {best_of_table} reached {table[best_of_table][column]}" in sentence
+
+
+def test_a_metric_that_is_defined_in_no_run_chooses_nothing_and_that_is_told(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("seeds = [5]\ngrow = 0\n[base]\nrounds = 1\n[tune]\ncodasca.lr = [0.01, 0.1]\n")
+    sweep = Sweep(read(file)[0], file.parent / "runs")
+    for job in sweep.tuning(sweep.study.methods[0]):
+        pretend(sweep, job, None)
+    for job in sweep.chosen():
+        pretend(sweep, job, 0.9)
+    finish(sweep, file.parent, [], [])
+    assert "not defined in any of these runs, and the smallest step size was taken: codasca" in capsys.readouterr().out
+
+
+def test_the_counter_never_runs_backwards_and_compare_takes_what_a_sweep_left(
+    file: Path, forked: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With runs that were stopped early, and go on; a number with the seed that chose is in no table."""
+    to = file.parent / "out"
+    file.write_text("halving = 2\n" + FILE.replace("rounds = 4", "rounds = 8").replace("0.01, 0.1", "0.01, 0.03, 0.1"))
+    assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 0
+    told = capsys.readouterr()
+    counted = [(int(done), int(total)) for done, total in re.findall(r"^\[(\d+)/(\d+)\]", told.err, re.MULTILINE)]
+    assert [done for done, _ in counted] == list(range(1, len(counted) + 1))
+    assert all(done <= total for done, total in counted)
+    assert counted[-1][0] == counted[-1][1]
+    assert list(to.glob(f"runs/*/{PAUSE}"))
+    assert main(["compare", str(to / "runs" / "*")]) == 0
+    compared = capsys.readouterr().out
+    assert "stopped early" in compared
+    assert "by which their sweep chose" in compared
+
+    def reached(text: str) -> dict[str, str]:
+        lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+        return {line[0]: line[lines[0].index("‖x-x*‖²")] for line in lines[2:]}
+
+    assert reached(compared) == reached(told.out)
 
 
 # ---------------------------------------------------------------------- the command
