@@ -71,8 +71,9 @@ class RunKeys(BaseModel):
     data_file: str = Field("", description='the table of dataset "table": CSV or Parquet, with a label column')
     study: str = Field("", description="study file that says what the columns of that table, or of the hospitals', "
                        "mean; hospitals read their own copy")  # fmt: skip
-    group_column: str = Field("", description="column of data-file whose values partition sites makes sites of, and "
-                              "by-group keeps together; no feature")  # fmt: skip
+    group_column: str = Field("", description="column of data-file, no feature: partitions sites and split-sites make "
+                              "sites of its groups, all others keep each together, or patients where these are "
+                              "named")  # fmt: skip
     image_size: Side = Field(0, description="side of the squares that images of image-folder and site become; 0: all "
                                 "have one size, and keep it")  # fmt: skip
     image_fit: Literal["crop", "pad"] = Field("crop", description="how: the shorter side is scaled to that, the middle "

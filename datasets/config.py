@@ -58,14 +58,15 @@ class DataConfig:
         In [0, 1). The share of that class among the training rows of all sites together after random rows
         of it were removed. 0 leaves the rows as they are. Held-out and test rows are never thinned.
     test_share
-        In [0, 1). Common test rows of a data set without an official test set, stratified by class.
+        In [0, 1). Common test rows of a data set without an official test set, stratified by class. This and
+        every other split deals whole patients where it is known whose each row is, and with the partition
+        ``"by-group"`` whole groups.
     holdout_share
-        In [0, 1). Rows that each site holds out of its own, stratified by class; with the partition ``"by-group"``
-        whole groups.
+        In [0, 1). Rows that each site holds out of its own, stratified by class.
     personal_test
         True: a site holds out none of its training rows, and is given a part of the common test rows instead: of each
-        class the same proportion as of the training rows. With the partitions ``"sites"`` and ``"by-group"`` a test
-        row goes where its own hospital or user is. `holdout_share` then plays no part.
+        class the same proportion as of the training rows. With the partition ``"sites"`` a test row goes where its own
+        hospital or user is. `holdout_share` then plays no part.
     folds, fold
         With 2 or more folds each site deals its rows into so many, stratified by class, and holds out number `fold`,
         from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
@@ -73,8 +74,9 @@ class DataConfig:
     data_file
         The table of the data set ``"table"``.
     group_column
-        Its column that says what a row belongs to, for the partitions ``"sites"`` and ``"by-group"``; no feature.
-        Empty: none does.
+        Its column that says what a row belongs to; no feature. The partitions ``"sites"`` and ``"split-sites"`` make
+        sites of its groups, ``"by-group"`` keeps them whole, and so do all others where nothing else says whose a row
+        is. Empty: none does.
     label
         Label column of a site's table or labels.csv, or of `data_file`; of several their names, separated by commas.
     labels
@@ -82,7 +84,8 @@ class DataConfig:
         column of classes.
     patient
         Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
-        for equal ones. In ``"site-folders"`` it is called ``"patient"``, where there is one.
+        for equal ones. In ``"site-folders"``, of which each has numbers of its own, and in ``"table"`` without a study
+        it is called ``"patient"``, where there is one.
     study
         What the table means, where it is in its owner's spelling; `label` then plays no part.
     key

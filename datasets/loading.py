@@ -18,12 +18,17 @@ from datasets.files import Places
 from datasets.identity import held_out_by
 from datasets.labels import stratum
 from datasets.partition import NATURAL, Rows, partition
-from datasets.reading import Pool, forget_read, pool_of
+from datasets.reading import PATIENTS, Pool, forget_read, pool_of
 from datasets.samples import Samples, forget_samples
 from datasets.source import Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
 from datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
 from keys import latest
+
+INSTEAD = (
+    ". Rows of a group stay together, unless partition sites or split-sites makes sites of groups, or a column "
+    "'patient' or a study file says whose each row is: then iid, dirichlet and by-class deal patients"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +106,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
     if config.partition == "split-sites" and pool.source.groups is not None and len(train):
         name = f"{pool.source.group_names[pool.source.groups[int(train[0])]]}-{site}"
-    if not len(train) and config.key:
+    if not len(train) and (config.key or not config.folds or len(held_out) > 1):
         raise DataError.plain("all rows of the site are held out, which leaves none to train on: it needs more")
     if not len(train):
         raise DataError.plain(
@@ -149,9 +154,9 @@ def load_test(config: DataConfig) -> Samples | None:
 
 
 def patients_of_test(config: DataConfig) -> Ints | None:
-    """Return whose each common test row is, as numbers; None where that is not known."""
+    """Return whose each common test row is, a patient's or a group's, as numbers; None where that is not known."""
     pool = pool_of(config, Places.of(config.data_root, config.download))
-    return Units.of_rows(pool.source, pool.test).of if pool.source.by_patient else None
+    return Units.among(pool.unit[pool.test]).of if pool.whole else None
 
 
 def features_of(config: DataConfig) -> tuple[str, ...]:
@@ -189,30 +194,36 @@ def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, tuple[
 def _splits(config: DataConfig, places: Places, sites: int) -> tuple[Dealt, Dealt]:
     """Training and held-out rows of every site."""
     pool = pool_of(config, places)
-    labels = stratum(pool.labels.numpy()[pool.train])
+    labels, unit = stratum(pool.labels.numpy()[pool.train]), pool.unit[pool.train]
     if config.personal_test and not len(pool.test):
         raise DataError.plain(f"personal-test needs a test set, and {config.dataset} comes without: raise test-share")
     holds_out = not config.personal_test and (config.holdout_share > 0 or config.folds > 0)
     if config.dataset == SITE:
         owner = np.zeros(len(labels), np.int64)
     else:
-        source, units = pool.source, Units.of_rows(pool.source, pool.train)
-        strata = units.highest(labels)
+        source, groups = pool.source, _sites_of(config, pool.source, pool.train)
+        parts = Units.among(unit, groups)
+        strata = parts.highest(labels)
         rows = Rows(
             strata,
-            units.highest(stratum(source.classes[pool.train])),
+            parts.highest(stratum(source.classes[pool.train])),
             np.minimum(strata, 1) if config.binary else np.zeros_like(strata),
-            None if source.groups is None else source.groups[pool.train[units.first]],
+            None if groups is None else groups[parts.first],
             config.concentration,
-            least=2 if holds_out else 1,
+            least=2 if holds_out and config.partition != "by-group" else 1,
+            what=f"{pool.whole} to train on" if pool.whole else "training rows",
+            instead=INSTEAD if config.dataset == TABLE and pool.whole not in ("", PATIENTS) else "",
         )
-        owner = partition(config.partition, rows, sites, random_stream(config.seed, "partition"))[units.of]
-        if config.folds > (largest := int(np.bincount(owner).max())):
-            raise DataError.plain(
-                f"folds = {config.folds}: no site has so many rows, the largest has {largest}; take at most {largest}"
-            )
+        owner = partition(config.partition, rows, sites, random_stream(config.seed, "partition"))[parts.of]
+    units = Units.among(unit)
+    home = owner[units.first][units.of]  # a patient of two hospitals is held out at both, or at none
+    members = Dealt(np.arange(len(home)), home, sites)
+    if config.folds > (largest := int(np.bincount(owner[units.first]).max())) and config.dataset != SITE:
+        raise DataError.plain(
+            f"folds = {config.folds}: no site has so many {pool.whole or 'rows'}, the largest has {largest}; take at "
+            f"most {largest}"
+        )
     held_out = np.zeros(len(labels), np.bool_)
-    members = Dealt(np.arange(len(owner)), owner, sites)
     for site in range(sites if holds_out else 0):
         held_out[members[site]] = _held_out(config, pool, site, members[site])
     train = np.flatnonzero(~held_out)
@@ -221,9 +232,7 @@ def _splits(config: DataConfig, places: Places, sites: int) -> tuple[Dealt, Deal
         train = train[thinned(rare, owner[train], config.thin_share, random_stream(config.seed, "thin"))]
     held, held_owner = pool.train[held_out], owner[held_out]
     if config.personal_test:
-        strata, theirs = (_strata(config, pool.source, rows) for rows in (pool.train, pool.test))
-        rng = random_stream(config.seed, "personal-test")
-        held, held_owner = pool.test, dealt_alike(strata, owner, theirs, sites, rng)
+        held, held_owner = pool.test, _personal_test(config, pool, owner, sites)
     return Dealt(pool.train[train], owner[train], sites), Dealt(held, held_owner, sites)
 
 
@@ -232,23 +241,33 @@ def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:
     rows = pool.train[members]
     if config.key and pool.source.whose is not None:
         return held_out_by(pool.source.whose[rows], config.key, config.holdout_share, config.folds, config.fold)
-    units = Units.of_rows(pool.source, rows)
-    strata, unit = units.highest(stratum(pool.labels.numpy()[rows])), units.of
-    if config.partition == "by-group" and pool.source.groups is not None:  # what is dealt whole is held out whole
-        groups, unit = np.unique(pool.source.groups[rows], return_inverse=True)
-        strata = np.zeros_like(groups)
+    units = Units.among(pool.unit[rows])
+    strata = units.strata(stratum(pool.labels.numpy()[rows]))
     chosen: Mask
     if config.folds:
         chosen = dealt(strata, config.folds, random_stream(config.seed, "folds", site)) == config.fold
     else:
         chosen = stratified(strata, config.holdout_share, random_stream(config.seed, "held-out", site))
-    return chosen[unit]
+    return chosen[units.of]
 
 
-def _strata(config: DataConfig, source: Source, rows: Ints) -> Ints:
-    """Return what makes test rows and training rows alike: the class, and the group where groups are dealt whole."""
-    classes: Ints = stratum(source.classes[rows])
-    if config.partition not in (*NATURAL, "by-group") or source.groups is None:
-        return classes
-    every: Ints = classes + max(source.class_count, 1 + source.classes[0].size) * source.groups[rows]
-    return every
+def _personal_test(config: DataConfig, pool: Pool, owner: Ints, sites: int) -> Ints:
+    """Return the site of each common test row, where the training rows have these; shape (m,).
+
+    Units are alike by their class, and where natural sites are, by these.
+    """
+    source, every = pool.source, np.concatenate([pool.train, pool.test])
+    groups, classes = _sites_of(config, source, every), stratum(source.classes[every])
+    if groups is not None:
+        classes = classes + max(source.class_count, 1 + source.classes[0].size) * groups
+    tested = np.arange(len(every)) >= len(pool.train)
+    train, test = (Units.among(pool.unit[every][part], None if groups is None else groups[part])
+                   for part in (~tested, tested))  # fmt: skip
+    strata, theirs = train.highest(classes[~tested]), test.highest(classes[tested])
+    rng = random_stream(config.seed, "personal-test")
+    return dealt_alike(strata, owner[train.first], theirs, sites, rng)[test.of]
+
+
+def _sites_of(config: DataConfig, source: Source, rows: Ints) -> Ints | None:
+    """Return which of the data's own sites rows are of, where sites are made of these; else None."""
+    return source.groups[rows] if config.partition in NATURAL and source.groups is not None else None

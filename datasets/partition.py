@@ -16,7 +16,7 @@ from datasets.source import Ints
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a partitioner may look at: one entry per row in each array.
+    """What a partitioner may look at: one entry per row in each array, or per unit of rows that stay together.
 
     Parameters
     ----------
@@ -27,11 +27,15 @@ class Rows:
     sides
         Shape (n,): 0 and 1 for negative and positive classes; all 0 in a run that keeps the classes.
     groups
-        Shape (n,): what each row belongs to, a natural site or a character; None when the data set has none.
+        Shape (n,): the natural site of each row; None where none are dealt by.
     concentration
         Of the Dirichlet distribution, above 0.
     least
         Rows that a site has at least: one to train on, and one to hold out where it does.
+    what
+        What a row stands for, where patients or groups are dealt whole.
+    instead
+        What else to do where there are too few.
     """
 
     labels: Ints
@@ -40,13 +44,15 @@ class Rows:
     groups: Ints | None
     concentration: float
     least: int = 2
+    what: str = "training rows"
+    instead: str = ""
 
 
 Partitioner = Callable[[Rows, int, np.random.Generator], Ints]
 
 
 def iid(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Deal the rows at random; sizes differ by one at most."""
+    """Deal the rows at random, or whole patients or groups; sizes differ by one of these at most."""
     return rng.permutation(np.arange(len(rows.labels)) % sites)
 
 
@@ -112,23 +118,11 @@ def split_sites(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     return owner
 
 
-def by_group(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Deal whole groups to the sites: the characters of Omniglot with all their turns, or hospitals."""
-    assert rows.groups is not None, "the configuration refuses data without groups"
-    groups, group = np.unique(rows.groups, return_inverse=True)
-    if len(groups) < sites:
-        raise DataError.plain(
-            f"partition 'by-group' gives each of {sites} sites a group of its own, and the data have {len(groups)}; "
-            "use fewer sites"
-        )
-    return (rng.permutation(len(groups)) % sites)[group]
-
-
 PARTITIONERS: dict[str, Partitioner] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "by-class": by_class,
-    "by-group": by_group,
+    "by-group": iid,  # what is dealt whole is a group
     "sites": natural,
     "split-sites": split_sites,
 }
@@ -162,8 +156,8 @@ def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> In
     """
     if len(rows.labels) < rows.least * sites:
         raise DataError.plain(
-            f"{sites} sites need at least {rows.least * sites} training rows ({rows.least} each), and there are "
-            f"{len(rows.labels)}; use fewer sites"
+            f"{sites} sites need at least {rows.least * sites} {rows.what} ({rows.least} each), and there are "
+            f"{len(rows.labels)}; use fewer sites{rows.instead}"
         )
     return PARTITIONERS[name](rows, sites, rng)
 

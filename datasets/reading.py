@@ -18,6 +18,7 @@ from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.image_file import ImageForm
 from datasets.labels import Labels, stratum
+from datasets.partition import NATURAL
 from datasets.site import read_site
 from datasets.site.images import ImageRules
 from datasets.site.study import Study
@@ -25,16 +26,32 @@ from datasets.source import Ints, Source
 from datasets.sources import SOURCES
 from datasets.sources.folders import read_folders
 from datasets.sources.table import read_grouped
-from datasets.splits import Units, random_stream, stratified
+from datasets.splits import Units, joined, random_stream, stratified
+
+PATIENTS = "patients"
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A source with its labels, cut into the rows for the sites and the common test rows."""
+    """A source with its labels, cut into the rows for the sites and the common test rows.
+
+    Parameters
+    ----------
+    source, labels, classes
+        All rows; how many labels there are.
+    unit
+        Shape (N,): what every split deals whole, see `_unit`.
+    whole
+        What that is, such as ``"patients"``; empty: single rows.
+    train, test
+        Rows for the sites, and common test rows.
+    """
 
     source: Source
     labels: Tensor
     classes: int
+    unit: Ints
+    whole: str
     train: Ints
     test: Ints
 
@@ -105,19 +122,42 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
     # Classes of labels that may be unknown are the labels.
     labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))
+    unit, whole = _unit(config, source)
     if config.dataset == SITE:
         test = np.zeros(len(kept), np.bool_)
     elif source.test is not None:
         test = source.test[kept]
     else:
         # A hospital's share of the test rows should be its share of all rows, so it is part of the stratum.
-        groups = source.groups[kept] if source.groups is not None else 0
+        groups = 0 if source.groups is None or _deals_groups(config, source) else source.groups[kept]
         strata = stratum(labels[kept]) + max(source.class_count, 1 + labels[0].size) * groups
-        units = Units.of_rows(source, kept)
+        units = Units.among(unit[kept])
         share = 0.0 if config.folds else config.test_share
-        test = stratified(units.highest(strata), share, random_stream(config.seed, "test"))[units.of]
+        test = stratified(units.strata(strata), share, random_stream(config.seed, "test"))[units.of]
     classes = 2 if config.binary else source.class_count
-    return Pool(source, torch.from_numpy(labels), classes, kept[~test], kept[test])
+    return Pool(source, torch.from_numpy(labels), classes, unit, whole, kept[~test], kept[test])
+
+
+def _unit(config: DataConfig, source: Source) -> tuple[Ints, str]:
+    """Return what every split deals whole, as a number for each row, and what it is; the empty text for single rows.
+
+    These are patients, wherever something says whose a row is. With the partition by-group they are groups, and so they
+    are where a group column is all that a table says of whose its rows are: only the partitions that make sites of
+    groups cut them.
+    """
+    patients = source.whose if source.by_patient else None
+    if source.groups is not None and _deals_groups(config, source):
+        named = f"groups of {config.group_column!r}" if config.group_column else "groups"
+        return (source.groups if patients is None else joined(source.groups, patients)), named
+    if patients is None:
+        return np.arange(len(source.classes)), ""
+    return np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64), PATIENTS
+
+
+def _deals_groups(config: DataConfig, source: Source) -> bool:
+    """Whether groups, where there are any, are never cut."""
+    by_column = config.dataset == TABLE and not source.by_patient
+    return config.partition == "by-group" or (by_column and config.partition not in NATURAL)
 
 
 def _label_of_class(config: DataConfig, count: int) -> Ints:

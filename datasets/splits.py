@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.source import Ints, Mask, Source
+from datasets.source import Digests, Ints, Mask
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What is dealt whole: single rows, or all rows of a patient.
+    """What is dealt whole, of some rows of a data set: single rows, or all rows of a patient or a group.
 
     Parameters
     ----------
     first
-        Shape (u,): a row of each unit.
+        Shape (u,): the first row of each unit.
     of
         Shape (n,): the unit of each row.
     """
@@ -27,20 +27,61 @@ class Units:
     of: Ints
 
     @classmethod
-    def of_rows(cls, source: Source, rows: Ints) -> Units:
-        """Return which rows of a source are one patient's of one group; where that is not known each is a unit."""
-        if not source.by_patient or source.whose is None:
-            return cls(np.arange(len(rows)), np.arange(len(rows)))
-        groups = np.zeros(len(rows), np.int64) if source.groups is None else source.groups[rows]
-        pairs = np.stack([groups.astype(np.uint64), source.whose[rows]])
-        _, first, of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
-        return cls(first.astype(np.int64), of.reshape(-1).astype(np.int64))
+    def among(cls, unit: Ints, within: Ints | None = None) -> Units:
+        """Return the units among rows.
+
+        Parameters
+        ----------
+        unit
+            Shape (n,): of each row the number of its unit among all of the data set. Theirs is the order.
+        within
+            Shape (n,): what cuts a unit in parts, such as the hospital that a patient's row is of. None: nothing does.
+        """
+        if within is not None:
+            unit = within * (1 + int(unit.max(initial=0))) + unit
+        _, first, of = np.unique(unit, return_index=True, return_inverse=True)
+        return cls(first.astype(np.int64), of.astype(np.int64))
 
     def highest(self, values: Ints) -> Ints:
         """Return for each unit the highest value among its rows: it is positive if one of them is."""
         found = np.full(len(self.first), np.iinfo(np.int64).min)
         np.maximum.at(found, self.of, values)
         return found
+
+    def strata(self, values: Ints) -> Ints:
+        """Return a stratum for each unit, see `highest`.
+
+        It is one for all where units of several rows all differ, as characters do, of which each has its own classes:
+        of a stratum with a single unit none would be chosen.
+        """
+        found = self.highest(values)
+        alone = len(self.first) < len(self.of) and len(np.unique(found)) == len(found)
+        return np.zeros_like(found) if alone else found
+
+
+def joined(groups: Ints, patients: Ints | Digests) -> Ints:
+    """Return for each row the number of what it is dealt with, where neither a group nor a patient is ever cut.
+
+    Parameters
+    ----------
+    groups, patients
+        Shape (n,): of each row.
+
+    Returns
+    -------
+    unit
+        Shape (n,), in the order of the groups. Groups that share a patient are one unit.
+    """
+    (_, of), (_, group) = (np.unique(values, return_inverse=True) for values in (patients, groups))
+    found = groups
+    while True:  # as often as the longest chain of groups that share patients has links
+        lowest = np.full(int(of.max(initial=0)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(lowest, of, found)
+        least = np.full(int(group.max(initial=0)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(least, group, lowest[of])
+        if np.array_equal(least[group], found):
+            return found
+        found = least[group]
 
 
 class Dealt:
@@ -184,7 +225,8 @@ def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> 
         Shape (n,): the site of each row. A site with rows of that class only keeps one of them.
     share
         Of that class among the rows that stay, in (0, 1), as near as whole rows allow, but never no row. A
-        class that is already rarer is left as it is, and so are rows of one class only.
+        class that is already rarer is left as it is, and so are rows of one class only. What goes are rows and not
+        patients: they go nowhere, so no patient comes to be on two sides.
     rng
         The random stream.
 

@@ -15,6 +15,7 @@ from keys.fields import (
     text_errors,
 )
 from keys.latest import latest
+from keys.order import natural
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, plain, record_in, records_in, to_record
 from keys.registry import by_name
@@ -48,6 +49,7 @@ __all__ = [
     "key_of",
     "latest",
     "mistakes",
+    "natural",
     "options_of",
     "plain",
     "printable",

@@ -14,7 +14,7 @@ from datasets.config import SITE
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
 from federation.fingerprint import fingerprint
-from keys import from_record, in_a_line, record_in, repeated, shown
+from keys import from_record, in_a_line, natural, record_in, repeated, shown
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
     RunError
         When two sites have the same name.
     """
-    order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, item[1].name, item[0]))
+    order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, natural(item[1].name), item[0]))
     names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
     if twice := repeated(names):
         raise RunError(f"two sites have the same name ({', '.join(twice)}): set another site= in their --node-config")

@@ -13,6 +13,7 @@ from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.site import FILES
 from datasets.source import Source
+from keys import natural
 
 TEST = "test"
 log = logging.getLogger("edelweiss")
@@ -33,7 +34,8 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     Returns
     -------
     source
-        With a group for each folder, in the order of their names, and official test rows if there is a test folder.
+        With a group for each folder, in the natural order of their names, and official test rows if there is a test
+        folder.
 
     Raises
     ------
@@ -50,7 +52,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         )
     if folders == [root / TEST]:
         raise DataError.plain(f"site-folders: there is no folder but {TEST}, and that is the common test set")
-    folders.sort(key=lambda folder: (folder.name == TEST, folder.name))
+    folders.sort(key=lambda folder: (folder.name == TEST, natural(folder.name)))
     sources: list[Source] = []
     problems: list[DataError] = []
     for folder in folders:
@@ -66,8 +68,10 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     for source in sources:
         for text in () if source.features else (*source.doubts, *source.notes):
             log.warning("%s", text)  # of images that are left out
-    whose = [source.whose for source in sources if source.whose is not None]
     place = np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources])
+    known = np.concatenate([source.whose for source in sources if source.whose is not None])
+    # Each hospital numbers its own patients, so one of another folder is another patient.
+    _, whose = np.unique(np.stack([place.astype(np.uint64), known]), axis=1, return_inverse=True)
     return Source(
         torch.cat([source.inputs for source in sources]),
         np.concatenate([source.classes for source in sources]),
@@ -76,15 +80,15 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         groups=place,
         group_names=tuple(names),
         features=sources[0].features,
-        whose=np.concatenate(whose),
+        whose=whose.reshape(-1).astype(np.uint64),
         by_patient=any(source.by_patient for source in sources),
     )
 
 
 def _folders(place: Path) -> list[Path]:
-    """Return the folders in a place that hold a hospital's data, in the order of their names."""
+    """Return the folders in a place that hold a hospital's data."""
     try:
-        return sorted(folder for folder in place.iterdir() if any((folder / name).is_file() for name in FILES))
+        return [folder for folder in place.iterdir() if any((folder / name).is_file() for name in FILES)]
     except OSError:
         return []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from datasets.errors import DataError, examples
 from datasets.files import Places, cached
 from datasets.numbers import LARGEST
 from datasets.source import Ints, Source
+from keys import natural
 from keys.files import read_file, reason
 
 ACTIVITIES = ("call", "hop", "typing", "walk", "wave")  # classes 0 to 4
@@ -33,7 +33,8 @@ def read(places: Places) -> Source:
     The users are the files <user>.csv under harbox/, in the order of the numbers in their names; see `decode`.
     """
     folders = places.under("harbox", "")
-    files = next((found for folder in folders if (found := sorted(folder.glob("*.csv"), key=_numbered))), [])
+    files = next((found for folder in folders if (found := [*folder.glob("*.csv")])), [])
+    files.sort(key=lambda file: natural(file.stem))
     if not files:
         raise DataError(
             f"harbox: no <user>.csv in {' or '.join(map(str, folders))}; write there, for each user of HARBox, a line "
@@ -49,11 +50,6 @@ def read(places: Places) -> Source:
         group_names=tuple(file.stem for file in files),
         features=FEATURES,
     )
-
-
-def _numbered(file: Path) -> list[int | str]:
-    """Sort user 10 behind user 9: text and numbers alternate."""
-    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", file.stem)]
 
 
 def decode(files: Sequence[Path]) -> tuple[NDArray[np.float32], Ints, Ints]:

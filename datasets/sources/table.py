@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datasets.errors import DataError, examples
-from datasets.site import read_rows
+from datasets.site import PATIENT, read_rows
 from datasets.site.table import as_text, read_table
 from datasets.source import Ints, Source
-from keys import hint, shorter
+from keys import hint, natural, shorter
 from keys.files import as_path, is_file
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def read_grouped(
     Returns
     -------
     source
-        With groups and their names, in the order of the names, where there is a group column; features in the order of
-        their names.
+        With groups and their names, in the natural order of the names, where there is a group column; features in the
+        order of their names. Whose a row is says the study's patient column, or without a study one called
+        ``"patient"``, which is no feature.
 
     Raises
     ------
@@ -60,11 +61,13 @@ def read_grouped(
         text = f"must be a table, {' or '.join(SUFFIXES)}, or have a study file that describes it"
         raise DataError(f"data-file {path}: {text}", f"data-file: {text}")
     frame = study.table(path, also=group) if study else read_table(path)
-    label, patient = (study.label, study.patient) if study else (label, "")
+    label, patient = (study.label, study.patient) if study else (label, PATIENT if PATIENT in frame.columns else "")
+    if patient == (labels.names[0] if labels else label):
+        patient = ""
     problems: list[DataError] = []
     groups, names = _groups(frame, path, group, label, problems) if group else (None, ())
     try:
-        own = frame.drop(columns=group) if names else frame
+        own = frame.drop(columns=group) if names and group != patient else frame
         source = read_rows(own, path, label, binary, patient, labels=labels)
     except DataError as error:
         problems.append(error)
@@ -89,4 +92,5 @@ def _groups(
         text = f"{file}: group-column {group!r} is missing in {rows}; fill it in or remove the rows"
         problems.append(DataError(text, f"{file.name}: the group-column is missing in {len(missing)} rows"))
     names, groups = np.unique(values.to_numpy(str), return_inverse=True)
-    return groups.astype(np.int64), tuple(map(str, names))
+    order = sorted(range(len(names)), key=lambda place: natural(str(names[place])))
+    return np.argsort(order)[groups].astype(np.int64), tuple(str(names[place]) for place in order)
