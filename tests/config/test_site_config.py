@@ -81,3 +81,11 @@ def test_what_an_operator_says_of_the_data_wins_over_the_run() -> None:
 def test_a_hospitals_patients_are_all_used() -> None:
     assert RunConfig.parse({"dataset": "site", "thin-share": 0.1}).data("folder").thin_share == 0
     assert RunConfig.parse({"dataset": "breast-cancer", "thin-share": 0.1}).data().thin_share == 0.1
+
+
+def test_a_site_with_data_of_its_own_is_none_of_a_simulation() -> None:
+    """Whatever number it is given: files that a run names are those of the machine that simulates."""
+    for folder in ("", "/data"):
+        for parts in (0, 1, 3):
+            node = SiteConfig.parse({"data-dir": folder, "partition-id": 0, "num-partitions": parts})
+            assert node.simulated == (parts > 0 and not folder)

@@ -143,6 +143,15 @@ def test_every_site_has_two_rows(name: str, sites: int, seed: int, concentration
         assert sizes.max() - sizes.min() <= 1
 
 
+@pytest.mark.parametrize("count", [300, 250, 30, 16])
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_that_chance_deals_differ_by_one_row_at_most(count: int, seed: int) -> None:
+    labels = np.arange(count) % 2
+    owner = partition("iid", rows(labels), 8, np.random.default_rng(seed))
+    assert sorted(np.bincount(owner, minlength=8)) == sorted(count // 8 + (site < count % 8) for site in range(8))
+    assert owner.tolist() != (np.arange(count) % 8).tolist(), "and chance does deal them"
+
+
 def test_label_skew_grows_as_the_concentration_falls() -> None:
     labels = np.arange(4000) % 2
 

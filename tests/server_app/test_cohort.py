@@ -1,0 +1,22 @@
+"""What the coordinator makes of what the sites tell before a run: their order, and what is said of their data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from config import RunConfig
+from datasets import Facts
+from server_app.cohort import placed
+
+
+def test_sites_are_in_the_order_in_which_people_count() -> None:
+    """Site 10 behind site 9, by number where a machine plays them and by name where hospitals do, whoever comes when."""
+    config = RunConfig.parse({"dataset": "site", "problem": "bce"})
+    names = [*(f"site-{number}" for number in range(12)), "ward 2b", "ward 10a"]
+    for numbered in (True, False):
+        arrived = np.random.default_rng(0).permutation(len(names))
+        told = {100 - int(place): Facts(name=names[place], partition_id=int(place) if numbered else -1,
+                                        examples=10, positives=5, shape=(3,)) for place in arrived}  # fmt: skip
+        sites = list(placed(config, told))
+        assert [site.name for site in sites] == names
+        assert [site.index for site in sites] == list(range(len(names)))
