@@ -10,7 +10,7 @@ from server_app.cohort import placed
 
 
 def test_sites_are_in_the_order_in_which_people_count() -> None:
-    """Site 10 behind site 9, whoever comes when: by number where a machine plays them, and by name where hospitals do."""
+    """Site 10 behind site 9, whoever comes when: by number where a machine plays them, else by name."""
     config = RunConfig.parse({"dataset": "site"})
     names = [*(f"site-{number}" for number in range(12)), "ward 2b", "ward 10a"]
     for numbered in (True, False):
