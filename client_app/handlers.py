@@ -16,7 +16,7 @@ from client_app.evidence import counted, own_maps, told
 from client_app.kept import model_facts
 from client_app.once import received
 from client_app.oracle import SiteOracle, stream
-from client_app.policy.protect import require_enough
+from client_app.policy.limits import Limits
 from client_app.request import Request
 from client_app.together import Update
 from federation import not_finite, pack, unpack
@@ -50,7 +50,7 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
 
 def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
     """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
-    started = time.perf_counter()
+    started, clock = time.perf_counter(), time.monotonic()
     request = Request.of(message)
     strategy, problem = site.strategy, site.problem(request)
     turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
@@ -67,13 +67,11 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
     own = site.own_problem(request)
 
     def oracle() -> SiteOracle:
-        random = stream(site.run.seed, request.site, *place)
-        return SiteOracle.open(site.run, own, site.samples(request)[0], random, fresh, problem)
+        random, samples = stream(site.run.seed, request.site, *place), site.samples(request)[0]
+        return SiteOracle.open(site.run, own, samples, random, fresh, problem, Limits.of(site, clock))
 
     done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, turn=turn)
     reply, memory = done.reply, done.memory
-    if site.guarded:
-        require_enough(done.samples, site.policy)
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from problems import Batch, Problem
 
     Mark = tuple[int, Tensor, Place]
+    Drawn = tuple[Batch | None, Tensor | None]
+    """A batch, and the positions of its samples where `Batches` notes them."""
 
 AHEAD = 2  # batches that are made ready
 SLOW = 2**18  # values of a batch that may be worth a thread
@@ -42,6 +44,8 @@ class Batches:
     augmentation
         What happens to training images. Its numbers are of a stream of their own, which follows from the seed of the
         site's stream and from the number of the batch: the same samples are drawn with it and without.
+    notes
+        Whether the positions of a batch's samples are noted.
     """
 
     problem: Problem
@@ -49,16 +53,21 @@ class Batches:
     sampler: Sampler | None
     generator: torch.Generator
     augmentation: Augmentation
+    notes: bool = False
     drawn: int = 0
 
-    def draw(self, size: int) -> Batch | None:
+    def draw(self, size: int) -> Drawn:
         """Draw the next one."""
+        seen: list[Tensor] = []
         self.drawn, samples = self.drawn + 1, self.samples
+        if self.notes and samples is not None:
+            samples = replace(samples, seen=seen.append)
         if self.augmentation and samples is not None:
             seed = np.random.SeedSequence([self.generator.initial_seed(), Stream.AUGMENTATION, self.drawn])
             numbers = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]))
             samples = replace(samples, augment=partial(self.augmentation.draw, generator=numbers))
-        return self.problem.draw(samples, self.sampler, self.generator, size)
+        batch = self.problem.draw(samples, self.sampler, self.generator, size)
+        return batch, torch.cat([rows.flatten() for rows in seen]) if seen else None
 
     def mark(self) -> Mark:
         """Return where this is."""
@@ -97,10 +106,10 @@ class Loader:
         self._batches = batches
         self._size: int | None = size  # of a batch that is expected
         self._last = 0  # size that was asked for
-        self._ready: deque[tuple[int, Future[tuple[Mark, Batch | None]]]] = deque()
+        self._ready: deque[tuple[int, Future[tuple[Mark, Drawn]]]] = deque()
         self._thread = ThreadPoolExecutor(1, "batches")
 
-    def take(self, size: int, then: Sequence[int] | None = None) -> Batch | None:
+    def take(self, size: int, then: Sequence[int] | None = None) -> Drawn:
         """Return the next batch.
 
         Parameters
@@ -134,5 +143,5 @@ class Loader:
         """End the thread."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _draw(self, size: int) -> tuple[Mark, Batch | None]:
+    def _draw(self, size: int) -> tuple[Mark, Drawn]:
         return self._batches.mark(), self._batches.draw(size)

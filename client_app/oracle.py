@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from client_app.policy.limits import Limits
     from config import RunConfig
     from problems import Arrays, Batch
     from problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
@@ -57,6 +58,8 @@ class SiteOracle:
         What happens to the images of the batches that are drawn; default: nothing.
     common : Problem, optional
         The objective `aside`, over the same network; default: the same.
+    limits : Limits, optional
+        How few patients a batch may hold, and how long all may take; default: no limits.
 
     Attributes
     ----------
@@ -76,14 +79,17 @@ class SiteOracle:
         fresh: Callable[[], Arrays] | None = None,
         augmentation: Augmentation | None = None,
         common: Problem | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.problem, self.common, self.samples = problem, common or problem, samples
         self.batch_size, self.fresh = batch_size, fresh or problem.fresh
         self.gradients = self.differentiated = 0
+        self._limits = limits
         self._counts: Tensor | None = None  # of the classes, once asked for
         self._batch: Batch | None = None  # of the last gradient
         self._used = 0  # batches that gradients were taken on
-        self._batches = Batches(problem, samples, sampler, generator, augmentation or Augmentation())
+        notes = limits is not None and limits.fewest > 0
+        self._batches = Batches(problem, samples, sampler, generator, augmentation or Augmentation(), notes)
         self._loader = Loader(self._batches, batch_size) if self._batches.slow(batch_size) else None
         self._ahead: Iterator[Batch] = iter(())
         self._count = 8
@@ -97,6 +103,7 @@ class SiteOracle:
         generator: torch.Generator,
         fresh: Callable[[], Arrays] | None = None,
         common: Problem | None = None,
+        limits: Limits | None = None,
     ) -> SiteOracle:
         """Bind a problem to samples and a random stream, with the run's sampler and batch size.
 
@@ -109,7 +116,7 @@ class SiteOracle:
         if samples is not None:
             labels = samples.targets().cpu()
             sampler = make_sampler(config.sampler, labels, size, config.positives_per_batch, generator)
-        return cls(problem, samples, sampler, generator, size, fresh, config.augmentation, common)
+        return cls(problem, samples, sampler, generator, size, fresh, config.augmentation, common, limits)
 
     def close(self) -> None:
         """End the thread that makes batches ready, if there is one."""
@@ -124,14 +131,23 @@ class SiteOracle:
         return self._batches.generator
 
     def draw(self, size: int | None = None, then: Sequence[int] | None = None) -> Batch | None:
-        """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known."""
+        """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known.
+
+        Raises
+        ------
+        RefusedError
+            When it holds fewer patients than the site's limits want.
+        """
         size = size or self.batch_size
         if self.draws_ahead(size):
             if (batch := next(self._ahead, None)) is None:
                 self._ahead = parts(self.draw_many(), size)
                 batch = next(self._ahead)
             return batch
-        return self._batches.draw(size) if self._loader is None else self._loader.take(size, then)
+        batch, rows = self._batches.draw(size) if self._loader is None else self._loader.take(size, then)
+        if self._limits is not None and rows is not None:
+            self._limits.require_patients(rows, size)
+        return batch
 
     def draws_ahead(self, size: int) -> bool:
         """Whether batches of this size are drawn many at once."""
@@ -140,7 +156,7 @@ class SiteOracle:
     def draw_many(self) -> Batch:
         """Return the next batches as one, of twice as many as the last time: a round may be short."""
         self._count = min(2 * self._count, self.problem.draws_ahead // self.batch_size)
-        many = self._batches.draw(self.batch_size * self._count)
+        many, _ = self._batches.draw(self.batch_size * self._count)
         assert many is not None, "what can be drawn ahead is something"
         return many
 
@@ -158,7 +174,8 @@ class SiteOracle:
     @property
     def plain(self) -> tuple[Samples, Sampler] | None:
         """The site's samples and who draws their positions, where a batch is some of them as they are."""
-        own = type(self.problem).draw is not Problem.draw or self._batches.augmentation or self._loader
+        batches = self._batches
+        own = type(self.problem).draw is not Problem.draw or batches.augmentation or batches.notes or self._loader
         samples, sampler = self.samples, self._batches.sampler
         return None if own or samples is None or sampler is None else (samples, sampler)
 
@@ -211,10 +228,13 @@ class SiteOracle:
         if self.samples is None:
             return None
         everything = torch.arange(len(self.samples), device=self.problem.device)
+        if self._limits is not None:
+            self._limits.require_patients(everything, self.batch_size)
         return (self.samples.batch(rows) for rows in torch.split(everything, rows_at_once(self.samples.shape)))
 
     def _noted(self, batch: Batch | None) -> Batch | None:
         """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
+        self.require_time()
         batch = batch if batch is not None else self.draw()
         if batch is not self._batch:
             self._batch, self._used = batch, self._used + 1
@@ -223,12 +243,19 @@ class SiteOracle:
         self.differentiated += len(batch[1]) if batch is not None else 0
         return batch
 
+    def require_time(self) -> None:
+        """Raise RefusedError when the site's limits leave no more time for this answer."""
+        if self._limits is not None:
+            self._limits.require_time()
+
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
         """Return g(x; batch), the inner function's estimate; counted with the gradient that it serves."""
+        self.require_time()
         return cast("InnerFunction", self.problem).inner(x, batch)
 
     def compositional_gradient(self, x: Tensor, s: Tensor, batch: Batch | None) -> Tensor:
         """Return ∇g(x; batch)ᵀ ∇f(s; batch), one gradient."""
+        self.require_time()
         self.gradients += 1
         self.differentiated += len(batch[1]) if batch is not None else 0
         return cast("InnerFunction", self.problem).compositional_gradient(x, s, batch)

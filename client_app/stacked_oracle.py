@@ -134,6 +134,8 @@ class StackedOracle:
     def gradient(self, x: Tensor, y: Tensor | None = None, batch: Batch | None = None) -> tuple[Tensor, Any]:
         """Return (gx, gy), a row for each client."""
         batch = batch if batch is not None else self.draw()
+        for oracle in self.oracles:
+            oracle.require_time()
         self.gradients += 1
         if batch is not None:
             self._counted += batch[2].count_nonzero(1) if len(batch) > 2 else batch[1].shape[1]

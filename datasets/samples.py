@@ -32,6 +32,8 @@ class Samples:
         Standardisation, broadcastable over one input: (F,) for a table, (C, 1, 1) for images.
     augment
         Draws what happens to each of so many images; None: they stay as they are.
+    seen
+        Called with the positions of each batch that is gathered; None: nobody notes them.
 
     Batches are made on the labels' device. Inputs that are too many for it stay on the CPU, with the rows.
     """
@@ -42,6 +44,7 @@ class Samples:
     shift: Tensor | None = None
     scale: Tensor | None = None
     augment: Callable[[int], Changes] | None = None
+    seen: Callable[[Tensor], None] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,6 +74,8 @@ class Samples:
         labels
             Shape (b,) or (b, L) int64.
         """
+        if self.seen:
+            self.seen(index)
         rows, device = self.rows[index.to(self.rows.device)], self.labels.device
         # index_select of whole rows is a copy of our own (so in-place is safe), far faster than inputs[rows].
         inputs = gather(self.inputs, rows)

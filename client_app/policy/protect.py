@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client_app.errors import RefusedError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -67,15 +65,6 @@ def no_evaluation(data: SiteData, policy: Policy) -> str:
     if few_of_a_class(counts_by_class(labels, data.classes), policy):
         return f"no evaluation: of a class fewer than {policy.fewest_of_each_class} samples are held out here"
     return ""
-
-
-def require_enough(samples: float, policy: Policy) -> None:
-    """Raise RefusedError when gradients are over few samples."""
-    if few(samples, policy.fewest_in_update):
-        raise RefusedError(
-            f"its gradients would be over {samples} samples, and this site tells none over fewer than "
-            f"{policy.fewest_in_update}: raise batch-size, or local-steps"
-        )
 
 
 def protected(facts: Facts, data: SiteData, policy: Policy) -> Facts:

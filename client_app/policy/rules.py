@@ -72,12 +72,14 @@ class Policy(BaseModel):
     runs_per_day: Count = Field(
         10, description="how many runs on its own data may begin within 24 hours; 0: any number"
     )
+    most_seconds: Count = Field(3600, description="that the gradients of one answer may take, from when its message "
+                                "came; 0: any number")  # fmt: skip
     approve: Literal["always", "ask"] = Field("always", description="ask: a run waits until `python -m client_app "
                                               "approve RUN`")  # fmt: skip
     fewest_training: Fewest = Field(20, description="patients to train on; with fewer the site does not take part, and "
                                     "it sends no sums of a feature that fewer samples have")  # fmt: skip
-    fewest_in_update: Fewest = Field(10, description="training samples that the gradients in one answer are over, "
-                                     "drawn again or not; with fewer the site sends no answer")  # fmt: skip
+    fewest_in_update: Fewest = Field(10, description="patients in each batch that a gradient is taken over; with fewer "
+                                     "in one of them the site sends no answer")  # fmt: skip
     fewest_held_out: Fewest = Field(10, description="patients held out; with fewer the site sends no evaluation, and "
                                     "tells this number instead of theirs")  # fmt: skip
     fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "

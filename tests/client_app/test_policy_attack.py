@@ -26,7 +26,7 @@ from datasets.site import read_site
 from datasets.site.images import ImageRules
 from datasets.sources import SOURCES
 from keys import Value
-from tests.client_app.policies import Hospital, told, train
+from tests.client_app.policies import Hospital, told
 from tests.server_app.sites import images, question, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
@@ -150,27 +150,6 @@ def test_folds_are_those_that_the_operator_allows(tmp_path: Path) -> None:
     share = hospital.described()
     assert isinstance(share, Facts)
     assert share.total == folds[0].total  # type: ignore[union-attr]  # the first fold is who a share of a fifth chooses
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"batch_size": 1, "local_steps": 1}, False),
-        ({"batch_size": 3, "local_steps": 3}, False),
-        ({"batch_size": 5, "local_steps": 2}, True),
-        ({"batch_size": 3, "algorithm": "fedgda-gt", "phase": "anchor"}, True),
-        ({"batch_size": 3, "algorithm": "sagda", "phase": "control", "local_steps": 9}, False),
-    ],
-    ids=str,
-)
-def test_gradients_over_few_patients_do_not_leave(tmp_path: Path, keys: dict[str, Value], told: bool) -> None:
-    """One over one patient is, by a linear model, that patient."""
-    asked = {"phase": keys["phase"]} if "phase" in keys else {}
-    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
-    with hospital.run(**{key: value for key, value in keys.items() if key != "phase"}) as grid:
-        answer = train(grid, **asked)
-    assert ("this site tells none over fewer than 10" in answer) != told
-    assert not told or not answer
 
 
 @pytest.mark.parametrize(("more", "refused"), [(1, True), (12, True), (150, False), (0, False)])

@@ -1,0 +1,110 @@
+"""What bounds a site's answer while it is computed: how few patients a batch may hold, and how long it may take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from client_app.errors import RefusedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from client_app.site import OpenSite
+    from config import RunConfig
+    from datasets import SiteData
+    from datasets.source import Ints
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one answer, which the oracle enforces: it is the only way to a site's samples.
+
+    Attributes
+    ----------
+    run : RunConfig
+        Names the keys that a batch's size may come from.
+    fewest : int
+        Patients that each batch must hold; 0: any number.
+    whose : array of int, optional
+        Shape (n,): whose each training sample is; None: each is another patient's.
+    seconds : float
+        That an answer may take; 0: any number.
+    until : float
+        When they are over, as `time.monotonic` counts.
+    """
+
+    run: RunConfig
+    fewest: int = 0
+    whose: Ints | None = None
+    seconds: float = 0.0
+    until: float = float("inf")
+
+    @classmethod
+    def of(cls, site: OpenSite, started: float) -> Limits | None:
+        """Return those of a site whose answer to a message was begun at a time; None where a machine simulates it."""
+        if site.node.simulated:
+            return None
+        data, seconds = site.data() if site.guarded else None, site.policy.most_seconds
+        until = started + seconds if seconds else float("inf")
+        if data is None:
+            return cls(site.run, seconds=seconds, until=until)
+        return cls(site.run, site.policy.fewest_in_update, _whose(data), seconds, until)
+
+    def require_patients(self, rows: Tensor, size: int) -> None:
+        """Check that a batch holds enough patients, drawn again or not.
+
+        Parameters
+        ----------
+        rows : Tensor
+            Positions of its samples among the training samples; any shape.
+        size : int
+            That was asked for, which names the key to change.
+
+        Raises
+        ------
+        RefusedError
+            When it holds fewer. How many there are is not said.
+        """
+        places = rows.flatten().cpu().numpy()
+        if len(np.unique(places if self.whose is None else self.whose[places])) >= self.fewest:
+            return
+        several = "" if self.whose is None else ", and higher where patients have several samples"
+        raise RefusedError(
+            f"{self._key(size)}: a gradient would be over a batch of fewer than {self.fewest} patients, and this site "
+            f"sends nothing that is computed from one (fewest-in-update): raise it to at least {self.fewest}{several}"
+        )
+
+    def require_time(self) -> None:
+        """Check that there is time left.
+
+        Raises
+        ------
+        RefusedError
+            When there is none.
+        """
+        if time.monotonic() > self.until:
+            raise RefusedError(
+                f"its answer took longer than {self.seconds:g} s, and this site computes no longer for one message "
+                "(most-seconds): lower local-steps, or what else makes a round long"
+            )
+
+    def _key(self, size: int) -> str:
+        """Return which key of the run says the size of a batch, and its value."""
+        strategy = self.run.strategy
+        own = [f.name for f in fields(strategy) if "batch" in f.name and getattr(strategy, f.name) == size]
+        if size == self.run.batch_size or not own:
+            return f"batch-size = {self.run.batch_size}"
+        return f"{strategy.name}.{own[0].replace('_', '-')} = {size}"
+
+
+def _whose(data: SiteData) -> Ints | None:
+    """Return whose each training sample is, where a column says so."""
+    if not data.by_patient:
+        return None
+    assert data.whose is not None, "a hospital's own data say whose each row is"
+    whose: Ints = data.whose[data.train.rows.numpy()]
+    return whose

@@ -1,0 +1,153 @@
+"""What bounds an answer while it is computed: patients in a batch, and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.handlers import HANDLERS
+from datasets import Samples
+from keys import Value
+from problems import PROBLEMS
+from server_app.console import Progress
+from server_app.coordinator import coordinate
+from strategies import ALGORITHMS, can_solve
+from tests.client_app.policies import Hospital, train
+from tests.server_app.sites import SiteGrid, hospitals, site_job, table, write_table
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+
+    from client_app.passage import Steps
+    from client_app.site import OpenSite
+
+FEWEST = 10  # fewest-in-update, by default
+RUNS = [
+    (algorithm, problem)
+    for algorithm in ALGORITHMS
+    for problem in PROBLEMS
+    if PROBLEMS[problem].needs_data and can_solve(ALGORITHMS[algorithm], PROBLEMS[problem])
+]
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[list[set[int]]]:
+    """Of each answer of a training message that left a site: the training samples in each batch of it."""
+    gather, handler, answers = Samples.batch, HANDLERS["train"], list[list[set[int]]]()
+    batches: list[tuple[int, set[int]]] = []
+
+    def noted(self: Samples, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        batches.append((len(self), set(self.rows[index].tolist())))
+        return gather(self, index)
+
+    def watched(message: Message, site: OpenSite) -> Steps[RecordDict]:
+        batches.clear()
+        steps = handler(message, site)
+        assert isinstance(steps, Iterator)
+        content = yield from steps
+        data = site.data()
+        assert data is not None
+        answers.append([rows for size, rows in batches if size == len(data.train)])
+        return content
+
+    monkeypatch.setattr(Samples, "batch", noted)
+    monkeypatch.setitem(HANDLERS, "train", watched)
+    return answers
+
+
+def hostile(algorithm: str) -> Iterator[tuple[str, dict[str, Value]]]:
+    """Yield settings of a coordinator that wants an answer about one patient, and one that does not."""
+    names = [f.name.replace("_", "-") for f in fields(ALGORITHMS[algorithm])]
+    most = {"weight-decay": 1.0, "lr": 1.0, "fresh-weight": 1.0, "beta": 1.0}
+    whole = {f"{algorithm}.{name}": value for name, value in most.items() if name in names}
+    yield "small batches in ten steps", {"batch_size": 2, "positives_per_batch": 1, "local_steps": 10, **whole}
+    for name in names:
+        if name == "batch" or name.endswith("-batch"):
+            yield f"{name} = 1", {"batch_size": 16, "local_steps": 2, f"{algorithm}.{name}": 1}
+    yield "", {"batch_size": 16, "local_steps": 2}
+
+
+@pytest.mark.parametrize(("algorithm", "problem"), RUNS, ids=lambda name: str(name))
+def test_no_batch_of_an_answer_is_over_few_patients(
+    tmp_path: Path, left: list[list[set[int]]], algorithm: str, problem: str
+) -> None:
+    """Whatever the batch is for, and however many of them one answer is made of."""
+    nodes: list[dict[str, Value]] = [{**node, "policy": ""} for node in hospitals(tmp_path, (75, 80))]
+    tasks: dict[str, Value] = {"maml.ways": 2, "maml.queries": 2} if problem == "maml" else {}
+    for what, keys in hostile(algorithm):
+        left.clear()
+        keys |= {"local_steps": 1} if algorithm == "npa" else {}  # which takes no more
+        job = site_job(
+            tmp_path,
+            sites=2,
+            rounds=2,
+            model="mlp",
+            hidden=4,
+            algorithm=algorithm,
+            problem=problem,
+            evidence=False,
+            **tasks,
+            **keys,
+        )
+        ended = False
+        with SiteGrid(job, nodes) as grid, suppress(Exception):
+            coordinate(job, grid, Progress(quiet=True))
+            ended = True
+        assert all(len(rows) >= FEWEST for batches in left for rows in batches), what
+        errors = [str(a.content["error"]["message"]) for a in grid.answers if "error" in a.content]
+        assert ended or errors, what
+        assert all("fewest-in-update" in text for text in errors), (what, errors)
+        if not what:
+            assert ended, errors
+
+
+def several(folder: Path, rows: int, patients: int, **policy: object) -> Hospital:
+    """Return a hospital whose patients have many rows."""
+    features, labels = table(rows, seed=0, positives=rows // 2)
+    hospital = Hospital(folder, features, labels, **policy)
+    whose = np.arange(rows) % patients
+    write_table(hospital.data, np.column_stack([features, whose]), labels,
+                names=[*(f"marker_{place}" for place in range(4)), "who"])  # fmt: skip
+    return hospital
+
+
+@pytest.mark.parametrize(("size", "told"), [(10, False), (200, True)])
+def test_a_batch_counts_patients_and_not_their_samples(tmp_path: Path, size: int, told: bool) -> None:
+    """Ten rows of 32 patients are of ten patients by luck only."""
+    hospital = several(tmp_path, 500, 40, patient="who")
+    with hospital.run(batch_size=size, local_steps=5) as grid:
+        said = train(grid)
+    refused = "batch of fewer than 10 patients" in said and "higher where patients have several samples" in said
+    assert refused != told
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"batch_size": 9}, "batch-size = 9: "),
+        ({"algorithm": "npa", "problem": "auc", "npa.batch": 9, "local_steps": 1}, "npa.batch = 9: "),
+        ({"algorithm": "sagda", "sagda.control-batch": 3, "phase": "control"}, "sagda.control-batch = 3: "),
+    ],
+    ids=str,
+)
+def test_the_key_to_change_is_named(tmp_path: Path, keys: dict[str, Value], key: str) -> None:
+    phase = {"phase": keys.pop("phase")} if "phase" in keys else {}
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run(**keys) as grid:
+        assert train(grid, **phase).startswith(key)
+
+
+def test_a_policy_bounds_what_a_message_may_take(tmp_path: Path) -> None:
+    """Of two runs of which one is endless by comparison; the site is free for the next message at once."""
+    hospital = Hospital(tmp_path, *table(200, seed=0), most_seconds=1)
+    for steps, said in ((10**6, "longer than 1 s, and this site computes no longer for one message"), (2, "")):
+        with hospital.run(local_steps=steps) as grid:
+            assert said in (answer := train(grid, run=f"steps-{steps}"))
+            assert bool(said) == bool(answer)
