@@ -16,7 +16,7 @@ from datasets.stored import file_of
 from keys import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from torch import Tensor
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 AHEAD = 2  # batches that are made ready
 SLOW = 2**18  # values of a batch that may be worth a thread
+
+
+def parts(batch: Batch, size: int, axis: int = 0) -> Iterator[Batch]:
+    """Yield the batches of a size that lie one behind the other in a large one, along an axis."""
+    return zip(*(torch.split(part, size, axis) for part in batch), strict=True)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from client_app.loader import Batches, Loader
+from client_app.loader import Batches, Loader, parts
 from datasets import Augmentation, Sampler, Samples, make_sampler
 from keys import Stream
 from problems import Problem
@@ -30,11 +30,6 @@ def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generat
     """Return the random stream of one site in one phase of one round; all four are non-negative."""
     state = np.random.SeedSequence([seed, Stream.BATCHES, site, server_round, phase]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
-
-
-def parts(batch: Batch, size: int, axis: int = 0) -> Iterator[Batch]:
-    """Yield the batches of a size that lie one behind the other in a large one, along an axis."""
-    return zip(*(torch.split(part, size, axis) for part in batch), strict=True)
 
 
 class SiteOracle:
@@ -133,10 +128,7 @@ class SiteOracle:
     def draw(self, size: int | None = None, then: Sequence[int] | None = None) -> Batch | None:
         """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known.
 
-        Raises
-        ------
-        RefusedError
-            When it holds fewer patients than the site's limits want.
+        RefusedError where it holds fewer patients than the site's limits want.
         """
         size = size or self.batch_size
         if self.draws_ahead(size):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from client_app.oracle import SiteOracle, parts
+from client_app.loader import parts
 from problems.stacked import Stacked
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from client_app.oracle import SiteOracle
     from datasets import Sampler, Samples
     from problems import Arrays, Batch, Problem
 
