@@ -1,6 +1,7 @@
 """What the papers claim, and what the studies' results say of it: writes the table of docs/results/claims.md.
 
     python -m benchmarks.claims
+    python -m benchmarks.claims --pairs NAME      # instead: each method of a study against each other
 
 It runs nothing. It reads the reported runs of docs/results/NAME.csv, as `python -m benchmarks.reproduce NAME` writes
 them; a claim whose study has no results is left out of the table, and named on the terminal.
@@ -10,17 +11,22 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 from pathlib import Path
 
 from benchmarks.comparisons import stays
 from benchmarks.pages import insert
 from benchmarks.studies import REPO, STUDIES
-from server_app.compare.groups import CONFIDENCE, half_width
+from problems.metrics import METRICS
+from server_app.compare.groups import CONFIDENCE, Difference, half_width, holm, p_value
+from server_app.compare.runs import name_of
+from server_app.compare.text import markdown
 
 Line = Mapping[str, str]
 Where = Mapping[str, str]
@@ -46,8 +52,11 @@ class Claim:
     study: str
     metric: str
 
-    def verdict(self, lines: Sequence[Line]) -> tuple[str, str] | None:
-        """Return the evidence in few words, and whether the claim holds; None where the lines do not bear on it."""
+    def verdict(self, lines: Sequence[Line]) -> tuple[str, str, str] | None:
+        """Return the evidence in few words, whether the claim holds, and whether it would without a correction.
+
+        None where the lines do not bear on it.
+        """
         raise NotImplementedError
 
     def identity(self) -> list[str]:
@@ -55,9 +64,17 @@ class Claim:
         study = STUDIES[self.study]
         return ["method", *study.compare, *study.repeat]
 
+    @property
+    def log(self) -> bool:
+        """Whether the metric is compared by its logarithm: a distance that methods differ in by orders of ten."""
+        report = STUDIES[self.study].report
+        path = next((path for path, heading in report.items() if heading == self.metric), "")
+        return name_of(path) in METRICS and METRICS[name_of(path)].log
+
     def value(self, line: Line) -> float:
-        """Return the metric of a run."""
-        return float(line[self.metric])
+        """Return the metric of a run, or its log10."""
+        value = float(line[self.metric])
+        return math.log10(max(value, sys.float_info.min)) if self.log else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +99,24 @@ class Order(Claim):
     without: Where = field(default_factory=dict)
     lower: bool = False
 
-    def verdict(self, lines: Sequence[Line]) -> tuple[str, str] | None:
-        """Compare in each cell: ahead or behind where the confidence interval of the difference leaves out zero."""
-        ahead, behind, means = 0, 0, []
-        for pairs in self.differences(lines):
-            mean, half = statistics.mean(pairs), half_width(pairs)
-            ahead, behind = ahead + (mean > half), behind + (-mean > half)
-            means.append(mean)
-        if not means:
+    def verdict(self, lines: Sequence[Line]) -> tuple[str, str, str] | None:
+        """Compare in each cell: ahead or behind where Student's t, corrected by Holm for the claim's cells, says so."""
+        found = list(self.differences(lines))
+        if not found:
             return None
+        means, ps = [statistics.mean(pairs) for pairs in found], [p_value(pairs) for pairs in found]
+        (ahead, behind), (alone, against) = (
+            [sum(p < 1 - CONFIDENCE and mean * side > 0 for p, mean in zip(each, means, strict=True))
+             for side in (1, -1)]
+            for each in (holm(ps), ps)
+        )  # fmt: skip
         sizes = " to ".join(f"{mean:+.3g}" for mean in sorted({min(means), max(means)}))
-        evidence = f"{self.metric} {sizes}; shown in {ahead} of {len(means)} comparisons"
+        evidence = f"{'log10 ' * self.log}{self.metric} {sizes}; shown in {ahead} of {len(means)} comparisons"
         if behind:
             evidence += f", the reverse in {behind}"
-        return evidence, _verdict(ahead, behind, len(means))
+        if (alone, against) != (ahead, behind):
+            evidence += f"; uncorrected in {alone}" + f", the reverse in {against}" * bool(against)
+        return evidence, _verdict(ahead, behind, len(means)), _verdict(alone, against, len(means))
 
     def differences(self, lines: Sequence[Line]) -> Iterator[list[float]]:
         """Yield how much better each pair of runs is, by cell and opponent; two pairs at least."""
@@ -129,7 +150,7 @@ class Reach(Claim):
     worse: str
     key: str
 
-    def verdict(self, lines: Sequence[Line]) -> tuple[str, str] | None:
+    def verdict(self, lines: Sequence[Line]) -> tuple[str, str, str] | None:
         """Compare the largest values in each choice of the other keys."""
         study = STUDIES[self.study]
         others, values = [key for key in study.compare if key != self.key], [str(v) for v in study.compare[self.key]]
@@ -150,7 +171,8 @@ class Reach(Claim):
         if not texts:
             return None
         evidence = f"{self.key} up to {'; '.join(texts)}, within {study.within:g} of the smallest"
-        return evidence, _verdict(larger, smaller, len(texts))
+        verdict = _verdict(larger, smaller, len(texts))  # of means: there is nothing to correct
+        return evidence, verdict, verdict
 
 
 def _verdict(shown: int, reverse: int, comparisons: int) -> str:
@@ -286,10 +308,35 @@ def table(folder: Path, claims: Sequence[Claim] = CLAIMS) -> tuple[str, list[str
         if not usable or (found := claim.verdict(runs)) is None:
             missing.append(f"{claim.paper}: {claim.text} ({claim.study})")
             continue
-        evidence, verdict = found
+        evidence, verdict, alone = found
+        said = f"**{verdict}**" + f" (uncorrected: {alone})" * (alone != verdict)
         size = f"[{study.title}]({study.name}.md). {study.size}"
-        lines.append(f"| {claim.paper} | {claim.text} | {evidence} | **{verdict}** | {size} |")
+        lines.append(f"| {claim.paper} | {claim.text} | {evidence} | {said} | {size} |")
     return "\n".join(lines) + "\n", missing
+
+
+def pairs(folder: Path, study: str) -> str:
+    """Return a table of all differences between methods in a study's first metric, best means first."""
+    of = STUDIES[study]
+    claim = Order(paper="", text="", study=study, metric=next(iter(of.report.values())), better={}, worse=())
+    lines = reported(folder, study)
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        found[line["method"]].append(claim.value(line))
+    methods = sorted(found, key=lambda method: -statistics.mean(found[method]))
+    rows: list[tuple[list[str], list[float]]] = []
+    for values in product(*of.compare.values()):
+        cell = dict(zip(of.compare, map(str, values), strict=True))
+        for one, other in combinations(methods, 2):
+            claim = replace(claim, better={"method": one}, worse=({"method": other},), only=cell)
+            rows += [([*cell.values(), one, other], each) for each in claim.differences(lines)]
+    corrected = holm([p_value(each) for _, each in rows])
+    heading = [*of.compare, f"{'log10 ' * claim.log}{claim.metric} of", "less that of", "difference", "p", "p, Holm"]
+    lines_of_table = [heading, ["---"] * (len(heading) - 3) + ["---:"] * 3]
+    for (place, each), p in zip(rows, corrected, strict=True):
+        difference = Difference(statistics.mean(each), half_width(each), len(each))
+        lines_of_table.append([*place, str(difference), f"{p_value(each):.2g}", f"{p:.2g}"])
+    return markdown(lines_of_table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -298,13 +345,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results-dir", type=Path, default=REPO / "docs" / "results", help="where the results are")
+    parser.add_argument("--pairs", choices=STUDIES, metavar="NAME", help="print how each two methods of a study differ")
     options = parser.parse_args(arguments)
+    if options.pairs:
+        print(pairs(options.results_dir, options.pairs))
+        return 0
     text, missing = table(options.results_dir)
     note = (
         "<!-- Written by `python -m benchmarks.claims`; do not edit. -->\n\n"
         "Differences are positive where the claim holds; the smallest to the largest of all opponents and settings is "
-        f"given. One counts as shown where its {CONFIDENCE:.0%} confidence interval (Student's t, over seeds) leaves "
-        "out zero; the intervals are not corrected for their number.\n\n"
+        "given. Distances to a saddle point are compared by their log10, for methods differ in them by orders of ten. "
+        f"A difference counts as shown where Student's t over seeds tells it from zero with p < {1 - CONFIDENCE:.2g} "
+        "after Holm's correction for the number of comparisons in its line. What changes without the correction, "
+        "comparison by comparison, is given behind it. Of few seeds and many comparisons only large and steady "
+        "differences are left.\n\n"
         f"A claim **{HOLDS}** where all comparisons show it, **{IN_PART}** where some do and none shows the reverse; "
         f"it **{FAILS}** where one or more show the reverse, and is **{UNSHOWN}** where none shows anything. `instead "
         "of` compares with the file in experiments/, which has the paper's size where the paper names one. Claims "

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
+import hypothesis.strategies as st
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from scipy.stats import ttest_1samp
 
 from benchmarks.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNSHOWN, Claim, Order, Reach, first, main, table
 from benchmarks.studies import REPO, STUDIES
+from server_app.compare.groups import half_width, holm, p_value
 
 (MNIST,) = first("FMGDA", "best", "AUROC", "fmgda", ["codasca", "coda-plus"], "order-mnist")
 
@@ -42,6 +48,66 @@ def test_an_order_holds_where_every_difference_is_beyond_its_interval(
     assert "of 2 comparisons" in found[0]
 
 
+def drawn(rng: np.random.Generator, cells: int, seeds: int, effect: float) -> list[dict[str, str]]:
+    """Runs of fmgda against so many others, half of whose true differences are the effect and half are none."""
+    values = {f"other-{n}": rng.normal(-effect * (n % 2), 0.01, seeds) for n in range(cells)}
+    found = {"fmgda": np.zeros(seeds)} | values
+    return [{"method": label, "seed": str(seed), "AUROC": repr(float(value))}
+            for label, of_seeds in found.items() for seed, value in enumerate(of_seeds)]  # fmt: skip
+
+
+def test_where_nothing_differs_a_claim_seldom_shows_anything_whatever_the_number_of_its_comparisons() -> None:
+    """Holm's promise: an error anywhere in the family in 5 % of families. One by one it would be 46 % of twelve."""
+    rng, shown, alone = np.random.default_rng(0), 0, 0
+    claim = replace(MNIST, worse=tuple({"method": f"other-{n}"} for n in range(12)))
+    families = 400
+    for _ in range(families):
+        found = claim.verdict(drawn(rng, 12, 5, 0.0))
+        assert found is not None
+        shown, alone = shown + (found[1] != UNSHOWN), alone + (found[2] != UNSHOWN)
+    assert shown / families < 0.08
+    assert alone / families > 0.3
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.sampled_from([3, 5]), st.sampled_from([0.0, 0.01, 0.1]))
+def test_a_correction_takes_away_and_adds_nothing_and_leaves_a_single_comparison_alone(
+    seed: int, cells: int, seeds: int, effect: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    claim = replace(MNIST, worse=tuple({"method": f"other-{n}"} for n in range(cells)))
+    runs = drawn(rng, cells, seeds, effect)
+    ps = [p_value(pairs) for pairs in claim.differences(runs)]
+    corrected = holm(ps)
+    assert all(p <= c <= min(1.0, len(ps) * p) or c == pytest.approx(p) for p, c in zip(ps, corrected, strict=True))
+    assert [corrected[place] for place in np.argsort(ps)] == sorted(corrected)
+    assert min(corrected) == pytest.approx(min(1.0, len(ps) * min(ps))), "the smallest is Bonferroni's"
+    for pairs, p in zip(claim.differences(runs), ps, strict=True):
+        assert p == pytest.approx(ttest_1samp(pairs, 0).pvalue)
+        assert (p < 0.05) == (abs(np.mean(pairs)) > half_width(pairs)), "as the interval has it"
+    if cells == 1:
+        found = claim.verdict(runs)
+        assert found is not None
+        assert found[1] == found[2]
+
+
+def test_distances_to_a_saddle_point_are_compared_in_orders_of_ten() -> None:
+    """A method that is always ten times nearer is shown to be, however much the seeds differ in scale."""
+    (claim, *_) = (each for each in CLAIMS if each.study == "saddle")
+    assert isinstance(claim, Order)
+    runs = [
+        {"method": method, "saddle.heterogeneity": "1.0", "seed": str(seed), claim.metric: str(factor * 10.0**-seed)}
+        for method, factor in (("fgda", 0.1), ("local-sgda", 1.001), ("fednest", 1.0), ("momentum-local-sgda", 1.002))
+        for seed in range(3)
+    ]
+    for place, run in enumerate(runs):  # not the same ratio to the last digit
+        run[claim.metric] = str(float(run[claim.metric]) * (1 + 0.01 * (place % 7)))
+    found = claim.verdict(runs)
+    assert found is not None
+    assert found[1] == HOLDS
+    assert found[0].startswith("log10 ‖x-x*‖²")
+
+
 def test_lines_that_do_not_bear_on_a_claim_give_no_verdict() -> None:
     assert MNIST.verdict(lines(fmgda=[0.9, 0.8], sagda=[0.7, 0.6])) is None
     assert MNIST.verdict(lines(fmgda=[0.9], codasca=[0.7])) is None, "one pair has no interval"
@@ -57,7 +123,7 @@ def test_values_of_a_key_are_compared_with_the_same_method_and_seed_where_the_cl
         for r, m, loss in (("2.0", "10", 0.1), ("2.0", "1", 0.3), ("1.0", "10", 0.5), ("1.0", "1", 0.2))
         for seed in (0, 1, 2)
     ]
-    assert claim.verdict(runs) == ("loss +0.201; shown in 2 of 2 comparisons", HOLDS)
+    assert claim.verdict(runs) == ("loss +0.201; shown in 2 of 2 comparisons", HOLDS, HOLDS)
 
 
 def test_what_a_claim_says_nothing_of_is_left_out() -> None:
@@ -69,7 +135,7 @@ def test_what_a_claim_says_nothing_of_is_left_out() -> None:
                                    ("coda-plus", "8", 0.7))
         for seed in (0, 1)
     ]  # fmt: skip
-    assert claim.verdict(runs) == ("AUROC +0.1; shown in 1 of 1 comparisons", HOLDS)
+    assert claim.verdict(runs) == ("AUROC +0.1; shown in 1 of 1 comparisons", HOLDS, HOLDS)
 
 
 @pytest.mark.parametrize(("codasca", "verdict"), [((0.9, 0.89, 0.85), HOLDS), ((0.9, 0.8, 0.7), UNSHOWN)])
@@ -128,3 +194,12 @@ def test_a_claim_names_methods_and_metrics_of_its_study(claim: Claim) -> None:
 def test_the_published_table_is_that_of_the_results() -> None:
     page = (REPO / "docs" / "results" / "claims.md").read_text(encoding="utf-8")
     assert table(REPO / "docs" / "results")[0] in page, "python -m benchmarks.claims"
+
+
+def test_the_page_on_the_order_says_what_its_pairs_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--pairs", "order-mnist"]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len([row for row in rows if row]) == 21
+    page = (REPO / "docs" / "results" / "order-mnist.md").read_text(encoding="utf-8")
+    (codasca_less_sagda,) = (row[2] for row in rows if row[:2] == ["codasca", "sagda"])
+    assert codasca_less_sagda in " ".join(page.split())
