@@ -14,6 +14,7 @@ from federation.stages import MOST_STEPS
 from keys import shown
 from keys.fields import is_number
 from models import STEMS, keeps_statistics
+from models.architecture import DEVICE
 from problems import PROBLEMS, ranks
 from problems.capabilities import in_words
 from strategies import ALGORITHMS, can_solve
@@ -178,7 +179,10 @@ def _labels(run: RunConfig) -> Iterator[str]:
         yield f"problem = {run.problem!r} keeps the classes of one label, and label names such as may be unknown"
     elif run.labels.several and not PROBLEMS[run.problem].several:
         able = ", ".join(name for name, problem in PROBLEMS.items() if problem.several)
-        yield f"label names {len(run.several)} columns, and problem = {run.problem!r} takes one label: take {able}"
+        yield (
+            f"label names {len(run.several)} columns, and problem = {run.problem!r} takes one label: take {able}; "
+            "if it is one name with commas in it, put it into double quotes: label = " + shown(f'"{run.label}"')
+        )
     if run.study:
         yield f"study = {shown(run.study)} describes one label of a table: leave it empty, or name one label"
     for key, value in (("positive-classes", run.positive_classes), ("negative-classes", run.negative_classes)):
@@ -251,6 +255,5 @@ def _split(run: RunConfig) -> Iterator[str]:
 def _rest(run: RunConfig) -> Iterator[str]:
     if run.min_replies > run.sites:
         yield f"min-replies = {run.min_replies}: there are only sites = {run.sites}"
-    kind, colon, index = run.device.partition(":")
-    if run.device not in ("auto", "cpu", "cuda") and not (kind == "cuda" and colon and index.isdigit()):
+    if run.device != "auto" and not DEVICE.fullmatch(run.device):
         yield f'device = {run.device!r}: allowed are "auto", "cpu", "cuda", "cuda:0", "cuda:1", ...'

@@ -104,7 +104,8 @@ class RunKeys(BaseModel):
     data_seed: Seed = Field(-1, description="of how data are dealt, thinned and held out; -1: seed, which is of all "
                             "other random choices")  # fmt: skip
     label: str = Field("label", description="label column of data-file, of a site's own table or labels.csv; several "
-                       "labels, each 1, 0, -1 or blank: their columns, separated by commas")  # fmt: skip
+                       "labels, each 1, 0, -1 or blank: their columns, separated by commas. A name with a comma in it "
+                       "stands in double quotes")  # fmt: skip
     label_preset: Literal["", "chexpert", "torchxrayvision"] = Field(
         "", description="how LibAUC (for CheXpert) or TorchXRayVision read such labels, instead of the next two"
     )

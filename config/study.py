@@ -6,12 +6,12 @@ from functools import lru_cache
 from math import inf
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, ValidationError
 
 from config.errors import explain
+from datasets.numbers import MISSING, canonical
 from datasets.site.study import Column, Study
-from datasets.site.table import canonical
-from keys import ConfigError, shorter, unknown
+from keys import ConfigError, repeated, shorter, unknown
 from keys.files import TEXT, read_file, reason, toml_in
 
 
@@ -37,10 +37,10 @@ class ColumnTable(_Table):
     """``[columns.NAME]``."""
 
     unit: str = Field("", description="for people")
-    range: tuple[float, float] | None = Field(None, description="lowest and highest number that is right")
-    codes: dict[str, float] = Field({}, description="of a category: each word in the table, and the number for it")
+    range: tuple[StrictFloat, StrictFloat] | None = Field(None, description="lowest and highest number that is right")
+    codes: dict[str, StrictFloat] = Field({}, description="of a category: each of its words, and the number for it")
     missing: Texts = Field((), description="texts that stand for a missing value here, beside those of the study")
-    bands: tuple[float, ...] = Field((), description="numbers, ascending, at which its subgroups begin")
+    bands: tuple[StrictFloat, ...] = Field((), description="numbers, ascending, at which its subgroups begin")
 
 
 class LabelTable(_Table):
@@ -61,8 +61,8 @@ class StudyFile(_Table):
     decimal: Literal[".", ","] = Field(".", description="within numbers")
     header: tuple[str, ...] = Field((), description="names of all columns in their order, where tables have no line "
                                     "with them")  # fmt: skip
-    missing: Texts = Field(("?", "na", "nan"), description="texts that stand for a missing value, as an empty one "
-                           "always does")  # fmt: skip
+    missing: Texts = Field(MISSING[1:], description="texts that stand for a missing value, as an empty one always "
+                           "does; where one is a word of a category it is that word")  # fmt: skip
     patient: str = Field("", description="column that says whose a row is; empty: none")
     subgroups: tuple[str, ...] = Field((), max_length=20, description="features in whose subgroups the final model is "
                                        "evaluated, too: categories, or numbers with bands")  # fmt: skip
@@ -80,6 +80,11 @@ class StudyFile(_Table):
                 found.append(f"columns.{name}: it has range and codes; a category needs no range")
             if column.bands and (column.codes or list(column.bands) != sorted(set(column.bands))):
                 found.append(f"columns.{name}.bands = {list(column.bands)}: must be ascending numbers, of no category")
+            spelt = {(canonical(word), code) for word, code in column.codes.items()}
+            if twice := repeated(word for word, _ in spelt):
+                found.append(f"columns.{name}.codes: {', '.join(map(repr, twice))} stands for more than one number")
+            if both := [text for text in map(canonical, column.missing) if text in map(canonical, column.codes)]:
+                found.append(f"columns.{name}: {', '.join(map(repr, both))} is among its codes and missing: choose one")
         for name in self.subgroups:
             if name not in self.columns:
                 found.append(f"subgroups: {unknown('feature', name, list(self.columns))}")
@@ -99,6 +104,10 @@ class StudyFile(_Table):
             found.append(f"label: {', '.join(map(repr, twice))} means more than one class")
         if both := [name for name in (label.column, self.patient) if name in self.columns]:
             found.append(f"columns: {', '.join(map(repr, both))} is the label or the patient, and no feature")
+        if self.patient == label.column:
+            found.append(f"patient = {self.patient!r} is the label's column: name the one that says whose a row is")
+        if twice := repeated(self.header):
+            found.append(f"header: {', '.join(map(repr, twice))} names more than one column")
         needed = [*self.columns, label.column, *([self.patient] if self.patient else [])]
         if self.header and (absent := [name for name in needed if name not in self.header]):
             found.append(f"header: it lacks {', '.join(map(repr, absent))}")

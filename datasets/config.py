@@ -149,6 +149,12 @@ class DataConfig:
         return self.dataset in OWN
 
     @property
+    def column(self) -> str:
+        """The name of the label column, where there is one."""
+        names = split_names(self.label)
+        return names[0] if len(names) == 1 else self.label
+
+    @property
     def images(self) -> ImageRules:
         """How images are read."""
         form = as_form(self.image_size, self.image_fit, self.image_colour)

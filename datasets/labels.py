@@ -6,7 +6,8 @@ others; a site that lacks a label altogether leaves its column blank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -20,6 +21,8 @@ from keys import hint, repeated, shown
 UNKNOWN = -1
 DEVICES = "Support Devices"  # which a healthy chest may have, too
 MOST_LABELS = 100
+_PIECE = re.compile(r'\s*"(?:[^"]|"")*"[^,]*|[^,]*')
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 Uncertain = Literal["", "ones", "zeros", "ignore"]
 Blank = Literal["", "zeros", "ignore"]
@@ -111,14 +114,36 @@ class Labels:
 
 
 def split_names(label: str) -> tuple[str, ...]:
-    """Return the names in a list that is separated by commas."""
-    return tuple(part.strip() for part in label.split(","))
+    """Return the names in a list that is separated by commas; one that has a comma in it stands in double quotes."""
+    return tuple(map(_unquoted, _pieces(label)))
+
+
+def as_label(names: Iterable[str]) -> str:
+    """Return the list from which `split_names` reads these names."""
+    return ", ".join('"{}"'.format(name.replace('"', '""')) if "," in name or name[:1] == '"' else name
+                     for name in names)  # fmt: skip
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text at its commas, but for those in double quotes at the beginning of a piece, as in CSV."""
+    pieces, end = list[str](), -1
+    while end < len(text):
+        piece = _PIECE.match(text, end + 1)
+        assert piece  # it may be empty
+        pieces.append(piece[0].strip())
+        end = piece.end()
+    return pieces
+
+
+def _unquoted(name: str) -> str:
+    quoted = _QUOTED.fullmatch(name)
+    return quoted[1].replace('""', '"').strip() if quoted else name
 
 
 def _uncertain(text: str) -> dict[str, str]:
     """Read ``"Edema=ones,zeros"``: what is said of one label by its name, of all others by the empty name."""
-    parts = (part.rpartition("=") for part in text.split(","))
-    return {name.strip(): rule.strip() for name, _, rule in parts}
+    parts = (part.rpartition("=") for part in _pieces(text))
+    return {_unquoted(name.strip()): rule.strip() for name, _, rule in parts}
 
 
 def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterator[str]:
@@ -126,6 +151,10 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
     names = split_names(label)
     if len(names) > 1 and not all(name and name.isprintable() and len(name) <= 100 for name in names):
         yield f"label = {shown(label)}: must be names of columns that can be printed, separated by commas"
+    for key, name in [*(("label", name) for name in _pieces(label)),
+                      *(("uncertain", part.rpartition("=")[0].strip()) for part in _pieces(uncertain))]:  # fmt: skip
+        if name[:1] == '"' and not _QUOTED.fullmatch(name):
+            yield f"{key}: {shown(name)} begins with a double quote, and has to end with the next one"
     if twice := repeated(names):
         yield f"label = {shown(label)}: names {', '.join(map(shown, twice))} more than once"
     if len(names) > MOST_LABELS:
@@ -134,7 +163,7 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
         said = " and ".join(key for key, value in (("uncertain", uncertain), ("blank", blank)) if value)
         yield f"label-preset = {preset!r} says what uncertain and blank mean: leave {said} empty, or the preset"
     lower = {name.lower() for name in names}
-    rules = [part.rpartition("=")[0].strip().lower() for part in uncertain.split(",")]
+    rules = [_unquoted(part.rpartition("=")[0].strip()).lower() for part in _pieces(uncertain)]
     if again := repeated(name or "all others" for name in rules):
         yield f"uncertain = {shown(uncertain)}: says twice what holds for {', '.join(again)}"
     for name, rule in _uncertain(uncertain).items() if uncertain else ():

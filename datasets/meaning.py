@@ -66,7 +66,7 @@ class Meaning:
         if study:
             label, classes = study.label, study.classes
         elif config.own_table:
-            label = config.label
+            label = config.column
             pairs = (("0", "1"),) if config.labels else LABEL_PAIRS
             classes = tuple(tuple(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
         else:

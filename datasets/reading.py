@@ -97,7 +97,7 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
     if config.dataset == SITE:
         source = _site_source(
             config.data_dir,
-            config.label,
+            config.column,
             config.binary,
             config.images,
             config.patient,
@@ -108,7 +108,7 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
     elif config.dataset == TABLE:
         source = _table_source(
             config.data_file,
-            config.label,
+            config.column,
             config.binary,
             config.group_column,
             config.study,
@@ -116,7 +116,7 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
             config.stamp,
         )
     elif config.dataset == FOLDERS:
-        source = _folders_source(places, config.label, config.binary, config.images, config.labels)
+        source = _folders_source(places, config.column, config.binary, config.images, config.labels)
     else:
         source = _source(config.dataset, places, config.images.form)
     # Classes of labels that may be unknown are the labels.

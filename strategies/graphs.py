@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from federation import StrategyError
-from keys import Stream
+from keys import Stream, shown
 from keys.files import TEXT, read_file, read_toml
+from keys.numbers import whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,8 +115,8 @@ def components(graph: Graph) -> list[list[int]]:
 def read_edges(file: str) -> list[tuple[int, int]]:
     """Read a list of edges between sites, numbered from 0 in the order of their places.
 
-    CSV: two numbers per line, after a line of names or none. TOML: ``edges = [[0, 1], [1, 2]]``. An edge holds in both
-    directions.
+    CSV: two numbers per line, after a line of names or none. TOML: ``edges = [[0, 1], [1, 2]]``, and nothing else. An
+    edge holds in both directions; how much it counts follows from the graph (see `Graph`).
 
     Raises
     ------
@@ -125,12 +126,16 @@ def read_edges(file: str) -> list[tuple[int, int]]:
     form = 'a .toml file with edges = [[0, 1], [1, 2]], or a .csv file with lines such as "0,1"'
     try:
         if file.endswith(".toml"):
-            rows = list(read_toml(file)["edges"])
+            table = read_toml(file)
+            rows = list(table.pop("edges"))
+            if table:
+                listed = ", ".join(map(shown, list(table)[:LISTED]))
+                raise StrategyError(f"graph-file = {file!r}: nothing but edges counts there: leave out {listed}")
         else:
             text = read_file(file, TEXT).decode("utf-8-sig")
             lines = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
-            names = bool(lines) and not any(cell.lstrip("-").isdigit() for cell in lines[0])
-            rows = [[int(cell) for cell in row] for row in lines[names:]]
+            names = bool(lines) and not any(cell.lstrip("+-")[:1].isnumeric() for cell in lines[0])
+            rows = [[whole(cell) for cell in row] for row in lines[names:]]
     except (OSError, UnicodeDecodeError) as error:
         raise StrategyError(f"graph-file = {file!r} cannot be read ({error}): give {form}") from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:

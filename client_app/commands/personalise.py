@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keys.numbers import number, whole
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -27,7 +29,7 @@ LARGEST = 1e38  # that a float32 holds
 
 def above_zero(text: str) -> float:
     """Parse a step size."""
-    value = float(text)
+    value = number(text)
     if not 0 < value <= LARGEST:
         raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, up to {LARGEST:g}")
     return value
@@ -35,7 +37,7 @@ def above_zero(text: str) -> float:
 
 def at_least_one(text: str) -> int:
     """Parse a number of steps."""
-    if not 1 <= (value := int(text)) <= MOST_STEPS:
+    if not 1 <= (value := whole(text)) <= MOST_STEPS:
         raise argparse.ArgumentTypeError(f"{text}: must be from 1 to {MOST_STEPS:,}")
     return value
 

@@ -15,7 +15,9 @@ import pandas as pd
 
 from datasets.errors import DataError, examples
 from datasets.importers.listing import LABELS, NO_FINDING
-from datasets.site.table import canonical, looks_like, wrong_names
+from datasets.numbers import canonical
+from datasets.site.header import wrong_names
+from datasets.site.table import looks_like
 from keys import hint, shorter, shown
 from keys.files import is_file, read_file, reason
 

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
 from datasets.labels import Labels
+from datasets.numbers import canonical
 from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
 from datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from datasets.site.study import Study
-from datasets.site.table import as_text, canonical, numbers_in, read_labels, read_numbers, read_patients, read_table
+from datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
 from datasets.source import Source
 from datasets.stored import tensor_of
 from keys import shorter

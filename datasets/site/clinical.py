@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
-from datasets.site.table import MISSING, as_text, canonical
+from datasets.numbers import MISSING, canonical
+from datasets.site.table import as_text, other_ways
 from datasets.source import Ints, Mask
 from keys import hint
 
@@ -50,8 +51,8 @@ def read_clinical(
         # Raised at once, as of one label: the other columns cannot be judged while one of them may be a label.
         listed = "; ".join(f"no label column {name!r}.{hint(name, columns)}" for name in absent)
         raise DataError(
-            f"{file}: {listed} Columns: {', '.join(columns)}. If this site has no such label, add the column and leave "
-            "it blank in all rows",
+            f"{file}: {listed} Columns: {', '.join(columns)}.{other_ways(labels.names, columns)} If this site has no "
+            "such label, add the column and leave it blank in all rows",
             f"{file.name}: {len(absent)} of {len(labels.names)} label columns are not among its {len(columns)} columns",
         )
     if labels.healthy in labels.names:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datasets.errors import DataError, examples
-from datasets.site.table import canonical, looks_like
-from keys import hint, repeated
+from datasets.numbers import MISSING, TRUTH, canonical
+from datasets.site.header import START, separated
+from datasets.site.table import looks_like
+from keys import hint, numbers, repeated
 from keys.files import as_path, read_file, reason
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from datasets.source import Mask
 
 DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
-NUMBER = re.compile(r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class Study:
     header
         Names of all columns in their order, where tables have no line with them. Empty: the first line has them.
     missing
-        Texts that stand for a missing value; an empty one always does. As all texts of a study they mean any spelling:
-        capitals do not count, and whole numbers may have a point and zeros.
+        Texts that stand for a missing value, but where they are a word of a category; an empty one always does. As all
+        texts of a study they mean any spelling: capitals do not count, and whole numbers may have a point and zeros.
     patient
         Column that says whose a row is; empty: none.
     subgroups
@@ -111,7 +112,7 @@ class Study:
     delimiter: str = ","
     decimal: str = "."
     header: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ("?", "na", "nan")
+    missing: tuple[str, ...] = MISSING[1:]
     patient: str = ""
     subgroups: tuple[str, ...] = ()
 
@@ -183,6 +184,10 @@ class Study:
             header = rows.pop(0)[1]
         if not rows:
             raise DataError(f"{file} has no rows", "the table has no rows")
+        form = separated(data[:START].decode("utf-8-sig", "replace"), self.delimiter)
+        if form and (len(header) == 1 or any(len(values) != len(header) for _, values in rows)):
+            raise DataError(f"{file}: {form}, and the study says {self.delimiter!r}: let it say {form.keys}",
+                            "the table's values are not separated as the study says")  # fmt: skip
         problems = []
         if ragged := [f"line {number} has {len(values)}" for number, values in rows if len(values) != len(header)]:
             text = f"{file}: there are {len(header)} columns, but {examples(ragged)}; is it separated by "
@@ -204,7 +209,7 @@ class Study:
 
     def _numbers(self, values: pd.Series, column: Column, file: Path, problems: list[DataError]) -> pd.Series:
         """Return a feature as numbers in text, empty where missing; what is wrong goes to the problems."""
-        numbers, wrong = self.cells(values, column)
+        found, wrong = self.cells(values, column)
         for why, places in wrong.items():
             rows = [f"row {place + 1} ({values.iloc[place]!r})" for place in places]
             problems.append(
@@ -213,42 +218,43 @@ class Study:
                     f"{len(rows)} values of a column do not fit the study",
                 )
             )
-        return type(values)(numbers, index=values.index, name=values.name)
+        return type(values)(found, index=values.index, name=values.name)
 
     def cells(self, values: Iterable[str], column: Column) -> tuple[list[str], dict[str, list[int]]]:
         """Return a feature as numbers in text, empty where missing; and where something is wrong, by what it is."""
         gone = {"", *map(canonical, (*self.missing, *column.missing))}
         codes = {canonical(word): repr(code) for word, code in column.codes}
         known: dict[str, tuple[str, str]] = {}
-        numbers: list[str] = []
+        read: list[str] = []
         wrong: dict[str, list[int]] = {}
         for place, text in enumerate(values):
             if (found := known.get(text)) is None:
                 found = known[text] = self._number(text, column, codes, gone)
-            numbers.append(found[0])
+            read.append(found[0])
             if found[1]:
                 wrong.setdefault(found[1], []).append(place)
-        return numbers, wrong
+        return read, wrong
 
     def _number(self, text: str, column: Column, codes: dict[str, str], gone: set[str]) -> tuple[str, str]:
         """Return a value as a number in text, and what is wrong with it."""
         plain = text if self.decimal == "." else text.replace(".", "x").replace(self.decimal, ".")
         spellings = (canonical(text), canonical(plain))
+        if code := next((codes[spelling] for spelling in spellings if spelling in codes), ""):
+            return code, ""
         if any(spelling in gone for spelling in spellings):
             return "", ""
         if column.codes:
-            if code := next((codes[spelling] for spelling in spellings if spelling in codes), ""):
-                return code, ""
             return "", f"allowed are {examples([word for word, _ in column.codes])}"
         if DATE.match(text):
             return "", "dates are not taken: give an age or a number of days instead"
-        number = float(plain) if NUMBER.match(plain) else math.nan
-        if not math.isfinite(number):
+        try:
+            value = TRUTH[text.lower()] if text.lower() in TRUTH else numbers.number(plain)
+        except ValueError:
             return "", f"it must be a number, with {self.decimal!r} before its decimals"
-        if not column.low <= number <= column.high:
+        if not column.low <= value <= column.high:
             unit = f" {column.unit}" if column.unit else ""
             return "", f"it must be from {column.low:g} to {column.high:g}{unit}"
-        return repr(number), ""
+        return repr(value), ""
 
     def _classes(self, values: pd.Series, file: Path, problems: list[DataError]) -> pd.Series:
         """Return the class of each row; what is wrong goes to the problems."""

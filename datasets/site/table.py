@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
-from datasets.numbers import LARGEST
+from datasets.labels import as_label, split_names
+from datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
+from datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
 from datasets.source import Ints
-from keys import hint, shown
+from keys import hint
 from keys.files import read_file, reason
 from keys.memory import free_memory
 
@@ -25,10 +27,8 @@ if TYPE_CHECKING:
 
     from datasets.site.doubts import Doubts
 
-MISSING = ("", "?", "na", "nan")  # lower case
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
-UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")  # as pandas and Arrow call a column without a name
-_MOST_CLASSES = 1000  # more are a column of ids, not of classes
+_MOST_CLASSES = 1000  # as many as three digits name; more are a column of ids, not of classes
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
 
@@ -90,23 +90,6 @@ def _parquet(file: Path, data: bytes) -> pd.DataFrame:
     return frame
 
 
-def wrong_names(file: Path, names: Sequence[str]) -> Iterator[DataError]:
-    """Yield what is wrong with the names of the columns."""
-    if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
-        listed = examples([shown(name) for name in twice])
-        text = f"{file}: {listed} names more than one column; rename them"
-        yield DataError(text, f"{file.name}: {len(twice)} names are those of more than one column")
-    if bare := [str(place) for place, name in enumerate(names, 1) if not name or UNNAMED.fullmatch(name)]:
-        yield DataError(
-            f"{file}: column {examples(bare)} has no name, as the row numbers that pandas writes: remove it "
-            "(to_csv(..., index=False)), or name it",
-            f"{file.name}: {len(bare)} columns have no name",
-        )
-    if odd := [shown(name) for name in names if not name.isprintable()]:
-        text = f"{file}: the names of columns {examples(odd)} cannot be printed; rename them"
-        yield DataError(text, f"{file.name}: {len(odd)} names of columns cannot be printed")
-
-
 def _check_lines(file: Path, data: bytes) -> None:
     """Refuse what pandas would mend in silence: lines of another length, and columns of the same name."""
     if kind := looks_like(data):
@@ -114,19 +97,22 @@ def _check_lines(file: Path, data: bytes) -> None:
         raise DataError(text, f"{file.name} is {kind}, and no table in text")
     with io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream)
-        header = next(lines, [])
-        ragged = [f"line {lines.line_num} has {len(f)}" for f in lines if f and len(f) != len(header)]
+        header, rows, ragged = next(lines, []), list[list[str]](), list[str]()
+        for row in lines:
+            if row and len(row) != len(header):
+                ragged.append(f"line {lines.line_num} has {len(row)}")
+            elif row and len(rows) < LOOKED_AT:
+                rows.append(row)
     if not header:
         raise DataError(f"{file} is empty; its first line must name the columns", f"{file.name} is empty")
-    problems = []
-    if holds_values(header):
-        problems.append(
-            DataError(
-                f"{file}: the first line seems to hold values and not the names of the columns, for numbers are among "
-                "them; put a line with the names before it",
-                f"{file.name}: the first line seems to hold values, not the names of the columns",
-            )
+    if form := separated(data[:START].decode("utf-8-sig", "replace"), ","):
+        points = " and with decimal points" * form.commas
+        raise DataError(
+            f"{file}: {form}: save it with commas between the values{points}, or let a study file describe it, with "
+            f"{form.keys}",
+            f"{file.name}: its values are not separated by commas",
         )
+    problems = [*no_names(file, header, rows)]
     if ragged:
         problems.append(
             DataError(
@@ -140,18 +126,14 @@ def _check_lines(file: Path, data: bytes) -> None:
         raise DataError.join(problems)
 
 
-def holds_values(header: Sequence[str]) -> bool:
-    """Whether a first line is a patient's and not the header: names that are numbers, unless they count the columns."""
-    numbers = [name.strip() for name in header if _is_number(name)]
-    return bool(numbers) and not any(numbers == [str(i + first) for i in range(len(numbers))] for first in (0, 1))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def other_ways(labels: Sequence[str], columns: Sequence[str]) -> str:
+    """Say what else may be wrong where label columns are not there; empty where nothing shows it."""
+    with_commas = [name for name in columns if len(parts := split_names(name)) > 1 and {*parts} <= {*labels}]
+    if with_commas:
+        return f" A name with a comma in it stands in double quotes: label = '{as_label(with_commas[:1])}'"
+    numbers = [name for name in columns if is_number(name)]
+    first = " Is the first line a patient's, and not the names of the columns? Then put these before it."
+    return first if 2 * len(numbers) > len(columns) else ""
 
 
 def as_text(column: pd.Series) -> pd.Series:
@@ -169,10 +151,10 @@ def read_labels(
     """Classes of the rows and how many classes there are; what is wrong goes to the problems."""
     if label not in frame.columns:
         columns = [str(name) for name in frame.columns]
-        semicolons = " The file seems to be separated by semicolons: use commas." if ";" in columns[0] else ""
         # Raised at once: the other columns cannot be judged while one of them may be the label.
         raise DataError(
-            f"{file}: no label column {label!r}; columns: {', '.join(columns)}.{semicolons}{hint(label, columns)}",
+            f"{file}: no label column {label!r}; columns: {', '.join(columns)}.{hint(label, columns)}"
+            f"{other_ways((label,), columns)}",
             f"{file.name}: the label column is not among its {len(columns)} columns",
         )
     shown = as_text(frame[label])
@@ -191,7 +173,7 @@ def read_labels(
         codes = {name: code for code, name in enumerate(pair)}
     else:
         allowed = f"class numbers from 0 to {_MOST_CLASSES - 1}"
-        if all(name.isdecimal() and int(name) < _MOST_CLASSES for name in found):
+        if all(re.fullmatch("[0-9]{1,3}", name) for name in found):
             codes = {name: int(name) for name in found}
     if found and not codes:
         listed = examples([f"{name!r} ({count} rows)" for name, count in found.most_common()])
@@ -205,14 +187,6 @@ def read_labels(
         return np.zeros(0, np.int64), 0
     classes: Ints = np.array([codes[value] for value in values], np.int64)
     return classes, 2 if binary else max(codes.values()) + 1
-
-
-def canonical(value: str) -> str:
-    """One spelling of a label: lower case, and whole numbers without sign, point or zeros to no effect."""
-    try:
-        return str(int(number)) if (number := float(value)).is_integer() else value.lower()
-    except ValueError:
-        return value.lower()
 
 
 def read_patients(
@@ -229,7 +203,7 @@ def read_patients(
         )
         return []
     patients = as_text(frame[patient])
-    if len(missing := np.flatnonzero(patients == "")):
+    if len(missing := np.flatnonzero(patients.str.lower().isin(MISSING))):
         rows = examples([f"row {row + 1}" for row in missing])
         problems.append(
             DataError(
@@ -247,9 +221,11 @@ def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]
     if pd.api.types.is_numeric_dtype(column):
         return column, column.to_numpy(np.float64, na_value=np.nan, copy=True), np.zeros(0, np.int64)
     column = as_text(column)
-    missing = column.str.lower().isin(MISSING).to_numpy(np.bool_)
-    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    return column, numbers, np.flatnonzero(np.isnan(numbers) & ~missing)
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan, copy=True)
+    words = np.flatnonzero(np.isnan(numbers))
+    lower = [str(text).lower() for text in column.iloc[words]]
+    numbers[words] = [TRUTH.get(word, np.nan) for word in lower]
+    return column, numbers, words[[word not in TRUTH and word not in MISSING for word in lower]]
 
 
 def read_numbers(

@@ -14,7 +14,7 @@ from datasets.errors import DataError, examples
 from datasets.files import Places, cached
 from datasets.numbers import LARGEST
 from datasets.source import Ints, Source
-from keys import natural
+from keys import natural, numbers
 from keys.files import read_file, reason
 
 ACTIVITIES = ("call", "hop", "typing", "walk", "wave")  # classes 0 to 4
@@ -117,18 +117,20 @@ def _window(values: Sequence[str]) -> NDArray[np.float32]:
     if len(values) != len(FEATURES):
         raise ValueError(f"{len(values)} numbers and an activity")
     try:
-        numbers = np.array(values, np.float64)  # in one go: a user's hour has millions of them
+        window = np.array(values, np.float64)  # in one go: a user's hour has millions of them
+        if "_" in (line := "".join(values)) or not line.isascii():  # which NumPy would take
+            raise ValueError
     except ValueError:
-        numbers = np.array([_number(value) for value in values])
-    numbers[np.abs(numbers) > LARGEST] = np.inf
-    if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
+        window = np.array([_number(value) for value in values])
+    window[np.abs(window) > LARGEST] = np.inf
+    if len(wrong := np.flatnonzero(~np.isfinite(window))):
         raise ValueError(f"{values[wrong[0]]!r} as number {wrong[0] + 1}")
-    return numbers.astype(np.float32)
+    return window.astype(np.float32)
 
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return numbers.number(text)
     except ValueError:
         return np.nan
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datasets.errors import DataError, examples
+from datasets.numbers import MISSING
 from datasets.site import PATIENT, read_rows
 from datasets.site.table import as_text, read_table
 from datasets.source import Ints, Source
@@ -87,7 +88,7 @@ def _groups(
         problems.append(DataError(text, f"{file.name}: the group-column is not among its columns"))
         return None, ()
     values = as_text(frame[group])
-    if len(missing := np.flatnonzero(values == "")):
+    if len(missing := np.flatnonzero(values.str.lower().isin(MISSING))):
         rows = examples([f"row {row + 1}" for row in missing])
         text = f"{file}: group-column {group!r} is missing in {rows}; fill it in or remove the rows"
         problems.append(DataError(text, f"{file.name}: the group-column is missing in {len(missing)} rows"))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from keys.cores import cores
+from keys.numbers import whole
 from server_app.compare import AGAINST
 
 SUMMARY = "do many runs, and choose among them"
@@ -19,7 +20,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE.toml", help="what is compared and tuned; see docs/compare.md")
     parser.add_argument("--to", default="", metavar="FOLDER", help="runs and results; default: runs/NAME-OF-THE-FILE")
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time; default: one per core")
+    parser.add_argument("--jobs", type=whole, default=cores(), help="runs at a time; default: one per core")
     parser.add_argument("--engine", choices=ENGINES, default="processes", help="who does them: processes, or Ray")
     parser.add_argument("--data-root", default="", help="as the key data-root, instead of it")
     parser.add_argument("--metric", action="append", default=[], help="of the comparison, as of compare")

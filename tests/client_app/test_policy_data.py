@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,13 +183,17 @@ def test_what_is_not_known_contradicts_nothing(tmp_path: Path, label: str, contr
     assert all("2 rows" in text for text in said)
 
 
-@pytest.mark.parametrize("names", [["63.0", "1.0", "145", "233"], ["63", "sex", "x", "y"], ["4", "2", "4", "2"]])
-def test_a_table_without_a_header_does_not_tell_its_first_patient(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize("first", ["63.0,1.0,145,233,1", "63,M,P07,yes,0", "4,2,4,2,1"])
+@pytest.mark.parametrize("label", ["label", 1, 4])
+def test_a_table_without_a_header_does_not_tell_its_first_patient(tmp_path: Path, first: str, label: str | int) -> None:
+    """Whether a run asks for a column that is not there, or one of the values happens to be called so."""
     hospital = Hospital(tmp_path, *table(60, seed=0))
-    write_table(hospital.data, *table(60, seed=0), names=names)
-    answer = str(hospital.described(label=names[1]))
+    cells = first.split(",")
+    rows = [",".join(re.sub("[0-9]", str(row % 10), cell) for cell in cells[:-1]) + f",{row % 2}" for row in range(60)]
+    (hospital.data / "data.csv").write_text("\n".join([first, *rows]) + "\n")
+    answer = str(hospital.described(label=label if isinstance(label, str) else cells[label]))
     assert "the first line seems to hold values, not the names of the columns" in answer
-    assert not [name for name in names if name in answer.replace("problems", "")[12:] and len(name) > 1]
+    assert not [cell for cell in cells if cell in answer.replace("problems", "")[12:] and len(cell) > 1]
 
 
 def test_columns_that_are_counted_are_a_header(tmp_path: Path) -> None:

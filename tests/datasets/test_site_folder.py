@@ -135,8 +135,8 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
         ),
         (
             "a;label\n1;0\n",
-            ["separated by semicolons"],
-            "data.csv: the label column is not among its 1 columns",
+            ["separated by semicolons", 'delimiter = ";"'],
+            "data.csv: its values are not separated by commas",
         ),
         (
             "a,label\n1,0\n2,1,secret\n\n3\n",

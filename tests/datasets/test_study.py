@@ -142,6 +142,19 @@ def test_one_file_is_read(tmp_path: Path) -> None:
         ('subgroups = ["Alte"]\n' + STUDY, "subgroups: unknown feature 'Alte'. Did you mean 'Alter'?"),
         (STUDY.replace("[0, 120]", "[0, 120]\nbands = [65, 50]"), "columns.Alter.bands = [65.0, 50.0]: must be"),
         (STUDY.replace("m = 1 }", "m = 1 }\nbands = [1]"), "columns.Geschlecht.bands = [1.0]: must be"),
+        (STUDY.replace('"Fall"', '"Befund"'), "patient = 'Befund' is the label's column"),
+        (
+            'header = ["Fall", "Alter", "Alter", "Geschlecht", "Dosis", "Befund"]\n' + STUDY,
+            "header: 'Alter' names more",
+        ),
+        (STUDY.replace("[0, 120]", '["0", "1_20"]'), "columns.Alter.range"),
+        (STUDY.replace("w = 0", 'w = "0_1"'), "columns.Geschlecht.codes"),
+        (STUDY.replace("w = 0", "w = true"), "columns.Geschlecht.codes"),
+        (
+            STUDY.replace("m = 1 }", 'm = 1 }\nmissing = ["M"]'),
+            "columns.Geschlecht: 'm' is among its codes and missing",
+        ),
+        (STUDY.replace("m = 1 }", "m = 1, W = 1 }"), "columns.Geschlecht.codes: 'w' stands for more than one number"),
         ('file = "../payroll/*.csv"\n' + STUDY, "file = '../payroll/*.csv': must be a name in the hospital's folder"),
     ],
 )

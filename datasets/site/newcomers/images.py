@@ -13,9 +13,9 @@ from datasets.errors import DataError
 from datasets.image_faults import Faults, Kind
 from datasets.image_file import ImageForm
 from datasets.images import read_images
+from datasets.site.header import wrong_names
 from datasets.site.images import located
 from datasets.site.newcomers.chunks import BLOCK, Chunk, bounded
-from datasets.site.table import wrong_names
 from keys import shown
 from keys.files import reason
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.facts import columns_hash
 from datasets.numbers import LARGEST
+from datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
 from datasets.site.newcomers.chunks import BLOCK, Chunk, bounded
-from datasets.site.table import as_text, holds_values, looks_like, numbers_in, wrong_names
+from datasets.site.table import as_text, looks_like, numbers_in
 from keys import hint
 from keys.files import is_file, reason
 
@@ -91,11 +93,12 @@ class NewcomerTable:
         self._parquet = file.suffix == ".parquet"
         self._separator = self.study.delimiter if self.study else ","
         self._headless = False  # where the study says the header
+        self._first: list[list[str]] = []  # rows, after the first line
         try:
             self.names = self._header()
         except Exception as error:  # of Arrow in a damaged file, too
             raise self._unreadable(error) from None
-        if problems := [*self._wrong_header()]:
+        if problems := [*self._wrong_header(meaning.features)]:
             raise DataError.join(problems)
         self.features = self._features(meaning, cohort, others)
         self.kept = tuple(name for name in self.names if name not in self.features)
@@ -146,10 +149,18 @@ class NewcomerTable:
             if kind := looks_like(file.read(1024)):
                 raise ValueError(f"it is {kind}")
         with self._opened() as stream:
-            line = next((line for line in self._lines(stream) if line), [])
-        return [name.strip() for name in line]
+            form = separated(stream.read(START), self._separator)
+        if form:
+            here = SEPARATORS.get(self._separator, repr(self._separator))
+            points = f", and {'a decimal comma' if self.study and self.study.decimal == ',' else 'decimal points'}"
+            raise ValueError(f"{form}: save it with {here} between the values{points * form.commas}")
+        with self._opened() as stream:
+            lines = (line for line in self._lines(stream) if line)
+            names = next(lines, [])
+            self._first = [line for line in islice(lines, LOOKED_AT) if len(line) == len(names)]
+        return [name.strip() for name in names]
 
-    def _wrong_header(self) -> Iterator[DataError]:
+    def _wrong_header(self, features: Sequence[str]) -> Iterator[DataError]:
         names, study = self.names, self.study
         self._headless = bool(study and study.header and names != list(study.header))
         if study and self._headless:
@@ -160,12 +171,8 @@ class NewcomerTable:
             return
         if not names:
             yield DataError(f"{self.file} is empty; its first line must name the columns", "the table is empty")
-        elif not self._parquet and holds_values(names):
-            yield DataError(
-                f"{self.file}: the first line seems to hold values and not the names of the columns, for numbers are "
-                "among them; put a line with the names before it",
-                "the first line of the table seems to hold values",
-            )
+        elif not self._parquet and not {*features} <= {*names}:
+            yield from no_names(self.file, names, self._first)
         yield from wrong_names(self.file, names)
 
     def _features(self, meaning: Meaning, cohort: Cohort, others: Sequence[str]) -> tuple[str, ...]:
@@ -177,7 +184,11 @@ class NewcomerTable:
         ]
         features = meaning.features
         if not features:
-            no_features = {*others, meaning.label, *([self.study.patient] if self.study else [])}
+            no_features = {
+                *others,
+                *(meaning.labels.names if meaning.labels else [meaning.label]),
+                *([self.study.patient] if self.study else []),
+            }
             features = tuple(sorted(name for name in self.names if name not in no_features))
             if len(features) != cohort.shape[0] or columns_hash(features) != cohort.columns:
                 problems.append(
@@ -190,10 +201,9 @@ class NewcomerTable:
                     )
                 )
         elif absent := [name for name in features if name not in self.names]:
-            mend = f" Is it separated by {self._separator!r}?" if len(self.names) == 1 else ""
             listed = [f"{name!r}{hint(name, self.names)}" for name in absent]
             text = f"{self.file}: the table lacks {len(absent)} of the model's {len(features)} features: "
-            problems.append(DataError(f"{text}{'; '.join(listed)}.{mend}", "the table lacks features of the model"))
+            problems.append(DataError(f"{text}{'; '.join(listed)}.", "the table lacks features of the model"))
         if problems:
             raise DataError.join(problems)
         return features
