@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
 from flwr.app import Message
 from flwr.client.grpc_rere_client.connection import grpc_request_response
-from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode
 from flwr.supercore.error import FlowerError
 from flwr.supercore.grpc_health import run_health_server_grpc_no_tls as answer_health_checks
@@ -34,6 +33,7 @@ from flwr.supercore.retry import RetryInvoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.bundle import run_config_in
 from client_app.failures import why
 from federation.pieces import cut, pull, push, whole
 
@@ -136,14 +136,13 @@ class Fleet:
         Raises
         ------
         ValueError
-            When the bundle is not the one that was announced.
+            When the bundle is not the one that was announced, or is none.
         """
         run = self._get_run(run_id)
         fab = self._get_fab(run.fab_hash, run_id)
         if hashlib.sha256(fab.content).hexdigest() != run.fab_hash:
             raise ValueError("the run's bundle has another hash than the run")
-        config: dict[str, Value] = get_fused_config_from_fab(fab.content, run)
-        return config
+        return run_config_in(fab.content, run.override_config)
 
 
 @dataclass

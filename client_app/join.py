@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile
 
 from flwr.app import ConfigRecord
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, BadZipFile)  # what a bundle may be instead of one
 SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work after an answer, and to later ones
 FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
 
@@ -151,7 +149,7 @@ class Joined:
         run_id = message.metadata.run_id
         try:
             context = self.context(fleet, run_id)
-        except UNREADABLE as error:  # a bundle that is none
+        except ValueError as error:  # a bundle that is none
             log.error("run %d: its bundle cannot be read: %s", run_id, error)
             if self.config.state_dir:
                 audit = Audit(Path(self.config.state_dir).expanduser(), str(run_id))

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def site_name(text: str) -> str:
     """Return the text if it can be a site's name, which others print and call files by."""
-    if text and not (text.strip() and text.isprintable() and "/" not in text and len(text) <= 100):
-        raise ValueError("must be a name of up to 100 characters that can be printed, without /")
+    if text and not (text == text.strip() and text.isprintable() and "/" not in text and len(text) <= 100):
+        raise ValueError("must be a name of up to 100 characters that can be printed, without / and without spaces at "
+                         "its ends")  # fmt: skip
     return text
 
 
@@ -49,8 +50,8 @@ class SiteConfig(BaseModel):
         alias_generator=lambda name: name.replace("_", "-"),
     )
 
-    site: SiteName = Field("", description="the site's name in reports and in the order of sums; no two may be the "
-                           "same; default: from partition-id")  # fmt: skip
+    site: SiteName = Field("", description="the site's name in reports and in the order of sums; no two may "
+                           "look the same; default: from partition-id")  # fmt: skip
     data_dir: Place = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
     state_dir: Place = Field("", description="folder for the site's memory and its own models, which survives a "
                              "restart; default: a private folder for temporary files, never what a run "

@@ -105,7 +105,7 @@ class Facts:
 
 
 PATIENT_BITS = 60  # of a hash
-COUNT = Number(0, 2**53, whole=True)
+COUNT = Number(0, 2**31, whole=True)  # of samples: more than any hospital has
 HASH, NAME = Text(64, plain=True), Text(name=True)
 LARGEST = 3.4e38  # of an input, a float32
 FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for what goes beyond one key
@@ -113,7 +113,7 @@ FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for wh
     "partition-id": Number(-1, 2**31, whole=True),
     "examples": COUNT,
     "held-out": COUNT,
-    "missing": COUNT,
+    "missing": Number(0, 2**53, whole=True),
     "positives": COUNT,
     "class-counts": Several(COUNT),
     "held-out-counts": Several(COUNT),

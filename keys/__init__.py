@@ -15,6 +15,7 @@ from keys.fields import (
     text_errors,
 )
 from keys.latest import latest
+from keys.names import alike
 from keys.order import natural
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, plain, record_in, records_in, to_record
@@ -32,6 +33,7 @@ __all__ = [
     "Stream",
     "Text",
     "Value",
+    "alike",
     "allowed",
     "arguments",
     "by_name",

@@ -14,8 +14,9 @@ from datasets.config import SITE
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
 from federation.fingerprint import fingerprint
-from keys import from_record, in_a_line, natural, record_in, repeated, shown
+from keys import alike, from_record, in_a_line, natural, record_in, shown
 from problems import PROBLEMS
+from server_app.weights import outweighing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,12 +57,14 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
     Raises
     ------
     RunError
-        When two sites have the same name.
+        When two sites have the same name, or names that look the same: people read reports, and files are called so.
     """
     order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, natural(item[1].name), item[0]))
     names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
-    if twice := repeated(names):
-        raise RunError(f"two sites have the same name ({', '.join(twice)}): set another site= in their --node-config")
+    if twice := alike(names):
+        listed = "; ".join(", ".join(f"{name!a}" for name in group) for group in twice)
+        raise RunError(f"two sites have the same name, or names that look the same ({listed}): set another site= in "
+                       "their --node-config")  # fmt: skip
     uniform = config.strategy.weighting == "uniform"
     return {
         Site(
@@ -224,6 +227,8 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     """Say what is unusual about a site's data, and does no harm."""
     by_itself = config.strategy.own_dual and PROBLEMS[config.problem].kind == "minimax"
     helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
+    if text := outweighing(config, facts):
+        progress.warn(text)
     for name, one in facts.items():
         for note in one.notes:
             progress.warn(f"site {name!r}: {note}")

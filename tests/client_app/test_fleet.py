@@ -16,7 +16,6 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strate
 INSIDE = {
     "client_app/fleet.py": {
         "flwr.client.grpc_rere_client.connection": {"grpc_request_response"},
-        "flwr.common.config": {"get_fused_config_from_fab"},
         "flwr.common.constant": {"ErrorCode"},
         "flwr.supercore.error": {"FlowerError"},
         "flwr.supercore.grpc_health": {"run_health_server_grpc_no_tls"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 import zipfile
 from dataclasses import fields
 from hashlib import sha256
@@ -17,6 +18,7 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.bundle import run_config_in
 from client_app.connection import JoinConfig
 from client_app.fleet import ENDED, Fleet
 from client_app.join import LONGEST, SOON, Joined, Stop
@@ -80,11 +82,19 @@ def fleet_of(**calls: Any) -> Fleet:
     return Fleet(1, *(calls.get(name) for name in names))  # type: ignore[arg-type]  # None: never called
 
 
-def bundle(pyproject: bytes) -> bytes:
+def bundle(pyproject: bytes, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return a bundle with this configuration."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
+    with zipfile.ZipFile(packed, "w", compression) as file:
         file.writestr("pyproject.toml", pyproject)
+    return packed.getvalue()
+
+
+def other_bundle() -> bytes:
+    """Return one that has all but a configuration."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("client_app/app.py", "")
     return packed.getvalue()
 
 
@@ -95,8 +105,9 @@ PARTS = b"[tool.flwr.app.components]\nserverapp='a:b'\nclientapp='a:b'\n"
 @pytest.mark.parametrize(
     "content",
     [b"", b"garbage", bundle(b"a = ["), bundle(b"\xff"), bundle(APP % b"config=3\n" + PARTS),
-     bundle(APP % b"[tool.flwr.app.config]\na=[1]\n" + PARTS)],
-    ids=["nothing", "no zip", "no toml", "no text", "no table", "a list"],
+     bundle(APP % b"[tool.flwr.app.config]\na=[1]\n" + PARTS), bundle(b"#" * 2**22), other_bundle(),
+     bundle(b"[a]", zipfile.ZIP_LZMA), bundle(b"[a]" * 99)[:200]],
+    ids=["nothing", "no zip", "no toml", "no text", "no table", "a list", "a bomb", "no file", "a method", "cut"],
 )  # fmt: skip
 def test_a_bundle_that_is_none_is_answered_and_written_down(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
@@ -111,6 +122,26 @@ def test_a_bundle_that_is_none_is_answered_and_written_down(
     assert answer.error.reason == "the run's bundle cannot be read"
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [line.get("refused") for line in lines] == [None, "the run's bundle cannot be read"]
+
+
+def test_a_bundle_that_unpacks_to_much_costs_nothing() -> None:
+    """A file of a few bytes for each thousand of what it holds: a site reads none of it but the beginning."""
+    bomb = bundle(b" " * 2**28)
+    assert len(bomb) < 2**19
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than 1,048,576 bytes"):
+            run_config_in(bomb, {})
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_bundle_says_the_defaults_and_the_run_what_is_changed() -> None:
+    content = bundle(APP % b"[tool.flwr.app.config]\nrounds=3\ncodasca.lr=0.1\n" + PARTS)
+    assert run_config_in(content, {"rounds": 5}) == {"rounds": 5, "codasca.lr": 0.1}
+    with pytest.raises(ValueError, match="unknown key 'round'"):
+        run_config_in(content, {"round": 5})
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"Message 5\0abc", b"Array 3\0abc"])

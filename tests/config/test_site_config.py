@@ -47,7 +47,10 @@ def test_the_name(values: dict[str, bool | int | float | str], name: str) -> Non
         ({"partition-id": -2}, "partition-id = -2: "),
         ({"num-partitions": -1}, "num-partitions = -1: "),
         ({"site": 7}, "site = 7: "),
-        *(({"site": name}, "must be a name of up to 100") for name in (" ", "a/b", "zero\u200bwidth", "x" * 101)),
+        *(
+            ({"site": name}, "must be a name of up to 100")
+            for name in (" ", "a ", "\ta", "a/b", "zero\u200bwidth", "x" * 101)
+        ),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, bool | int | float | str], said: str) -> None:

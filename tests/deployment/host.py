@@ -118,6 +118,7 @@ class Host:
         """Run a service until its own health check passes, and then through the block."""
         command = [self.here(service, word) for word in SERVICES[service]["command"]]
         command[0] = sys.executable if command[0] == "python" else command[0]
+        command = [*(word.replace("$$", "$") for word in SERVICES[service]["entrypoint"]), *command]
         where = REPO if "working_dir" in SERVICES[service] else self.folder(service, "/results")
         environment = self.environment(service)
         _, *check = (self.here(service, word) for word in SERVICES[service]["healthcheck"]["test"])

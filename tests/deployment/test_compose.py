@@ -114,6 +114,16 @@ def test_the_certificate_is_signed_again_for_a_new_host_by_the_same_authority(tm
 
 
 @pytest.mark.deployments
+def test_what_the_superlink_remembers_is_for_its_own_user_only(tmp_path: Path, certificates: Path) -> None:
+    """Its database holds who is registered, and the messages of runs."""
+    host = Host(tmp_path, certificates)
+    with host.up("superlink"):
+        files = [path for path in host.folder("superlink", "/state").rglob("*") if path.is_file()]
+        assert "superlink.db" in {path.name for path in files}
+        assert [path.name for path in files if path.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.deployments
 def test_the_services_train_together_though_one_is_stopped_between_two_rounds(
     tmp_path: Path, certificates: Path
 ) -> None:

@@ -275,11 +275,28 @@ def test_missing_values_are_imputed_and_reported(tmp_path: Path, capsys: pytest.
     assert np.isfinite(result.arrays["x"]).all()
 
 
-def test_two_sites_of_one_name_are_told_apart_by_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["north", "North", "n\u043erth", "n\u00f3rth", "nor th"])
+def test_two_sites_of_one_name_are_told_apart_by_nobody(tmp_path: Path, name: str) -> None:
+    """Nor are those whose names look the same."""
     nodes = hospitals(tmp_path)
-    nodes[2]["site"] = "north"
-    with pytest.raises(RunError, match=r"two sites have the same name \(north\): set another site="):
+    nodes[2]["site"] = name
+    with pytest.raises(RunError, match="names that look the same") as refused:
         run_at(site_job(tmp_path), nodes)
+    assert "set another site=" in str(refused.value)
+    assert all(ascii(one) in str(refused.value) for one in ("north", name))
+
+
+@pytest.mark.parametrize(("weighting", "said"), [("examples", "averages over sites"), ("uniform", "standardised by")])
+@pytest.mark.parametrize("rows", [(400, 30), (4000, 40, 40, 40), (90, 60, 40)])
+def test_a_site_that_outweighs_the_others_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str, said: str, rows: tuple[int, ...]
+) -> None:
+    """What a site says of its size counts, and nobody else can check it."""
+    nodes = hospitals(tmp_path, rows)
+    run_at(site_job(tmp_path, sites=len(rows), rounds=1, **{"weighting": weighting}), nodes, quiet=False)
+    out = capsys.readouterr().out
+    warned = "warning: site 'north' says that it has" in out
+    assert warned == (said in out) == (rows[0] >= 400)
 
 
 @pytest.mark.slow
