@@ -42,7 +42,7 @@ class Auprc(NetworkProblem):
     optimises = (
         "average precision: of each positive, the share of positives among those ranked above it, by the squared hinge"
     )
-    reports = ("auroc", "auprc")
+    reports = ("auprc", "auroc")
     papers = (
         papers.SOAP,
         papers.FCSG,

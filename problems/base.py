@@ -84,7 +84,7 @@ class Problem(ABC):
         ``"minimisation"`` (no y), ``"minimax"``, or a word of its own that some algorithm lists in ``solves``.
     optimises, reports, papers
         What documents say of it: what is optimised, in words; the metrics to look at besides the loss, names in
-        `problems.metrics.METRICS`; where it is from.
+        `problems.metrics.METRICS`, the first of them what is optimised unless that is the loss; where it is from.
     needs_data : bool
         False for problems given in closed form: they are run without a data set and without a model.
     same_everywhere : bool
@@ -114,7 +114,7 @@ class Problem(ABC):
     name: ClassVar[str]
     kind: ClassVar[str]
     optimises: ClassVar[str]
-    reports: ClassVar[tuple[str, ...]]
+    reports: ClassVar[tuple[str, ...]] = ()
     papers: ClassVar[tuple[Paper, ...]] = ()
     needs_data: ClassVar[bool] = True
     same_everywhere: ClassVar[bool] = False

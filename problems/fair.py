@@ -48,7 +48,7 @@ class Fair(NetworkProblem):
     name = "fair"
     kind = "minimax"
     optimises = "cross-entropy under the worst weights of the classes"
-    reports = ("accuracy", "worst-class")
+    reports = ("worst-class", "accuracy")
     papers = (
         papers.MOMENTUM,
         papers.AGNOSTIC,

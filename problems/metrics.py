@@ -15,6 +15,7 @@ import torch
 
 from keys import Number, Several
 from problems.errors import ProblemError
+from problems.roc import counted_down, partial_auroc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,6 +67,7 @@ class Metric:
 METRICS: dict[str, Metric] = {
     "auroc": Metric("AUROC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
     "auprc": Metric("AUPRC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
+    "partial-auroc": Metric("partial AUROC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
     "accuracy": Metric("accuracy", "up", pooled="classes", headline=True, low=0.0, high=1.0),
     "worst-class": Metric("worst class", "up", pooled="classes", headline=True, low=0.0, high=1.0),
     "robust-accuracy": Metric("robust accuracy", "up", headline=True, low=0.0, high=1.0),
@@ -87,6 +89,7 @@ labels that have samples of both classes, and there is no ``"positives"`` of all
 """
 
 RANKINGS = ("auroc", "auprc")
+PARTIAL = "partial-auroc"
 HISTOGRAMS = ("positive-scores", "negative-scores")
 HEADLINE = tuple(name for name, metric in METRICS.items() if metric.headline)
 
@@ -156,17 +159,10 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
     dict[str, float]
         ``auroc`` and ``auprc``; both NaN unless both classes are there: neither is defined then.
     """
-    present = labels if weights is None else labels[weights > 0]
-    if present.size == 0 or present.min() == present.max():
+    counted = counted_down(labels, scores, weights)
+    if counted is None:
         return {"auroc": math.nan, "auprc": math.nan}
-    if not np.isfinite(scores).all():  # a diverged model ranks nothing
-        return {"auroc": math.nan, "auprc": math.nan}
-    # As scikit-learn does it, whose import would take a second or two of every process.
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # of those with the same score
-    weight = np.ones(len(order)) if weights is None else weights[order]
-    positive = np.cumsum(np.where(labels[order] == 1, weight, 0.0))[last]  # with at least this score
-    negative = np.cumsum(np.where(labels[order] == 1, 0.0, weight))[last]
+    positive, negative = counted
     found = np.diff(positive, prepend=0.0)
     passed = np.diff(negative, prepend=0.0)
     taken = positive + negative
@@ -178,16 +174,19 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
     }
 
 
-def ranked(labels: np.ndarray, scores: np.ndarray) -> Metrics:
+def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> Metrics:
     """Return all that an evaluation says of scores: their ranking, counts, and the histograms that pooling needs.
 
     Parameters
     ----------
     labels, scores : ndarray
         As in `ranking`; there may be none.
+    partial : bool
+        Whether to add the partial AUROC.
     """
     return {
         **ranking(labels, scores),
+        **({PARTIAL: partial_auroc(labels, scores)} if partial else {}),
         "n": len(labels),
         "positives": int(labels.sum()),
         "positive-scores": histogram(scores[labels == 1]),

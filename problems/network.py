@@ -15,7 +15,7 @@ from keys import Stream
 from models.stack import not_stacked
 from problems.base import Problem
 from problems.capabilities import Layers
-from problems.metrics import correct_by_class, of_labels, ranked
+from problems.metrics import PARTIAL, correct_by_class, of_labels, ranked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -275,7 +275,7 @@ class NetworkProblem(Problem, Layers):
             return {"loss": loss.item(), "n": len(labels), **correct_by_class(labels, logits)}
         scores, truth = logits.double().cpu().numpy(), labels.cpu().numpy()
         if not self.labels:
-            return {"loss": loss.item(), **ranked(truth, scores)}
+            return {"loss": loss.item(), **ranked(truth, scores, partial=PARTIAL in self.reports)}
         each = zip(self.labels, truth.T, scores.T, strict=True)
         by_label = {name: ranked(own[own >= 0], scored[own >= 0]) for name, own, scored in each}
         return {"loss": loss.item(), "n": len(truth), **of_labels(by_label)}

@@ -35,6 +35,9 @@ class PartialAuc(NetworkProblem):
     In a batch every positive is an outer sample, and the negatives are the inner samples of each. The logarithm of a
     batch's mean is too low on average, the more so the fewer the negatives and the smaller λ. Both means are within a
     class, so the share of positives in a batch does not matter.
+
+    λ takes the place of a range of false-positive rates: the weights fall off softly, and no rate is the last. What is
+    reported needs one: the partial AUROC up to a false-positive rate of 0.3, see `problems.roc.partial_auroc`.
     """
 
     name = "partial-auc"
@@ -43,7 +46,7 @@ class PartialAuc(NetworkProblem):
         "AUROC at low false-positive rates: the pairs of a positive and a negative, by the squared hinge, those with "
         "the highest negatives weighted most"
     )
-    reports = ("auroc", "auprc")
+    reports = ("partial-auroc", "auroc", "auprc")
     papers = (papers.SOPA,)
     sampler = "fixed-positives"
 

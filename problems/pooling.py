@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from problems.metrics import BINS, HEADLINE, HISTOGRAMS, accuracy, by_label, metric, of_labels, ranking, split
+from problems.metrics import (
+    BINS,
+    HEADLINE,
+    HISTOGRAMS,
+    PARTIAL,
+    accuracy,
+    by_label,
+    metric,
+    of_labels,
+    ranking,
+    split,
+)
+from problems.roc import partial_auroc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +74,8 @@ def _ranked_together(sites: Sequence[Metrics], of_label: str = "") -> dict[str, 
     """Rank the bins of the sites' histograms, added up."""
     positive, negative = (np.sum([site[f"{name}{of_label}"] for site in sites], axis=0) for name in HISTOGRAMS)
     grid, labels = np.arange(BINS), np.repeat([1, 0], BINS)
-    return ranking(labels, np.concatenate([grid, grid]), np.concatenate([positive, negative]))
+    counted = labels, np.concatenate([grid, grid]), np.concatenate([positive, negative])
+    return ranking(*counted) | ({PARTIAL: partial_auroc(*counted)} if PARTIAL in sites[0] else {})
 
 
 def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

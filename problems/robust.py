@@ -41,7 +41,7 @@ class Robust(NetworkProblem):
     name = "robust"
     kind = "minimax"
     optimises = "the mean loss under the worst perturbation ν with ‖ν‖ ≤ r, one ν for all samples"
-    reports = ("accuracy", "worst-class", "robust-accuracy", "clean-loss")
+    reports = ("robust-accuracy", "accuracy", "worst-class", "clean-loss")
     papers = (papers.ADAFGDA,)
     multiclass = True
 

@@ -71,6 +71,8 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
         if isinstance(values[0], list):
             counts = np.sum(values, axis=0).tolist()
             groups[name] = merged(counts, fewest) if split(name)[0] in HISTOGRAMS else counts
+        elif metric(name).pooled in ("scores", "classes"):
+            groups[name] = math.nan  # follows from the counts
         elif metric(name).pooled == "sum":
             told[name] = sum(values)
         else:

@@ -211,6 +211,27 @@ def test_the_table_is_complete() -> None:
     assert [name for name in METRICS if METRICS[name].headline] == list(HEADLINE)
 
 
+OPTIMISED = {
+    "auc": "auroc", "auc-margin": "auroc", "auprc": "auprc", "partial-auc": "partial-auroc", "fair": "worst-class",
+    "robust": "robust-accuracy", "saddle": "distance-x", "bce": "loss", "cross-entropy": "loss",
+    "invariant-logistic": "loss", "maml": "loss",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_reports_what_it_optimises(name: str) -> None:
+    """Under a name that says so, which way is better, and first of what documents say of it; the loss goes unsaid."""
+    classes = 5 if name == "maml" else 3 if PROBLEMS[name].multiclass else 2
+    problem = make(name, classes=classes) if PROBLEMS[name].needs_data else make(name)
+    found = problem.example()
+    assert OPTIMISED[name] in found
+    assert METRICS[OPTIMISED[name]].better
+    assert METRICS[OPTIMISED[name]].headline, "a round's line shows it"
+    assert set(problem.reports) <= set(found)
+    assert OPTIMISED[name] in ("loss", problem.reports[0])
+    assert "loss" in found or not problem.needs_data
+
+
 # ---------------------------------------------------------------------- what a network problem reports
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from client_app.policy.coarse import coarse
 from config import ConfigError, RunConfig
 from problems import partial_auc as module
 from problems.partial_auc import PartialAuc
+from problems.pooling import pool
+from problems.roc import FALSE_POSITIVE_RATE, partial_auroc
 from server_app import simulate
 from tests.problems.example import FEATURES, batch, make, point, samples
 from tests.reference import losses
@@ -185,3 +191,68 @@ def test_auroc_rises_on_breast_cancer(tmp_path: Any) -> None:
     assert last["auroc"] > first["auroc"] + 0.02
     assert last["auroc"] > 0.97
     assert last["loss"] < first["loss"]
+
+
+# ---------------------------------------------------------------------- what is reported of it
+
+
+def share_of_pairs(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the share of pairs with one of the highest 30 % of the negatives that are ranked right; a tie is half."""
+    negatives = np.sort(scores[labels == 0])[::-1]
+    total, left = 0.0, FALSE_POSITIVE_RATE * len(negatives)
+    for negative in negatives:  # the last one in part
+        right = np.mean([(1 + np.sign(positive - negative)) / 2 for positive in scores[labels == 1]])
+        total, left = total + min(left, 1.0) * right, left - min(left, 1.0)
+    return float(total / (FALSE_POSITIVE_RATE * len(negatives)))
+
+
+several = st.lists(st.tuples(st.integers(0, 1), st.integers(-30, 30)), min_size=2, max_size=40).filter(
+    lambda rows: len({label for label, _ in rows}) == 2
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(several)
+def test_the_partial_auroc_is_scikit_learns_and_a_share_of_pairs(rows: list[tuple[int, int]]) -> None:
+    labels, scores = (np.array(column) for column in zip(*rows, strict=True))
+    found = partial_auroc(labels, scores.astype(float))
+    rate = FALSE_POSITIVE_RATE
+    least, most = rate**2 / 2, rate
+    rescaled = (1 + (found * rate - least) / (most - least)) / 2
+    assert rescaled == pytest.approx(roc_auc_score(labels, scores, max_fpr=rate))
+    assert 0 <= found <= 1
+    distinct = scores + np.linspace(0, 0.5, len(scores))  # where the rate falls among ties the curve is a line
+    assert partial_auroc(labels, distinct) == pytest.approx(share_of_pairs(labels, distinct))
+    assert partial_auroc(labels, np.exp(distinct / 10)) == pytest.approx(partial_auroc(labels, distinct)), "any scale"
+    twice = partial_auroc(np.tile(labels, 2), np.tile(scores, 2).astype(float))
+    assert partial_auroc(labels, scores.astype(float), np.full(len(labels), 2.0)) == pytest.approx(twice), "a weight"
+
+
+@pytest.mark.parametrize(("labels", "scores"), [([], []), ([1, 1], [0.0, 1.0]), ([0, 1], [0.0, math.nan])])
+def test_where_nothing_can_be_ranked_it_is_not_defined(labels: list[int], scores: list[float]) -> None:
+    assert math.isnan(partial_auroc(np.array(labels, int), np.array(scores)))
+
+
+def test_an_evaluation_has_it_exactly_at_a_site_and_pooled_over_sites_that_differ() -> None:
+    """Of all scores together: means of the sites' own would be another number."""
+    problem = build(model="mlp")
+    x, _ = point(problem, 1)
+    sites = [samples(*batch(seed, positives, 60)) for seed, positives in ((1, 40), (2, 5))]
+    every = [problem.metrics(x, None, data) for data in sites]
+    scored = [(data.targets().numpy(), problem.logits(x, data).numpy()) for data in sites]
+    for metrics, (labels, scores) in zip(every, scored, strict=True):
+        assert metrics["partial-auroc"] == pytest.approx(partial_auroc(labels, scores))
+    labels, scores = (np.concatenate(part) for part in zip(*scored, strict=True))
+    assert pool(every)["partial-auroc"] == pytest.approx(partial_auroc(labels, scores), abs=0.01)
+    others = make("bce", model="mlp")
+    assert "partial-auroc" not in pool([others.metrics(x, None, data) for data in sites])
+
+
+def test_a_hospital_tells_it_of_groups_as_it_does_the_auroc() -> None:
+    problem = build(model="mlp")
+    x, _ = point(problem, 1)
+    parts = [problem.metrics(x, None, samples(*batch(seed, 30, 60))) for seed in range(3)]
+    told = coarse(parts, 270, 10)
+    assert told.keys() == parts[0].keys()
+    assert told["partial-auroc"] == pool([told])["partial-auroc"], "it follows from the groups, and says no more"
+    assert told["auroc"] == pool([told])["auroc"]
