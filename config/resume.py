@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keys import LISTED, shown
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from config.run import RunConfig
     from keys import Value
 
@@ -18,3 +22,21 @@ FREE = {"resume"} | COMPUTED | LEFT | GIVES_UP
 def lasting(run: RunConfig) -> dict[str, Value]:
     """Return the keys of a run, with their values, that stay when it goes on."""
     return {key: value for key, value in run.written().items() if key not in FREE}
+
+
+def changed(now: Mapping[str, Value], then: Mapping[str, Value]) -> str:
+    """Say in a line which keys of a run differ from those that it began with; empty for none.
+
+    Parameters
+    ----------
+    now, then : mapping
+        What `lasting` returns: of the run-config that it is to go on with, and of the one that it began with.
+    """
+    keys = [key for key in [*then, *(now.keys() - then.keys())] if not _same(now.get(key), then.get(key))]
+    told = [f"{key} = {shown(now[key]) if key in now else 'none'} (was {shown(then[key]) if key in then else 'none'})"
+            for key in keys[:LISTED]]  # fmt: skip
+    return ", ".join(told) + (f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "")
+
+
+def _same(now: object, then: object) -> bool:
+    return type(now) is type(then) and now == then

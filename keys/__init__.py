@@ -1,6 +1,6 @@
 """How keys are declared, checked, suggested and read, and the keys of the random streams; standard library only."""
 
-from keys.errors import ConfigError
+from keys.errors import LISTED, ConfigError
 from keys.fields import (
     allowed,
     arguments,
@@ -25,6 +25,7 @@ from keys.streams import Stream
 from keys.suggest import closest, hint, repeated, shorter, shown, unknown
 
 __all__ = [
+    "LISTED",
     "ConfigError",
     "Flag",
     "Number",

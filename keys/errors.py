@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+LISTED = 10  # problems, at most, that a message lists: who has more mends these first
+
+
 class ConfigError(ValueError):
-    """A configuration that cannot be used.
+    """A configuration that cannot be used. The message has the first problems, and how many more there are.
 
     Attributes
     ----------
@@ -19,5 +22,7 @@ class ConfigError(ValueError):
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
         self.problems = list(problems)
-        count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
-        super().__init__(f"{count} in the {what}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+        count = f"{len(problems):,} problems" if len(problems) > 1 else "1 problem"
+        more = [f"and {len(problems) - LISTED:,} more"] if len(problems) > LISTED else []
+        lines = [f"  - {problem}" for problem in [*problems[:LISTED], *more]]
+        super().__init__("\n".join([f"{count} in the {what}:", *lines]))

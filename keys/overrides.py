@@ -67,10 +67,21 @@ def _is_plain(value: object) -> bool:
 
 
 def with_resumed(flat: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a run-config on top of that of the run that its key ``resume`` names, where there is one."""
+    """Return a run-config on top of that of the run that its key ``resume`` names, where there is one.
+
+    Raises
+    ------
+    ConfigError
+        When that cannot be read, or is empty.
+    """
     named = flat.get("resume")
     file = f"{named}/config.toml" if named and isinstance(named, str) else ""
-    return {**(_read_file(file) if is_file(file) else {}), **flat}
+    if not is_file(file):
+        return dict(flat)
+    if not (began := _read_file(file)):
+        text = "it is empty: bring back what the run wrote, or start the run anew"
+        raise ConfigError("run-config", [f"resume = {shown(named)}: {shorter(file)}: {text}"])
+    return {**began, **flat}
 
 
 def _names_file(text: str) -> bool:

@@ -102,6 +102,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             folder.note("stopped", reason=str(error) or "it was interrupted")
         leave_report(config, report)
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            progress.say(f"it goes on with --run-config 'resume=\"{report.folder}\"'")
         raise
     else:
         folder.note("complete")
@@ -139,7 +141,7 @@ def _play(
     state.note_start(sites, cohort, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    about.write(about.gathered(sites, cohort, start, str(problem.device)), report.folder)
+    report.about(about.gathered(sites, cohort, start, str(problem.device)))
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from federation import RunError
@@ -13,6 +14,7 @@ from models.storage import replacing
 from problems.metrics import HEADLINE
 from problems.pooling import across, pool
 from server_app.evidence import write as write_evidence
+from server_app.page import about
 from strategies import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class Report:
         self.config, self.progress, self.folder, self.tracking = config, progress, folder, tracking
         self.lines = folder / "metrics.jsonl"
         self.records: list[Record] = []
+        self.checksum = 0  # CRC-32 of the lines that are written
         self.personalised = ALGORITHMS[config.algorithm].personalised
         self.scores: dict[str, Mapping[str, evidence.Site]] = {}
         self.evidence: dict[str, Any] | None = None
@@ -82,30 +85,27 @@ class Report:
         """Write this file from here on."""
         self._model = model
 
-    def take_up(self, record: Record | None, done: int) -> None:
+    def take_up(self, record: Record | None, done: int, checksum: int) -> None:
         """Go on after a round whose line is still open: what was written of it and of later ones goes.
 
         Raises
         ------
         RunError
-            When lines before it are missing.
+            When the lines before it are not those of this checksum.
         """
         try:
             written = read_file(self.lines).splitlines(keepends=True) if os.path.lexists(self.lines) else []
         except OSError as error:
             raise RunError(f"resume: {self.lines} cannot be read ({reason(error)}); start the run anew") from None
         before = written[: max(0, done - 1)]
-        if len(before) < done - 1:
-            raise RunError(f"resume: {self.lines} has {len(before)} rounds, and the run was stopped after {done}")
+        self.checksum = zlib.crc32(b"".join(before))
+        if self.checksum != checksum:
+            text = "does not hold the lines that the run wrote: bring it back from a copy, or start the run anew"
+            raise RunError(f"resume: {self.lines} {text}")
         if written:
             with replacing(self.lines) as file:
                 file.writelines(before)
-        try:
-            self.records = [with_nan(dict(json_in(line))) for line in before]
-            if [record.get("round") for record in self.records] != [*range(1, done)]:
-                raise ValueError("it has not a line for each round")
-        except (ValueError, TypeError) as error:
-            raise RunError(f"resume: {self.lines} is damaged ({error}); start the run anew") from None
+        self.records = [with_nan(json_in(line)) for line in before]
         if record is not None:
             self.records.append(record)
             self._open = True
@@ -162,10 +162,18 @@ class Report:
         try:
             with self.lines.open("a", encoding="utf-8") as file:
                 file.write(line)
+            self.checksum = zlib.crc32(line.encode(), self.checksum)
         except OSError as error:
             raise self._unwritten(self.lines, error) from None
         self.tracking.log(record)
         self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
+
+    def about(self, content: Mapping[str, Any]) -> None:
+        """Write who takes part, and in what."""
+        try:
+            about.write(content, self.folder)
+        except OSError as error:
+            raise self._unwritten(self.folder / about.FILE, error) from None
 
     def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
         """Note what is known of the scores at the sites, for evidence.json."""

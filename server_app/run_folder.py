@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -12,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config import ConfigError, RunConfig, read_overrides
-from config.resume import lasting
+from config import ConfigError, RunConfig
+from config.resume import changed, lasting
 from federation import RunError
 from federation.fingerprint import fingerprint
 from keys import shown
@@ -23,6 +24,9 @@ from problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+WRITTEN = {".json", ".jsonl", ".toml", ".safetensors", ".tar", ".draft", ".html", ".md", ".png", ".pdf"}
+"""What the names of the files in a run folder end with."""
 
 _locks: set[int] = set()
 
@@ -40,7 +44,17 @@ class RunFolder:
     """A run folder, and the right to write it: of one process at a time.
 
     ``status.json`` says how the run stands: ``running`` (also where its process was killed: nobody could write
-    more), ``stopped`` with the reason, ``complete``.
+    more), ``stopped`` with the reason, ``complete``. It also holds what a run that goes on is bound to: its key, the
+    release of the app, and the run-config that it began with.
+
+    Parameters
+    ----------
+    path : Path
+        Where it is.
+    config : RunConfig
+        Of the run.
+    key : str
+        What the sites call the run; empty for a new one.
 
     Attributes
     ----------
@@ -48,10 +62,14 @@ class RunFolder:
         Where it is.
     key : str
         What the sites call the run.
+    bound : str
+        A hash of all that the run is bound to.
     """
 
-    def __init__(self, path: Path, key: str = "") -> None:
+    def __init__(self, path: Path, config: RunConfig, key: str = "") -> None:
         self.path, self.key = path, key or secrets.token_hex(16)
+        self._bound = {"run": self.key, "app": fingerprint(), "config": lasting(config)}
+        self.bound = hashlib.sha256(json.dumps(self._bound, sort_keys=True).encode()).hexdigest()
         self._lock = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # on the open file, and gone with the process
@@ -71,7 +89,7 @@ class RunFolder:
             When it cannot be made.
         """
         try:
-            folder = cls(_new_folder(as_path(config.runs_dir), config))
+            folder = cls(_new_folder(as_path(config.runs_dir), config), config)
             (folder.path / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
         except OSError as error:
             text = f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({reason(error)})"
@@ -97,7 +115,7 @@ class RunFolder:
         if wrong:
             raise ConfigError("run-config", [f"resume = {shown(config.resume)}: {text}" for text in wrong])
         try:
-            return cls(path, str(_status(path)["run"]))
+            return cls(path, config, str(_status(path)["run"]))
         except OSError as error:
             raise RunError(f"resume = {shown(config.resume)}: it cannot be opened ({reason(error)})") from None
 
@@ -109,8 +127,7 @@ class RunFolder:
         RunError
             When that cannot be written.
         """
-        said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "run": self.key,
-                "app": fingerprint(), **more}  # fmt: skip
+        said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **more, **self._bound}
         try:
             with replacing(self.path / "status.json") as file:
                 file.write(json.dumps(said, indent=1).encode() + b"\n")
@@ -150,16 +167,25 @@ def _hindrances(path: Path, config: RunConfig) -> Iterator[str]:
     if not is_file(path / "config.toml"):
         yield "this is no run folder, in which there would be a config.toml"
         return
+    if odd := sorted(each.name for each in path.iterdir() if each.suffix in WRITTEN and not each.is_file()):
+        yield f"{', '.join(odd)} in it: no regular file; bring back what the run wrote, or start the run anew"
+        return
     status = _status(path)
     if status.get("status") == "complete":
         yield "this run is complete; to train its model further, start another with init-from"
         return
-    if not re.fullmatch("[0-9a-f]{32}", str(status.get("run"))):
-        yield "its status.json is missing or damaged, so that it cannot go on"
-    now, then = lasting(config), lasting(RunConfig.parse(read_overrides([str(path / "config.toml")])))
-    for key in [*then, *(now.keys() - then.keys())]:
-        if now.get(key) != then.get(key):
-            yield (
-                f"{key} = {now.get(key)!r}, but {then.get(key)!r} in its config.toml: leave the key out, or give that "
-                "file as --run-config, too"
-            )
+    key, app, began = (status.get(name) for name in ("run", "app", "config"))
+    if not re.fullmatch("[0-9a-f]{32}", str(key)) or not isinstance(app, str):
+        yield "its status.json is missing or damaged: bring it back from a copy, or start the run anew"
+    elif app != fingerprint():
+        yield (
+            f"it began with version {shown(app)} of the app, and this is {fingerprint()!r}: go on with that release, "
+            "or start a new run, with init-from from its model"
+        )
+    elif not isinstance(began, dict):
+        yield "its status.json does not say with which run-config it began: start the run anew"
+    elif said := changed(lasting(config), began):
+        yield (
+            f"it began with another run-config: {said}. Leave these out of --run-config, and its config.toml as it was "
+            "(flwr run has to be given that file, too); for other values start a new run, with init-from from its model"
+        )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Cohort, Facts
 from federation import Checkpoints, RunError, Snapshot
-from federation.fingerprint import fingerprint
 from keys import from_record, to_record
 from keys.files import reason
 from models.storage import Stored, write_tensors
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 SHARE = 0.02  # of a run's time that may go into writing
 FIRST = 0.02  # seconds that a writing takes, as long as none was measured
 FACTS = {"round": int, "names": list, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
-         "app": str, "local": bool}  # fmt: skip
+         "lines": int, "local": bool}  # fmt: skip
 LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
 PARTS = ("state", "buffers", "residual", "output", "start")
 STATE = 5  # vectors as long as x that a state has, about
@@ -66,13 +65,14 @@ class RunState(Checkpoints):
     def __init__(self, folder: RunFolder, report: Report, grid: Grid) -> None:
         super().__init__(folder.key)
         self.folder, self.report, self.every = folder.path, report, report.config.checkpoint_every
+        self._bound = folder.bound
         self.local = grid if isinstance(grid, LocalGrid) else None
         self.path = folder.path / "state.safetensors"
         self.cohort = Cohort()
         self.start: Arrays = {}
         self.stack = 0
         self._sites: dict[str, str] = {}
-        self._reached: tuple[Snapshot, Record] | None = None
+        self._reached: tuple[Snapshot, Record, int] | None = None
         self._written = 0
         self._began, self._spent, self._cost = time.monotonic(), 0.0, FIRST
 
@@ -87,7 +87,7 @@ class RunState(Checkpoints):
         progress = self.report.progress
         if not os.path.lexists(self.path):
             progress.say("goes on from its start: it was stopped before a round was stored")
-            self.report.take_up(None, 0)
+            self.report.take_up(None, 0, 0)
             return
         try:
             stored = Stored.read(self.path)
@@ -98,7 +98,9 @@ class RunState(Checkpoints):
             raise RunError(f"resume: {self.path} cannot be used ({reason(error)}); start the run anew") from None
 
     def _take(self, tensors: Arrays, facts: dict[str, Any]) -> None:
-        """Take what a whole file holds; one of another version of the app may hold something else."""
+        """Take what a whole file holds: of this run alone, which the run-config and the app's version are part of."""
+        if facts.get("bound") != self._bound:
+            raise ValueError("it is of another run, or its run began with another run-config")
         progress, done = self.report.progress, facts["round"]
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
             raise ValueError(f"{', '.join(wrong)}: no such thing is written")
@@ -113,8 +115,6 @@ class RunState(Checkpoints):
         if facts["local"] != bool(self.local):
             was = "the local engine, where" if facts["local"] else "Flower, and"
             raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
-        if facts["app"] != fingerprint():
-            progress.warn("the run began with another version of the app: the rest may differ from what that had done")
         tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
         self.cohort, self._sites, self.stack = cohort, facts["sites"], max(0, int(facts.get("stack", 0)))
@@ -123,7 +123,7 @@ class RunState(Checkpoints):
         self._written = done
         if self.local:
             self.local.restore(self.key, self._memory(done), facts["memory"])
-        self.report.take_up(facts["line"], done)
+        self.report.take_up(facts["line"], done, facts["lines"])
         progress.say(f"goes on after round {done} of {self.report.config.rounds}")
 
     def note_start(self, sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays) -> None:
@@ -180,7 +180,7 @@ class RunState(Checkpoints):
 
     def reached(self, snapshot: Snapshot) -> None:
         """Take note, and write if that is due; in any case before the sites are told that the run is over."""
-        self._reached = snapshot, self.report.records[-1]
+        self._reached = snapshot, self.report.records[-1], self.report.checksum
         if self.local and self.every:
             self.local.settle(self.key, snapshot.round)
         over = snapshot.round == self.report.config.rounds and not self.local
@@ -193,11 +193,11 @@ class RunState(Checkpoints):
         if self._reached is None or not self.every or self._written == self._reached[0].round:
             return
         started = time.monotonic()
-        snapshot, record = self._reached
+        snapshot, record, lines = self._reached
         try:
             self.report.write()
             memory = self.local.store(self.key, snapshot.round, self._memory(snapshot.round)) if self.local else None
-            tensors, facts = self._content(snapshot, record)
+            tensors, facts = self._content(snapshot, record, lines)
             write_tensors(self.path, tensors, {**facts, "memory": memory})
         except OSError as error:
             self._memory(snapshot.round).unlink(missing_ok=True)
@@ -227,7 +227,7 @@ class RunState(Checkpoints):
 
     # ------------------------------------------------------------------ what is in the file
 
-    def _content(self, snapshot: Snapshot, record: Record) -> tuple[Arrays, dict[str, Any]]:
+    def _content(self, snapshot: Snapshot, record: Record, lines: int) -> tuple[Arrays, dict[str, Any]]:
         tensors: Arrays = {}
         twins: dict[str, str] = {}
         stored: dict[object, str] = {}
@@ -246,7 +246,8 @@ class RunState(Checkpoints):
             "cohort": to_record(self.cohort),
             "sites": self._sites,
             "stack": self.stack,
-            "app": fingerprint(),
+            "bound": self._bound,
+            "lines": lines,
             "local": bool(self.local),
         }
         return tensors, facts

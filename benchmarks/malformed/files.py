@@ -174,13 +174,13 @@ def state_facts(rng: Random) -> Iterator[Case]:
 
     for what, other, _, _ in values(Stored.read(stopped() / "state.safetensors").facts):
         spoil = rewritten(lambda t, f, other=other: (t, other))
-        yield from spoilt(stopped, "state.safetensors", iter([(what, spoil)]), resumed, fine="app" in what)
+        yield from spoilt(stopped, "state.safetensors", iter([(what, spoil)]), resumed)
 
 
 def state_files(rng: Random) -> Iterator[Case]:
     """Yield run folders in which a file is another thing."""
     for name in ("state.safetensors", "memory-*.tar", "status.json", "config.toml", "metrics.jsonl"):
-        fine = name in ("config.toml", "metrics.jsonl")  # an empty one has defaults; later lines are written anew
+        fine = name == "metrics.jsonl"  # later lines are written anew
         yield from spoilt(stopped, name, in_its_place(rng), resumed, fine=fine)
     for name in ("state.safetensors", "memory-*.tar"):
         yield from spoilt(stopped, name, flips(rng), resumed)
@@ -191,7 +191,8 @@ def statuses(rng: Random) -> Iterator[Case]:
     status = json.loads((stopped() / "status.json").read_text())
     for what, other, _, _ in values(status):
         spoil = lambda file, other=other: file.write_text(json.dumps(other))  # noqa: E731
-        yield from spoilt(stopped, "status.json", iter([(what, spoil)]), resumed, fine="run" not in what)
+        fine = not any(bound in what for bound in ("run", "app", "config"))
+        yield from spoilt(stopped, "status.json", iter([(what, spoil)]), resumed, fine=fine)
 
 
 def memories(rng: Random) -> Iterator[Case]:

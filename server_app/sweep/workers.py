@@ -65,8 +65,8 @@ def compute(settings: Settings, folder: Path, until: int = 0, *, tuning: bool = 
 
     end, before = OUTCOME, 0.0
     where: dict[str, Value] = {"workers": 1, "threads": 1, "checkpoint-every": until, "report": False}
-    if (folder / PAUSE).exists():
-        before = float(read_json(folder / PAUSE)["seconds"])
+    if (folder / PAUSE).exists() and (paused := read_json(folder / PAUSE))["version"] == fingerprint():
+        before = float(paused["seconds"])
         (folder / PAUSE).unlink()  # cut off from here on, it is done anew
         where |= {"resume": str(folder)}
     else:
