@@ -295,10 +295,12 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monke
 def test_a_worker_that_outlives_its_coordinator_does_not_hold_the_folder(tmp_path: Path) -> None:
     config = RunConfig.parse(saddle_job(tmp_path))
     folder = RunFolder.new(config)
-    worker = os.fork()
+    (there, told), worker = os.pipe(), os.fork()
     if not worker:
+        os.write(told, b".")
         time.sleep(60)
         os._exit(0)
+    os.read(there, 1)  # before that it is not there yet
     folder.close()  # as its end does it
     RunFolder.again(config.model_copy(update={"resume": str(folder.path)})).close()
     os.kill(worker, signal.SIGKILL)
