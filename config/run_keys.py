@@ -187,6 +187,7 @@ class RunKeys(BaseModel):
                            "temporary files, of the local engine one that ends with the run")  # fmt: skip
     share_model: bool = Field(False, description="each site keeps the final common model, with a card, in its "
                               "state-dir; of a personalised algorithm it keeps its own")  # fmt: skip
-    run_name: str = Field("", description="empty: time, algorithm and data")
+    run_name: str = Field("", description="of the run folder, which no other run may have; empty: time, algorithm and "
+                          "data")  # fmt: skip
     resume: str = Field("", description="the folder of a run that was stopped or killed: it goes on there, with the "
                         "keys of its config.toml")  # fmt: skip

@@ -17,18 +17,18 @@ from models import prepare, resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
-from server_app.console import volume
 from server_app.evaluation import central_evaluation, common_test_set
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given_model import GivenModel
 from server_app.local import LocalGrid
 from server_app.model_file import ModelFile
 from server_app.page import about, write_report
+from server_app.preflight import Given, check
 from server_app.report import Report
 from server_app.run_folder import RunFolder
 from server_app.run_state import RunState
-from server_app.sizes import remembered, require_memory, stack_of, worth_it
-from server_app.trackers import Tracking, require_installed
+from server_app.sizes import make_ready, remembered
+from server_app.trackers import Tracking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,13 +73,13 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     ------
     RunError
         When it cannot go on; the run folder keeps what was reached.
-    ModelError
-        When the model that it is given to start from cannot be used.
+    MISTAKES
+        When what the run-config names cannot be used; then there is no run folder.
     """
     started = time.monotonic()
-    require_installed(config)
-    given = None if config.resume else GivenModel.read(config)
-    folder = RunFolder.again(config) if config.resume else RunFolder.new(config, given.record if given else "")
+    given = check(config, simulated=isinstance(grid, LocalGrid))
+    record = given.start.record if given.start else ""
+    folder = RunFolder.again(config) if config.resume else RunFolder.new(config, record)
     report = Report(config, progress, folder.path, Tracking(config, folder.path, progress.warn))
     state = RunState(folder, report, grid)
     if config.resume:
@@ -123,21 +123,22 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
 
 
 def _play(
-    config: RunConfig, given: GivenModel | None, grid: Grid, report: Report, state: RunState, started: float
+    config: RunConfig, given: Given, grid: Grid, report: Report, state: RunState, started: float
 ) -> tuple[Arrays, dict[str, Record]]:
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy, report.progress
     exchange, sites = meet(config, grid, report, state)
+    begins = given.start
     if not state.last:
-        given = given or GivenModel.read(config)  # a run that goes on from its start
-    cohort = agreed(config, given, sites, state, progress)
+        begins = begins or GivenModel.read(config)  # a run that goes on from its start
+    cohort = agreed(config, begins, sites, state, progress)
     meaning = what_it_means(config, cohort, progress)
     device = resolve_device(config.device)
     prepare(device, config.matmul_precision)
     problem = config.build_problem(config.setting(cohort, device))
     require_enough(problem, sites, progress)
-    other = compared_with(config, problem)
-    start = problem.initial() | state.start if state.last else starting_point(problem, given, progress)
+    other = compared_with(config, problem, given.other)
+    start = problem.initial() | state.start if state.last else starting_point(problem, begins, progress)
     state.note_start(sites, cohort, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
@@ -217,26 +218,6 @@ def agreed(
         return state.cohort
     cohort = pooled(config, sites, progress)
     return given.standardising(cohort) if given else cohort
-
-
-def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, state: RunState) -> None:
-    """Decide how a run on this machine uses it; its sites remember so many bytes. One that goes on keeps its stacks.
-
-    Raises
-    ------
-    RunError
-        When there is too little.
-    """
-    config, progress = grid.config, state.report.progress
-    stack = state.stack or stack_of(config, problem, d, progress)
-    held = grid.hold(states)
-    fits = require_memory(config, d, grid.workers, stack, held)
-    if fits < stack:
-        progress.say(f"stack = 0: {fits} clients side by side, for which there is memory, and not {stack}")
-    grid.stack = fits if config.stack or state.stack else worth_it(config, problem, fits, progress)
-    state.stack = grid.stack
-    if held < states and not config.state_dir:
-        progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 
 
 def leave_report(config: RunConfig, report: Report) -> None:

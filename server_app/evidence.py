@@ -64,21 +64,19 @@ def evidence_of(
     return of_labels(found) if problem.labels else found[""]
 
 
-def compared_with(config: RunConfig, problem: Problem) -> Arrays | None:
+def compared_with(config: RunConfig, problem: Problem, given: GivenModel | None) -> Arrays | None:
     """Return the model that the run is compared with: x, and buffers where there are any; None for none.
 
     Raises
     ------
     ModelError
-        When it cannot be read, is of another network, or was trained on other features or other patients.
+        When it is of another network, or was trained on other features or other patients.
     """
-    if not config.compare_with:
+    if given is None:
         return None
     assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
     own, key = problem.model(), f"compare-with = {config.compare_with!r}"
     try:
-        given = GivenModel.read(config.model_copy(update={"init_from": config.compare_with, "init_head": "keep"}))
-        assert given is not None, "a file is named"
         theirs, cohort = given.cohort, problem.setting.cohort
         if theirs.columns != cohort.columns or theirs.shape != cohort.shape:
             raise ModelError(f"{key}: it was trained on other features, so the same patients have none of its scores")

@@ -85,6 +85,8 @@ class RunFolder:
 
         Raises
         ------
+        ConfigError
+            When a run has the name that this one is given.
         RunError
             When it cannot be made.
         """
@@ -144,14 +146,29 @@ def _new_folder(root: Path, config: RunConfig) -> Path:
     what = config.dataset if PROBLEMS[config.problem].needs_data else config.problem
     name = config.run_name or f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{what}"
     name = re.sub(r"[^\w.+-]+|^\.+$", "-", name)  # nor "." and "..", which are other folders
-    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+    if config.run_name and os.path.lexists(root / name):
+        _give_way(root / name, config)
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000 if not config.run_name else 2))):
         folder = root / (name + suffix)
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
         return folder.resolve()
-    raise FileExistsError(f"{root / name} and 998 folders with a number after it exist: remove some")
+    raise FileExistsError(f"{root / name} exists, and 998 folders with a number after it: remove some")
+
+
+def _give_way(folder: Path, config: RunConfig) -> None:
+    """Remove the folder of a run that has the name of a new one, if it stopped before it trained; else refuse that."""
+    status, untrained = _status(folder).get("status"), {"config.toml", "status.json", "about.json"}
+    if status == "stopped" and {each.name for each in folder.iterdir()} <= untrained:
+        for name in untrained:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+        return
+    how = f"let that go on with resume = {str(folder)!r}, " if status in ("stopped", "running") else ""
+    text = f"{folder} is there already: {how}take another run-name, or remove that folder"
+    raise ConfigError("run-config", [f"run-name = {shown(config.run_name)}: {text}"])
 
 
 def _status(path: Path) -> dict[str, Any]:

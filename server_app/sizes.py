@@ -13,11 +13,14 @@ from keys.memory import free_memory, return_freed_memory, shortage
 from models.stack import Stack
 from problems.network import NetworkProblem
 from problems.stacked import share_of_time, tried
+from server_app.console import volume
 
 if TYPE_CHECKING:
     from config import RunConfig
     from problems import Arrays, Problem
     from server_app.console import Progress
+    from server_app.local import LocalGrid
+    from server_app.run_state import RunState
 
 COORDINATOR, WORKER = 3, 3  # vectors as long as x: the state, a mean, a message; a network, its gradient, an answer
 STACKED = 8  # the same for each client of a stack: its point, what it is sent and remembers, gradients, an answer
@@ -26,6 +29,26 @@ MOST = {"cpu": 128, "cuda": 512}  # clients in a stack: with more of them a step
 NUMBERS = 2**26  # of x in a stack
 BETWEEN = {"cpu": 2**22, "cuda": 2**28}  # numbers between two layers of a stack: a processor's caches hold no more
 PAYS = 0.8  # of the time for a gradient: who saves less trains one by one, also where the clock was a little off
+
+
+def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, state: RunState) -> None:
+    """Decide how a run on this machine uses it; its sites remember so many bytes. One that goes on keeps its stacks.
+
+    Raises
+    ------
+    RunError
+        When there is too little.
+    """
+    config, progress = grid.config, state.report.progress
+    stack = state.stack or stack_of(config, problem, d, progress)
+    held = grid.hold(states)
+    fits = require_memory(config, d, grid.workers, stack, held)
+    if fits < stack:
+        progress.say(f"stack = 0: {fits} clients side by side, for which there is memory, and not {stack}")
+    grid.stack = fits if config.stack or state.stack else worth_it(config, problem, fits, progress)
+    state.stack = grid.stack
+    if held < states and not config.state_dir:
+        progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 
 
 def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:

@@ -154,7 +154,8 @@ for all patients of a site, which leaves 90 % of its negatives below it. Groups 
 
 <section><h2>Settings</h2>
 <p class="soft">Every key of the run. <code>config.toml</code> in the run folder starts it again:
-<code>python -m server_app --run-config {{ run.folder.name }}/config.toml</code></p>
+<code>python -m server_app --run-config {{ run.folder.name }}/config.toml
+{%- if run.config.run_name %} --run-config 'run-name=""'{% endif %}</code></p>
 {{ table(["changed", "value", "default"], changed) }}
 <p class="soft">{{ usual | length }} keys are at their defaults:</p>
 <div class="columns">{% for key, value in usual %}<code>{{ key }} = {{ value }}</code><br>{% endfor %}</div>

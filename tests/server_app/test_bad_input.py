@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ('dataset="heart-disease" data-root="DATA/nowhere"', "not found under data-root"),
+        ('dataset="heart-disease" data-root="DATA/nowhere"', "not found in DATA/nowhere/heart_disease"),
         ('dataset="site"', "data-dir is missing"),
         ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
         ('positive-classes="7"', "negative-classes name 7"),
@@ -98,19 +99,17 @@ def test_a_run_that_cannot_go_on_ends_with_1(command: Command, tmp_path: Path, o
     code, _, err = command(override.replace("DATA", str(tmp_path)))
     assert code == 1
     assert err.startswith("error: ")
-    assert said in err
+    assert said.replace("DATA", str(tmp_path)) in err
 
 
-def test_data_that_is_damaged_says_which_file_and_what_to_do(
-    command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_data_that_is_damaged_says_which_file_and_what_to_do(command: Command, tmp_path: Path) -> None:
     (tmp_path / "heart_disease").mkdir()
     for name in ("cleveland", "hungarian", "switzerland", "va"):
         (tmp_path / "heart_disease" / f"{name}.data").write_text("63,1,oops\n", encoding="utf-8")
     code, _, err = command(f'dataset="heart-disease" data-root="{tmp_path}" sites=4 partition="sites"')
     assert code == 1
-    assert "cleveland.data has 1 bad lines of 1" in err
-    assert "download the file again" in caplog.text
+    assert re.search(r"cleveland.data.*63,1,oops.*; download the file again", err)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../evil", "a/b", " "])

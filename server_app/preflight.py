@@ -1,0 +1,112 @@
+"""What this machine can check of a run before anything starts: all files, folders and packages that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from config import MISTAKES, ConfigError
+from config.study import read_study
+from datasets import Cohort, load_site
+from datasets.config import SITE, TABLE
+from federation import RunError
+from keys import files_named, shown
+from keys.files import unwritable
+from models import ModelError
+from problems import PROBLEMS
+from server_app.given_model import GivenModel
+from server_app.trackers import require_installed
+from strategies import ALGORITHMS
+
+if TYPE_CHECKING:
+    from config import RunConfig
+
+
+@dataclass(frozen=True)
+class Given:
+    """The models that a run is given: the one that it starts from, and the one that it is compared with."""
+
+    start: GivenModel | None = None
+    other: GivenModel | None = None
+
+
+def check(config: RunConfig, *, simulated: bool) -> Given:
+    """Check all that a run-config names on this machine, and read the models that it names.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Of the run.
+    simulated : bool
+        Whether the sites are this process, or forks of it: then what they would read is read here, once for all.
+
+    Raises
+    ------
+    MISTAKES
+        The one that was found; of several a `ConfigError`, or a `RunError` where it is not the run-config alone, with
+        a line for each.
+    """
+    found: dict[str, GivenModel | None] = {}
+    wrong: list[Exception] = []
+    for each in _checks(config, found, simulated=simulated):
+        try:
+            each()
+        except MISTAKES as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong and all(isinstance(error, ConfigError) for error in wrong):
+        raise ConfigError("run-config", [line for error in wrong for line in _lines(error)])
+    if wrong:
+        raise RunError("\n".join(line for error in wrong for line in _lines(error)))
+    return Given(found.get("start"), found.get("other"))
+
+
+def _checks(
+    config: RunConfig, found: dict[str, GivenModel | None], *, simulated: bool
+) -> Iterator[Callable[[], object]]:
+    """Yield what raises one of `MISTAKES` if something is wrong; models that it reads go to ``found``."""
+    problem, algorithm = PROBLEMS[config.problem], ALGORITHMS[config.algorithm]
+    yield partial(require_installed, config)
+    if not config.resume:
+        yield partial(_writable, config)
+        yield lambda: found.update(start=GivenModel.read(config))
+    yield lambda: found.update(other=compared_model(config))
+    if files_named(algorithm, config.hyper):
+        yield lambda: config.strategy.prepare(config.sites)
+    if files_named(problem, config.options) and not problem.needs_data:
+        yield lambda: config.build_problem(config.setting(Cohort(), "cpu"))
+    if problem.needs_data and config.dataset != SITE and (simulated or config.dataset == TABLE):
+        yield lambda: load_site(config.data(), 0, config.sites)
+    elif config.study:
+        yield partial(read_study, config.study)
+
+
+def compared_model(config: RunConfig) -> GivenModel | None:
+    """Read the model that a run is compared with; None where it names none.
+
+    Raises
+    ------
+    ModelError
+        When it cannot be read.
+    """
+    if not config.compare_with:
+        return None
+    named = config.model_copy(update={"init_from": config.compare_with, "init_head": "keep"})
+    try:
+        return GivenModel.read(named)
+    except ModelError as error:
+        raise ModelError(
+            str(error).replace(f"init-from = {config.compare_with!r}", f"compare-with = {config.compare_with!r}")
+        ) from None
+
+
+def _writable(config: RunConfig) -> None:
+    if wrong := unwritable(config.runs_dir):
+        raise RunError(f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({wrong})")
+
+
+def _lines(error: Exception) -> list[str]:
+    return error.problems if isinstance(error, ConfigError) else str(error).splitlines()
