@@ -20,11 +20,13 @@ from datasets import Augmentation, Cohort, DataConfig, stamp
 from datasets.config import FOLDERS, OWN, TABLE
 from datasets.labels import Labels, split_names
 from federation import Encoding, FederatedStrategy, StrategyError
-from keys import ConfigError, Value, arguments, field_errors, hint, shown, text_errors, to_toml
+from keys import LISTED, ConfigError, Value, arguments, closest, field_errors, hint, shown, text_errors, to_toml
 from keys.files import marked
 from models import Architecture
 from problems import PROBLEMS, Problem, Setting
 from strategies import ALGORITHMS
+
+OTHERS = 3  # tables, at most, that a message names for a key that is in the wrong one
 
 
 class RunConfig(RunKeys):
@@ -62,8 +64,9 @@ class RunConfig(RunKeys):
         chosen = [str(flat.get(key, fields[key].default)) for key in ("algorithm", "problem")]
         declared_in = tables()
         declared = {f"{name}.{key}": f for name, options in declared_in.items() for key, f in options.items()}
-        problems = [text for key in flat if key not in fields and key not in SHARED and key not in declared
-                    for text in [_unknown(key, chosen, [*fields, *SHARED], declared)]]  # fmt: skip
+        strangers = [key for key in flat if key not in fields and key not in SHARED and key not in declared]
+        problems = [_unknown(key, chosen, [*fields, *SHARED], declared) for key in strangers[:LISTED]]
+        problems += [f"unknown key {shown(key)}" for key in strangers[LISTED:]]  # to look for what was meant takes time
         if texts := [text for key, value in flat.items() for text in text_errors(key, value)]:
             raise ConfigError("run-config", problems + texts)  # nothing is looked for in a text that has no end
         config: RunConfig | None = None
@@ -231,8 +234,26 @@ def _unknown(key: str, chosen: Collection[str], top: Collection[str], declared: 
     if key in {f.alias for f in SiteConfig.model_fields.values()}:
         return f"unknown key {key!r}: it is for a site's operator to set, in --node-config"
     first = [name for name in declared if name.partition(".")[0] in chosen]  # these are meant more often
+    table, _, last = key.rpartition(".")
+    if table in tables():
+        return f"unknown key {shown(key)}: {_has(table, last, [*top, *first], declared)}"
     where = "All keys are in pyproject.toml, under [tool.flwr.app.config]"
     return f"unknown key {shown(key)}.{hint(key, [*top, *first, *declared])} {where}"
+
+
+def _has(table: str, last: str, near: Collection[str], declared: Collection[str]) -> str:
+    """Say which keys a table has, and which was meant that it has not: one of them, of the run's, or of another table.
+
+    ``near`` are the keys of the run itself, and of its algorithm and problem.
+    """
+    own = list(tables()[table])
+    has = f"{table} has {', '.join(own) if own else 'no keys of its own'}"
+    meant = closest(last, own)
+    meant = f"{table}.{meant}" if meant else next((name for name in near if name.rpartition(".")[2] == last), "")
+    if meant:
+        return f"{has}. Did you mean {meant!r}?"
+    others = [name for name in declared if name.rpartition(".")[2] == last][:OTHERS]
+    return f"{has}; there are {', '.join(map(repr, others))}" if others else has
 
 
 @lru_cache(maxsize=8, typed=True)  # typed, or 1 would pass where true has been

@@ -35,8 +35,13 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Value]:
     if odd := [key for key in nested if not isinstance(key, str)]:
         raise ConfigError("run-config", [f"{shown(key)}: a key must be text" for key in odd])
     flat: dict[str, Value] = {}
+    twice: list[str] = []
     for key, value in nested.items():
-        flat |= {f"{key}.{k}": v for k, v in flatten(value).items()} if isinstance(value, dict) else {key: value}
+        found = {f"{key}.{k}": v for k, v in flatten(value).items()} if isinstance(value, dict) else {key: value}
+        twice += [name for name in found if name in flat]
+        flat |= found
+    if wrong := [f"{shorter(name)} is given twice, once in a table: leave one out" for name in twice]:
+        raise ConfigError("run-config", wrong)
     return flat
 
 
@@ -103,12 +108,12 @@ def _read_pairs(text: str) -> dict[str, Value]:
     # Flower's parser passes over what is no pair, so that `rounds 3` would change nothing and say nothing.
     if rest := _PAIR.sub(" ", text).split():
         wrong.append(f"{shown(' '.join(rest))} is no key=value pair: write 'rounds=3 algorithm=\"fedavg\"'")
-    pairs = _PAIR.findall(text)
-    keys = [key for key, _ in pairs]
-    wrong += [f"{key} is given twice: leave one out" for key in repeated(keys)]
+    pairs, keys = _PAIR.findall(text), list[str]()
     for key, value in pairs:
         try:
-            values |= flatten(toml_in(f"{key} = {value}".encode()))
+            found = flatten(toml_in(f"{key} = {value}".encode()))
+            keys += found
+            values |= found
         except ConfigError as error:
             wrong += error.problems
         except ValueError:
@@ -117,6 +122,7 @@ def _read_pairs(text: str) -> dict[str, Value]:
                 f"{key}={value}: is neither a number nor true nor false, and text needs quotes, as in "
                 f"'{key}=\"{value}\"'"
             )
+    wrong += [f"{key} is given twice: leave one out" for key in repeated(keys)]
     if wrong:
         raise ConfigError("--run-config", wrong)
     return values

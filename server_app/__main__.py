@@ -8,6 +8,7 @@ import signal
 import sys
 
 from server_app.commands import compare, export, predict, report, submit, sweep, takes_run_config
+from server_app.commands.misplaced import TAKES_KEYS, as_keys, misplaced
 
 COMMANDS = {
     "submit": submit,
@@ -25,12 +26,19 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m server_app",
         description="Run a job on this machine, in the local engine: no Ray, no SuperLink.",
         epilog="Keys and defaults are in pyproject.toml, under [tool.flwr.app.config].",
+        allow_abbrev=False,
     )
     takes_run_config(parser)
     commands = parser.add_subparsers(dest="command", metavar=" | ".join(COMMANDS))
     for name, command in COMMANDS.items():
-        command.takes(commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION))
-    options = parser.parse_args(arguments)
+        own = commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION, allow_abbrev=False)
+        command.takes(own)
+    given = sys.argv[1:] if arguments is None else arguments
+    if wrong := misplaced(given, COMMANDS):
+        parser.error("; ".join(wrong))
+    options, rest = parser.parse_known_args(given)
+    if rest:
+        parser.error(as_keys(rest) if options.command in TAKES_KEYS else f"unknown: {' '.join(rest)}")
 
     # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

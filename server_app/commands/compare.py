@@ -34,6 +34,8 @@ def main(options: argparse.Namespace) -> int:
     from server_app.compare.folders import read
 
     try:
+        if options.against and not options.to:
+            raise ConfigError("command", ["--against is for curves: name a folder for them, --to, or leave it out"])
         if options.to and (wrong := unwritable(options.to)):
             raise ConfigError("command", [f"--to {options.to!r}: {wrong}"])
         found, notes = read(options.runs)

@@ -118,7 +118,31 @@ def test_an_unknown_name_gets_a_suggestion_and_the_list(key: str, wrong: str, me
 )
 def test_an_unknown_key_gets_a_suggestion(wrong: str, meant: str) -> None:
     [problem] = problems_of({wrong: 1})
-    assert problem.startswith(f"unknown key '{wrong}'. Did you mean '{meant}'? ")
+    assert problem.startswith(f"unknown key '{wrong}'")
+    assert f". Did you mean '{meant}'?" in problem
+
+
+@pytest.mark.parametrize("table", sorted(tables()))
+@pytest.mark.parametrize("key", ["lr", "beta", "score", "local-steps", "rounds", "nothing-like-it"])
+def test_a_key_in_the_wrong_table_is_told_what_that_has_and_sent_to_one_that_the_run_has(table: str, key: str) -> None:
+    if key in (own := tables()[table]) or f"{table}.{key}" in MOVED:
+        return
+    [problem] = problems_of({f"{table}.{key}": "x"})
+    assert f"unknown key '{table}.{key}': {table} has {', '.join(own) or 'no keys of its own'}" in problem
+    for meant in re.findall("Did you mean '(.*)'", problem):
+        assert meant in KNOWN
+        assert meant.partition(".")[0] in (table, meant, "codasca", "auc")  # those of this run
+    if key == "lr":
+        assert table not in PROBLEMS or "Did you mean 'codasca.lr'?" in problem
+
+
+def test_of_many_mistakes_the_first_are_listed_and_the_rest_counted() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse({f"key{number}": 1 for number in range(10_000)})
+    assert len(caught.value.problems) == 10_000
+    first, *lines, last = str(caught.value).splitlines()
+    assert (first, last) == ("10,000 problems in the run-config:", "  - and 9,990 more")
+    assert len(lines) == 10
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

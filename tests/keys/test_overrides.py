@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keys import ConfigError, read_overrides
+from keys import ConfigError, flatten, read_overrides
 
 
 def test_pairs_have_toml_types() -> None:
@@ -52,6 +52,18 @@ def test_every_pair_that_is_no_toml_is_named_with_its_fix() -> None:
     assert """rounds=three: is neither a number nor true nor false, and text needs quotes""" in str(caught.value)
     assert """as in 'algorithm="fedavg"'""" in str(caught.value)
     assert "a is given twice" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['"codasca.lr" = 1\n[codasca]\nlr = 2\n', '"a.b.c" = 1\na = {b = {c = 1}}\n'])
+def test_one_key_in_two_spellings_is_given_twice(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="is given twice, once in a table: leave one out"):
+        read_overrides([str(file)])
+    with pytest.raises(ConfigError, match=r"codasca\.lr is given twice"):
+        flatten({"codasca": {"lr": 1}, "codasca.lr": 2})
+    with pytest.raises(ConfigError, match=r"codasca\.lr is given twice"):
+        read_overrides(['codasca.lr=1 "codasca.lr"=2'])
 
 
 @pytest.mark.parametrize("text", ["rounds", "rounds=3 seed", "rounds 3", "rounds = 3", "=3"])

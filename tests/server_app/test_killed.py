@@ -177,7 +177,7 @@ class Usage(NamedTuple):
 
 
 def test_room_is_looked_for_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = saddle_job(tmp_path, run_name="small") | {"saddle.dimension": 100_000}
+    keys = saddle_job(tmp_path) | {"saddle.dimension": 100_000}
     for free, every, enough in ((2_000_000, 0, True), (2_000_000, 1, False), (9_000_000, 1, True)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**9, 0, free))
         if enough:
