@@ -7,6 +7,7 @@ process in it; so is pylibjpeg's decoder for RLE.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets.image_faults import CODEC, ENCRYPTED, FRAMES, PIXELLESS, PYDICOM, UNREADABLE, BadImageError
+from datasets.image_faults import CODEC, ENCRYPTED, FRAMES, NO_IMAGE, PIXELLESS, PYDICOM, UNREADABLE, BadImageError
 from datasets.image_file import DICOM, Header, stretched
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Values = NDArray[np.float32]
 _HEADER = [
+    "SOPClassUID",
     "Rows",
     "Columns",
     "BitsStored",
@@ -73,6 +75,7 @@ def picture(path: Path) -> Image.Image:
     if "PixelData" not in dataset:
         raise BadImageError(PIXELLESS)
     stored = pixel_array(dataset, decoding_plugin=_decoder(dataset))
+    _check_rest(dataset)
     kind = str(dataset.PhotometricInterpretation)
     if kind.startswith("MONOCHROME"):
         if stored.ndim != 2:
@@ -89,13 +92,46 @@ def picture(path: Path) -> Image.Image:
 
 
 def _read(path: Path, **options: Any) -> FileDataset:
+    """Read a file, or as much of it as the options say.
+
+    Scanners and archives also write data sets without the preamble and the header of a file: it is one if it says what
+    kind of object it is. The transfer syntax is then whichever of the two plain ones it can be read by.
+    """
     try:
         from pydicom import dcmread
         from pydicom.config import IGNORE, settings
+        from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
     except ImportError:
         raise BadImageError(PYDICOM) from None
     settings.reading_validation_mode = IGNORE  # of values that play no part here
-    return dcmread(path, **options)
+    dataset = dcmread(path, force=True, **options)
+    if dataset.preamble is None and not dataset.get("SOPClassUID"):
+        raise BadImageError(NO_IMAGE)
+    if "TransferSyntaxUID" not in dataset.file_meta:
+        dataset.file_meta.TransferSyntaxUID = (
+            ImplicitVRLittleEndian if dataset.original_encoding[0] else ExplicitVRLittleEndian
+        )
+    return dataset
+
+
+def _check_rest(dataset: FileDataset) -> None:
+    """Refuse pixels of more rows or columns than the header says: what is cut off them may be what it is about.
+
+    Other decoders than these two say so themselves. Zeros at the end fill up a file.
+    """
+    from pydicom.pixels.utils import get_expected_length, pixel_array
+    from pydicom.uid import RLELossless
+
+    syntax, rest = dataset.file_meta.TransferSyntaxUID, b""
+    if not syntax.is_encapsulated:
+        rest = dataset.PixelData[get_expected_length(dataset) :]
+    elif syntax == RLELossless:
+        dataset.Rows += 1
+        with contextlib.suppress(ValueError, RuntimeError):
+            rest = pixel_array(dataset, decoding_plugin=_decoder(dataset))[-1].tobytes()
+        dataset.Rows -= 1
+    if len(rest) > 1 and any(rest):
+        raise BadImageError(UNREADABLE, f"it has more pixels than its {dataset.Columns}x{dataset.Rows}")
 
 
 def _size(dataset: FileDataset) -> tuple[int, int]:
@@ -133,7 +169,10 @@ def _grey(stored: NDArray[Any], dataset: FileDataset, *, inverted: bool) -> Valu
     if table := dataset.get("ModalityLUTSequence"):
         values, _ = _looked_up(values, table[0], dataset)
     elif "RescaleSlope" in dataset:
-        values = values * np.float32(dataset.RescaleSlope) + np.float32(dataset.get("RescaleIntercept") or 0)
+        slope, intercept = np.float32(dataset.RescaleSlope), np.float32(dataset.get("RescaleIntercept") or 0)
+        if not slope or not np.isfinite([slope, intercept]).all():
+            raise BadImageError(UNREADABLE, f"its values are to be rescaled by {slope:g} and {intercept:g}")
+        values = values * slope + intercept
     if table := dataset.get("VOILUTSequence"):
         values, highest = _looked_up(values, table[0], dataset)
         shown = stretched(values, 0, highest)

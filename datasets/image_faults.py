@@ -43,7 +43,11 @@ LINKED = Kind(
     "put copies of the files into the folder or, at a site whose own links these are, set its key follow-links = true",
     "refused",
 )
-TWICE = Kind("are listed more than once", "leave one line of each", "refused")
+TWICE = Kind(
+    "are listed more than once",
+    "leave one line of each; lines of one path that agree on the label, the patient and the view are read as one",
+    "refused",
+)
 TWIN = Kind(
     "show exactly what another one shows",
     "leave one of them, or see that the labels agree and that they are of one patient",

@@ -5,6 +5,7 @@ What a file is is decided by its content, whatever its name says.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
@@ -31,6 +32,11 @@ _BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV",
 _DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".jp2": "JPEG2000", ".tif": "TIFF", ".tiff": "TIFF",
             ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".dcm": DICOM, ".dicom": DICOM}  # fmt: skip
+# A data set without the 132 bytes before it: its first element is of group 2 or 8, with the kind of its value in two
+# letters, or with an even length that is not zero.
+_BARE = re.compile(
+    rb"[\x02\x08]\0..(?:AE|AS|CS|DA|DT|IS|LO|LT|OB|PN|SH|SQ|ST|TM|UI|UL|UN|US|UT|(?!\0)..\0\0)", re.DOTALL
+)
 _ENVELOPED = bytes.fromhex("2a864886f70d0107")  # the object identifiers of CMS, in which DICOM files are encrypted
 
 
@@ -162,8 +168,10 @@ def _fitted(picture: Image.Image, form: ImageForm) -> Image.Image:
 
 
 def _is_dicom(path: Path) -> bool:
+    """Whether a file is DICOM, or begins as one without a preamble does; reading it decides."""
     with path.open("rb") as file:
-        return file.read(132)[128:] == b"DICM"
+        start = file.read(132)
+    return start[128:] == b"DICM" or bool(_BARE.match(start))
 
 
 def _as_bad(error: Exception, path: Path) -> BadImageError:

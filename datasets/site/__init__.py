@@ -118,7 +118,7 @@ def read_rows(
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
     kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
     if listed:
-        found = _images(frame, file, images, labels, patient, problems)
+        found = _images(frame, file, images, labels, columns, patient, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
         kept, left_out, notes = found.kept, found.doubts, found.notes
@@ -181,14 +181,21 @@ def _listed(frame: pd.DataFrame) -> list[bytes]:
 
 
 def _images(
-    frame: pd.DataFrame, file: Path, rules: ImageRules, labels: Labels | None, patient: str, problems: list[DataError]
+    frame: pd.DataFrame,
+    file: Path,
+    rules: ImageRules,
+    labels: Labels | None,
+    columns: list[str],
+    patient: str,
+    problems: list[DataError],
 ) -> Listed:
     """Read the images that a file lists, of the views that the run or the labels' preset chooses."""
     if labels and labels.views and "view" in frame and not rules.views:
         there = {text.casefold() for text in as_text(frame["view"])}
         some = tuple(view for view in labels.views if view.casefold() in there)
         rules = replace(rules, views=some or labels.views)
-    found = read_listed(frame, file, rules, problems)
+    also = [labels.healthy] if labels and labels.healthy else []
+    found = read_listed(frame, file, rules, problems, [*columns, *also], patient)
     if PATIENT in frame.columns and not patient:
         text = f"there is a column {PATIENT!r}, and no rule says that it tells whose a row is"
         mend = f"with patient = {PATIENT!r} under [policy] a patient's images are held out together"
@@ -198,7 +205,10 @@ def _images(
 
 def label_values(folder: str, names: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
     """Return how many values of label columns are 1, 0, uncertain and blank, in a folder that `read_site` can read."""
-    return tally(read_table(_the_file(folder)), names)
+    frame = read_table(file := _the_file(folder))
+    if file.name == "labels.csv" and "path" in frame:
+        frame = frame[~as_text(frame["path"]).duplicated()]  # an image may have a row for each box
+    return tally(frame, names)
 
 
 def stamp(folder: str, study: Study | None = None, file: str = "") -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from datasets.image_cache import ImageCache
 from datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
 from datasets.image_file import AS_THEY_ARE, ImageForm
 from datasets.images import read_images
+from datasets.numbers import canonical
 from datasets.site.table import as_text
 from datasets.source import Bytes, Mask
 from keys import hint, shown
@@ -76,8 +78,14 @@ class Listed:
 PLAIN = ImageRules()
 
 
-def read_listed(frame: pd.DataFrame, file: Path, rules: ImageRules, problems: list[DataError]) -> Listed:
-    """Decode the images of a list; what stands in the way goes to the problems."""
+def read_listed(
+    frame: pd.DataFrame, file: Path, rules: ImageRules, problems: list[DataError], labels: Sequence[str], patient: str
+) -> Listed:
+    """Decode the images of a list; what stands in the way goes to the problems.
+
+    Lists of boxes have a row for each, so an image may have several. They are read as one where they agree on the
+    ``labels``, the ``patient`` and the view; else the image is refused, for nobody can know which of them is right.
+    """
     listed = Listed(np.zeros((0, 1, 1, 1), np.uint8), np.ones(len(frame), np.bool_), [], [])
     if "path" not in frame.columns:
         problems.append(
@@ -87,7 +95,12 @@ def read_listed(frame: pd.DataFrame, file: Path, rules: ImageRules, problems: li
             )
         )
         return listed
-    listed.kept[:] = _seen(frame, file, rules.views, problems, listed)
+    seen = _seen(frame, file, rules.views, problems, listed)
+    again = _again(frame, [name for name in labels if name in frame], [n for n in (patient, "view") if n in frame])
+    listed.kept[:] = seen & ~again
+    if count := int((seen & again).sum()):
+        text = f"{count} of {len(frame)} rows list an image again and say the same of it: each image is read once"
+        listed.notes.append(f"{file}: {text}")
     rows = [int(row) for row in np.flatnonzero(listed.kept)]
     texts = as_text(frame["path"])
     names = [f"row {row + 1} ({shown(texts.iloc[row])})" for row in rows]
@@ -97,6 +110,15 @@ def read_listed(frame: pd.DataFrame, file: Path, rules: ImageRules, problems: li
     bad = faults.bad
     listed.kept[rows] = [name not in bad for name in names]
     return Listed(pixels, listed.kept, listed.doubts + faults.doubts(), listed.notes)
+
+
+def _again(frame: pd.DataFrame, labels: Sequence[str], others: Sequence[str]) -> Mask:
+    """Return which rows name an image that an earlier row names, and have the same in these columns."""
+    said = {("path", ""): as_text(frame["path"]).map(lambda text: str(PurePath(text)))}  # of `./a` the same as of `a`
+    said |= {("label", name): as_text(frame[name]).map(canonical) for name in labels}
+    said |= {("other", name): as_text(frame[name]).str.casefold() for name in others}
+    again: Mask = type(frame)(said).duplicated().to_numpy(np.bool_)
+    return again
 
 
 def located(

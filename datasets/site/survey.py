@@ -27,7 +27,7 @@ class Survey:
     rows : int
         Of the list.
     views : Counter
-        How many rows are of each view; empty without the column.
+        How many images are of each view; empty without the column.
     """
 
     headers: list[Header]
@@ -41,10 +41,11 @@ class Survey:
         if not is_file(file) or "path" not in (frame := read_table(file)).columns:
             return None
         faults = Faults(file, file.name)
+        frame, rows = frame[~as_text(frame["path"]).duplicated()], len(frame)  # an image may have a row for each box
         paths = {f"row {row}": text for row, text in enumerate(as_text(frame["path"]), start=1)}
         views = as_text(frame["view"]).replace("", BLANK) if "view" in frame.columns else ()
         found = headers(located(file.parent, paths, faults, follow_links), faults)
-        return cls(list(found.values()), len(frame), Counter(views))
+        return cls(list(found.values()), rows, Counter(views))
 
     @property
     def one_size(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pydicom.uid import (
     JPEG2000,
     UID,
     DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
@@ -34,7 +36,7 @@ from datasets.image_faults import (
     Kind,
 )
 from datasets.image_file import ImageForm, header, pixels
-from tests.datasets.dicoms import SHIPPED, dataset, lookup, ramp, write
+from tests.datasets.dicoms import BITS, SHIPPED, dataset, lookup, ramp, write
 
 AS_IS = ImageForm()
 
@@ -217,13 +219,72 @@ def test_each_fault_is_of_its_own_kind(tmp_path: Path) -> None:
     pages[0].save(tmp_path / "x.tiff", save_all=True, append_images=pages[1:])
     assert fault(tmp_path / "x.tiff") == FRAMES
     assert fault(SHIPPED / "MR_truncated.dcm") == UNREADABLE
-    assert fault(SHIPPED / "rtstruct.dcm") == NO_IMAGE
+    assert fault(SHIPPED / "rtstruct.dcm") == PIXELLESS, "without a preamble"
     film = dataset(ramp(), 8)
     film.file_meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.4.100")  # MPEG2
     film.PixelData = encapsulate([b"film"])
     film["PixelData"].is_undefined_length = True
     assert fault(write(tmp_path / "x.dcm", film)) == CODEC
     assert fault(write(tmp_path / "x.dcm", dataset(ramp(), 12, "CIELAB"))) == UNREADABLE
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
+@pytest.mark.parametrize("meta", [True, False])
+@pytest.mark.parametrize("bits", [8, 12])
+def test_a_file_without_a_preamble_is_read_as_with_one(tmp_path: Path, syntax: UID, meta: bool, bits: int) -> None:
+    """With its file meta information, or that gone, too."""
+    made = dataset(
+        ramp(high=2**bits - 1), bits, SOPClassUID="1.2.840.10008.5.1.4.1.1.7", WindowCenter=100, WindowWidth=99
+    )
+    made.file_meta.TransferSyntaxUID = syntax
+    if syntax.is_implicit_VR:
+        made["PixelData"].VR = BITS
+    file = write(tmp_path / "whole.dcm", made)
+    bare = tmp_path / "bare.dcm"
+    if meta:
+        bare.write_bytes(file.read_bytes()[132:])
+    else:
+        made.save_as(bare, implicit_vr=syntax.is_implicit_VR, little_endian=True, enforce_file_format=False)
+        content = bare.read_bytes()
+        bare.write_bytes(content[content.index(b"\x08\0\x16\0") :])
+    assert bare.read_bytes()[:1] == (b"\2" if meta else b"\x08")
+    assert header(bare) == header(file)
+    assert np.array_equal(grey(bare), grey(file))
+
+
+@pytest.mark.parametrize("start", [b"\2\0\2\0UI\0\0", b"\x08\0\x16\0\x1a\0\0\0", b"\x08\0"])
+@pytest.mark.parametrize("rest", [b"", bytes(200), b"1.2.840" * 40])
+def test_what_merely_begins_so_is_no_image(tmp_path: Path, start: bytes, rest: bytes) -> None:
+    (tmp_path / "x.dcm").write_bytes(start + rest)
+    assert fault(tmp_path / "x.dcm") in (NO_IMAGE, UNREADABLE, PIXELLESS)
+
+
+@pytest.mark.parametrize("slope", ["0", "nan", "inf"])
+def test_a_slope_that_leaves_nothing_is_refused(tmp_path: Path, slope: str) -> None:
+    made = dataset(ramp(), 12, RescaleIntercept="5")
+    made.add_new("RescaleSlope", "DS", "1")
+    made["RescaleSlope"]._value = slope
+    assert fault(write(tmp_path / "x.dcm", made)) == UNREADABLE
+
+
+@pytest.mark.parametrize("key", ["Rows", "Columns"])
+@pytest.mark.parametrize("change", [-1, 1, -3])
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless])
+def test_pixels_of_another_size_than_the_header_says_are_refused(
+    tmp_path: Path, key: str, change: int, syntax: UID
+) -> None:
+    made = dataset(ramp(high=255)[:, :16], 8)
+    if syntax == RLELossless:
+        made.compress(RLELossless)
+    elif syntax == JPEG2000Lossless:
+        stream = io.BytesIO()
+        Image.fromarray(made.pixel_array).save(stream, "JPEG2000", no_jp2=True)
+        made.PixelData = encapsulate([stream.getvalue()])
+        made["PixelData"].is_undefined_length = True
+        made.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    assert grey(write(tmp_path / "x.dcm", made)).any()
+    setattr(made, key, made[key].value + change)
+    assert fault(write(tmp_path / "x.dcm", made)) == UNREADABLE
 
 
 def test_encrypted_files_are_told_from_damaged_ones(tmp_path: Path) -> None:

@@ -157,6 +157,45 @@ def test_what_the_list_says_wrong_is_never_left_out(tmp_path: Path) -> None:
     assert "are listed more than once: row 22 ('p1.png'): as row 2" in str(error)
 
 
+BOXES = """path,x,width,Target,age,who
+p0.png,,,0,40,a
+p1.png,10,5,1,50,b
+./p1.png,60,7,1.0,50,b
+p1.png,90,3,1,51,b
+p2.png,,,0,60,a
+"""
+
+
+@pytest.mark.parametrize("patient", ["", "who"])
+def test_a_row_for_each_box_is_one_image(tmp_path: Path, patient: str) -> None:
+    """As in the list of RSNA's pneumonia challenge; whatever else the rows say."""
+    place = folder(tmp_path)
+    (place / "labels.csv").write_text(BOXES)
+    source = read_site(str(place), "Target", True, ImageRules(), patient)
+    assert (shades(source), source.classes.tolist()) == ([0, 1, 2], [0, 1, 0])
+    [note] = source.notes
+    assert note.endswith("2 of 5 rows list an image again and say the same of it: each image is read once")
+    several = Labels(("Target", "x"), ("", ""), "ignore")  # of which one is another in each row
+    (place / "labels.csv").write_text(BOXES.replace("10,5", "1,5").replace("60,7", "1,7").replace("90,3", "0,3"))
+    with pytest.raises(DataError, match=r"are listed more than once: row 4 \('p1.png'\): as row 2"):
+        read_site(str(place), "Target,x", True, ImageRules(), patient, labels=several)
+    survey = Survey.of(str(place), follow_links=False)
+    assert survey is not None
+    assert (survey.rows, len(survey.headers)) == (5, 4)
+
+
+@pytest.mark.parametrize(("column", "other"), [("Target", "0"), ("who", "c"), ("view", "lateral")])
+def test_rows_of_an_image_that_contradict_each_other_are_refused(tmp_path: Path, column: str, other: str) -> None:
+    place = folder(tmp_path)
+    names = ["path", "Target", "who", "view"]
+    row = dict(zip(names, ("p1.png", "1", "b", "PA"), strict=True))
+    rows = [row, {**row, column: other}, {**row, "path": "p2.png", "Target": "0"}]
+    (place / "labels.csv").write_text("\n".join(",".join(line) for line in [names, *(r.values() for r in rows)]))
+    with pytest.raises(DataError, match=r"are listed more than once: row 2 .*: as row 1; leave one line") as told:
+        read_site(str(place), "Target", True, ImageRules(), "who")
+    assert told.value.public == "labels.csv: 1 images are listed more than once"
+
+
 def test_a_dicom_file_among_others_is_read(tmp_path: Path) -> None:
     place = folder(tmp_path)
     write(place / "p4.png", dataset(ramp((4, 6)), 12))
