@@ -58,7 +58,7 @@ def messages(rounds: int) -> float:
             asked = message(sent, told, site, "train")
             plain(asked.content, "config", ConfigRecord)
             unpack(record_in(asked.content, "arrays", ArrayRecord))
-            records = {"arrays": pack({"x": x, "y": x}), "metrics": MetricRecord(), "cost": MetricRecord(cost)}
+            records = {"arrays": pack({"x": x, "y": x}), "metrics": ConfigRecord(), "cost": MetricRecord(cost)}
             answer = Message(RecordDict(records), reply_to=asked)
             plain(answer.content, "cost", MetricRecord)
             unpack(record_in(answer.content, "arrays", ArrayRecord))

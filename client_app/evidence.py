@@ -12,22 +12,18 @@ import torch
 from client_app.errors import RefusedError
 from client_app.policy.subgroups import subgroups
 from client_app.probabilities import Entry, fitted
-from evidence import Counts, Sketch, Told
+from evidence import Counts, Told
 from evidence.delong import design_effect, exact, paired
-from evidence.grid import bins_of
 from evidence.paired import merged_of, spread
-from evidence.told import LARGEST, counts_record, grids_of, record_names
+from evidence.told import LARGEST, record_names
 from problems import PROBLEMS, ranks
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from client_app.request import Request
     from client_app.site import OpenSite
     from datasets import Samples
     from datasets.source import Mask
-    from evidence.paired import Pair
     from evidence.sums import Floats, Ints
     from problems import Arrays
 
@@ -53,10 +49,10 @@ def told(
     if not evaluated:
         return found
     scores, labels = _scored(site, request, model)
-    if not (np.abs(scores) < LARGEST / len(scores)).all():
+    if not (np.abs(scores) < LARGEST).all():
         return found
     scores_of_other = _scored_by_other(site, request, other) if other and site.exact else None
-    if scores_of_other is not None and not (np.abs(scores_of_other) < LARGEST / len(scores)).all():
+    if scores_of_other is not None and not (np.abs(scores_of_other) < LARGEST).all():
         scores_of_other = None
     for place, name in enumerate(names.values()):
         if (known := labels[:, place] >= 0).any():
@@ -87,57 +83,43 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     groups = subgroups(site, known, scores, labels, patients)
     if not site.exact:
         return Told(design=1.0 if patients is None else most(patients), groups=groups)
-    sketch, design = Sketch.of(scores, labels), 1.0 if patients is None else design_effect(scores, labels, patients)
-    cuts, own = (sketch.positives, sketch.negatives), exact(scores, labels, patients)
+    design, own = 1.0 if patients is None else design_effect(scores, labels, patients), exact(scores, labels, patients)
     if theirs is None:
-        return Told(cuts, own, design, groups)
+        return Told(own, design, groups)
     _, compared, covariance = paired(scores, theirs, labels, patients)
-    of_other = Sketch.of(theirs, labels)
     shares = not site.run.strategy.personalised  # else nothing is pooled
-    other_cuts = (of_other.positives, of_other.negatives) if shares else (np.zeros(0), np.zeros(0))
-    return Told(cuts, own, design, groups, compared, covariance, other_cuts)
+    return Told(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
 
 
-def counted(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
+def differing(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
     """Return the records of the second answer by name, of several labels one for each that was asked for.
 
-    Asked with the counts of all sites, it is the third answer: how much the model and the ``other`` one differ.
+    Asked with the counts of all sites, they say how much the model and the ``other`` one differ.
 
     Raises
     ------
     RefusedError
-        Where groups of patients are told only: a grid that others choose might have few in a bin. And where counts of
-        all sites lack some of this one's.
+        Where groups of patients are told only. And where counts of all sites lack some of this one's.
     """
     if not site.exact:
         raise RefusedError(
-            f"it tells of its patients in groups of {site.policy.fewest_of_each_class}, so it counts no scores on a "
-            "grid that others choose"
+            f"it tells of its patients in groups of {site.policy.fewest_of_each_class}, so it compares no two models "
+            "patient by patient"
         )
     scores, labels = _scored(site, request, model)
-    theirs = _scored_by_other(site, request, other) if request.other_cuts else None
-    grids = grids_of(request.cuts, request.bins)
-    other_grids = grids_of(request.other_cuts, request.other_bins) if request.other_cuts else [()] * len(grids)
-    merged = merged_of(request.merged, (grids, other_grids)) if request.merged else None
+    theirs = _scored_by_other(site, request, other)
     found = {}
-    for place, name in enumerate(record_names(site.run.several or ("",)).values()):
-        if not len(grids[place]):
+    for place, (name, merged) in enumerate(
+        zip(record_names(site.run.several or ("",)).values(), merged_of(request.merged), strict=True)
+    ):
+        if merged is None:
             continue
         known = labels[:, place] >= 0
-        own, truth = (scores[known, place], np.array(grids[place])), labels[known, place]
-        of_other = None
-        if theirs is not None and len(other_grids[place]):
-            of_other = theirs[known, place], np.array(other_grids[place])
-        counts = [Counts.of(values, truth, cuts) for values, cuts in filter(None, (own, of_other))]
-        if merged is None:
-            found[name] = counts_record(*counts)
-            continue
-        if of_other is None or not _among(counts, merged[place]):
+        both, truth = (scores[known, place], theirs[known, place]), labels[known, place]
+        if not _among([Counts.of(own, truth) for own in both], merged):
             raise RefusedError("what is said of the scores of all sites has not all that this site told")
-        bins = bins_of(*own), bins_of(*of_other)
-        found[name] = spread(bins, truth, _patients(site, known), merged[place]).record()
-    if merged or not request.other_cuts:  # the last that is asked
-        _forget(site, request)
+        found[name] = spread(both, truth, _patients(site, known), merged).record()
+    _forget(site, request)
     return found
 
 
@@ -147,12 +129,11 @@ def _forget(site: OpenSite, request: Request) -> None:
         _SCORES.pop(held_out, None)
 
 
-def _among(own: Sequence[Counts], merged: tuple[Pair, Pair]) -> bool:
-    """Whether the counts of all sites on both grids have this site's, of both classes, and are of as many patients."""
-    sizes = {(float(pair[0].sum()), float(pair[1].sum())) for pair in merged}
-    return len(sizes) == 1 and all(
-        pair[0].any() and pair[1].any() and (pair[0] >= counts.positives).all() and (pair[1] >= counts.negatives).all()
-        for counts, pair in zip(own, merged, strict=True)
+def _among(own: list[Counts], merged: tuple[Counts, Counts]) -> bool:
+    """Whether the counts of all sites for both models have this site's, of both classes, and of as many patients."""
+    sizes = {total.sizes for total in merged}
+    return len(sizes) == 1 and all(sizes.pop()) and all(
+        counts.among(total) for counts, total in zip(own, merged, strict=True)
     )
 
 

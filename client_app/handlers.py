@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from client_app.card import write_card
 from client_app.errors import RefusedError
-from client_app.evidence import counted, own_maps, told
+from client_app.evidence import differing, own_maps, told
 from client_app.kept import model_facts
 from client_app.once import received
 from client_app.oracle import SiteOracle, stream
@@ -92,7 +92,7 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
         if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
             written = {name: torch.full((1,), torch.nan) for name in bad}
-    content = RecordDict({"arrays": pack(written), "metrics": MetricRecord({**metrics}), "cost": cost})
+    content = RecordDict({"arrays": pack(written), "metrics": ConfigRecord({**metrics}), "cost": cost})
     if not bad:
         store.save(memory, place, request.settled)  # last: an answer that fails before this changes nothing
     return content
@@ -105,7 +105,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     no larger than the model.
 
     Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
-    asked to count scores on a grid, and to compare two models: either follows from what all sites answered before.
+    asked to compare two models, which follows from what all sites answered before.
     """
     request = Request.of(message)
     strategy, problem = site.strategy, site.problem(request)
@@ -123,15 +123,16 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     maps = own_maps(site, request, model) if mine else None  # before another model's statistics are in the network
     more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
     other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
-    if request.cuts:
-        records = counted(site, request, model, other)
+    if request.merged:
+        records = differing(site, request, model, other)
         content = RecordDict({name: ConfigRecord(one) for name, one in records.items()})
     else:
-        content = RecordDict({"metrics": MetricRecord({**site.evaluation(request, model)})})
+        content = RecordDict({"metrics": ConfigRecord({**site.evaluation(request, model)})})
         if site.gives_evidence:
             records = told(site, request, model, other, evaluated=bool(content["metrics"]))
             content.update({name: ConfigRecord(one) for name, one in records.items()})
-            more = site.exact and any(records.values())
+            more = any(record.get("other-positive-scores") or record.get("other-negative-scores")
+                       for record in records.values())  # fmt: skip
     if statistics is not None and (mine or kept_here):
         mine["buffers"] = statistics
     if mine:

@@ -9,16 +9,16 @@ from flwr.app import ArrayRecord, ConfigRecord
 from client_app.errors import RefusedError
 from client_app.request import COHORT, Request
 from datasets import cohort_schema, wrong_cohort
-from evidence import BINS
-from evidence.told import COUNT, SCORE, wrong_grids
+from evidence.paired import wrong_merged
 from federation import BadAnswerError, unpack
 from federation.algorithm import phases_of
 from federation.answers import require_records
 from federation.encoding import decode, unfit
 from federation.schema import misfits, table
 from federation.wire import LARGEST, beyond
-from keys import Flag, Number, Schema, Several, Text, in_a_line, latest, mistakes, plain, record_in
+from keys import Binary, Flag, Number, Schema, Several, Text, in_a_line, latest, mistakes, plain, record_in
 from problems import PROBLEMS
+from problems.histogram import ENTRY
 from problems.network import NetworkProblem
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def require_sound(message: Message, site: OpenSite) -> None:
             require_records(message.content, config=ConfigRecord)
             wrong = mistakes(record_in(message.content, "config", ConfigRecord), RUN, optional=("run",))
         else:
-            other = {"other": ArrayRecord} if kind == "evaluate" and _brings_another(message, site) else {}
+            other = {"other": ArrayRecord} if kind == "evaluate" and site.run.compare_with else {}
             require_records(message.content, config=ConfigRecord, arrays=ArrayRecord, **other)
             told = plain(message.content, "config", ConfigRecord)
             if not (wrong := _wrong_config(told, site, last=kind == "evaluate")):
@@ -60,12 +60,6 @@ def require_sound(message: Message, site: OpenSite) -> None:
         raise RefusedError(f"a bad message: {in_a_line(wrong)}", public)
 
 
-def _brings_another(message: Message, site: OpenSite) -> bool:
-    """Whether a message of the last evaluation has to have the model that the run is compared with."""
-    asked = record_in(message.content, "config", ConfigRecord)
-    return bool(site.run.compare_with) and ("cuts" not in asked or "other-cuts" in asked)
-
-
 def _wrong_config(record: dict[str, Any], site: OpenSite, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
     run = site.run
@@ -76,25 +70,16 @@ def _wrong_config(record: dict[str, Any], site: OpenSite, *, last: bool) -> list
     described, taking_place = _message(run, last, number, int(str(record.get("sites", run.sites))))
     schema = dict(described)
     told: dict[str, Any] = {key: value for key, value in record.items() if key not in COHORT}
-    several = len(run.several)
-    if last and site.gives_evidence and "cuts" in told:
-        both = "other-cuts" in told and bool(site.run.compare_with) and not strategy.personalised
-        for of in ("", "other-") if both else ("",):
-            schema[f"{of}cuts"] = Several(SCORE, most=BINS * max(1, several))
-            if several:
-                schema[f"{of}bins"] = Several(Number(0, BINS, whole=True), (several,))
-        if both and "merged" in told:
-            schema["merged"] = Several(COUNT, most=4 * BINS * max(1, several))
+    labels = max(1, len(run.several))
+    if last and "merged" in told and site.gives_evidence and run.compare_with and not strategy.personalised:
+        schema["merged"] = Several(Binary(ENTRY), (4 * labels,))
     wrong = mistakes(told, schema)
     if not wrong and told["site"] >= told["sites"]:
         wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
     if not wrong and told.get("evaluate") and told["phase"] != taking_place[0]:  # of one model in a round is told
         wrong.append(f"evaluate = True: a round is evaluated in its first phase, {taking_place[0]!r}")
-    for of in ("", "other-"):
-        if not wrong and f"{of}cuts" in told:
-            wrong = wrong_grids(told[f"{of}cuts"], told.get(f"{of}bins", ()), of)
-    if not wrong and "merged" in told and len(told["merged"]) != 2 * (len(told["cuts"]) + len(told["other-cuts"])):
-        wrong.append(f"merged has {len(told['merged'])} counts: must be two for each bin")
+    if not wrong and "merged" in told:
+        wrong = wrong_merged(told["merged"])
     return wrong
 
 

@@ -38,7 +38,7 @@ def _fitted(scores: Floats, labels: Floats) -> Entry | None:
     positives = int(labels.sum())
     if min(positives, len(labels) - positives) < FEWEST or not np.isfinite(scores).all():
         return None
-    fit = platt(Counts.of(scores, labels, np.unique(scores)))  # each score has a bin of its own
+    fit = platt(Counts.of(scores, labels))
     if not fit.slope > 0:
         return None
     return {"intercept": fit.intercept, "slope": fit.slope, "held-out": len(labels), "positives": positives}

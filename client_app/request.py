@@ -30,14 +30,9 @@ class Request:
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     cohort : Cohort
         What holds for the data of all sites together.
-    cuts : tuple of float
-        The lower ends of the bins in which the last evaluation wants scores counted; empty: it does not.
-    bins : tuple of int
-        Of several labels: how many of these belong to each.
-    other_cuts, other_bins : tuple of float, tuple of int
-        The same for the scores of the model that the run is compared with.
-    merged : tuple of int
-        The counts of all sites on both grids, see `evidence.paired.merged_record`; empty: what is asked for is counts.
+    merged : tuple of bytes
+        The counts of all sites for two models, see `evidence.paired.merged_record`: the last evaluation wants to know
+        how these differ. Empty: it does not.
     """
 
     round: int
@@ -49,16 +44,7 @@ class Request:
     settled: int
     evaluate: bool = True
     cohort: Cohort = field(default_factory=Cohort)
-    cuts: tuple[float, ...] = ()
-    bins: tuple[int, ...] = ()
-    other_cuts: tuple[float, ...] = ()
-    other_bins: tuple[int, ...] = ()
-    merged: tuple[int, ...] = ()
-
-    @property
-    def grids(self) -> tuple[tuple[float, ...], ...]:
-        """What it says of the bins to count in."""
-        return self.cuts, self.bins, self.other_cuts, self.other_bins
+    merged: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, message: Message) -> Request:

@@ -13,37 +13,43 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evidence.curves import GRID, above, average_precision
+from evidence.grid import Counts
 from evidence.intervals import LEVEL
+from evidence.sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidence.grid import Counts
-    from evidence.sums import Floats
+    from evidence.sums import Floats, Ints
 
 REPLICATES = 400
+CELLS = 1024
 ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """Counts drawn anew: of the positives and of the negatives, shape (`REPLICATES`, bins)."""
+    """Counts drawn anew: of the positives and of the negatives, shape (`REPLICATES`, cells)."""
 
     positives: Floats
     negatives: Floats
 
     @classmethod
-    def of_site(cls, counts: Counts, random: np.random.Generator, design: float = 1.0) -> Replicates:
-        """Draw the patients of one site."""
-        cells = np.concatenate([counts.positives, counts.negatives])
-        some = cells > 0
-        drawn = np.zeros((REPLICATES, len(cells)))
-        if some.any():
-            total = cells.sum()
-            size = max(1, round(total / design))
-            drawn[:, some] = random.multinomial(size, cells[some] / total, REPLICATES) * (total / size)
-        half = len(counts.positives)
-        return cls(drawn[:, :half], drawn[:, half:])
+    def of_site(
+        cls, counts: Counts, random: np.random.Generator, design: float = 1.0, total: Counts | None = None
+    ) -> Replicates:
+        """Draw the patients of one site; the cells are those of a ``total``, if there is one."""
+        place, many = _cells(counts if total is None else total)
+        if total is not None:
+            place = place[counts.places_in(total)]
+        samples = np.concatenate([counts.positives, counts.negatives])
+        cells, of = np.unique(np.concatenate([place, place + many])[samples > 0], return_inverse=True)
+        drawn = np.zeros((REPLICATES, 2 * many))
+        if len(cells):
+            shares = added(samples[samples > 0], of, len(cells))
+            size = max(1, round(shares.sum() / design))
+            drawn[:, cells] = random.multinomial(size, shares / shares.sum(), REPLICATES) * (shares.sum() / size)
+        return cls(drawn[:, :many], drawn[:, many:])
 
     def average_precision(self) -> tuple[float, float]:
         """Return the ends of the percentile interval of average precision; NaN where most draws lack a class."""
@@ -64,6 +70,15 @@ class Replicates:
         return _band(tp / np.maximum(tp[:, -1:], 1), tp / np.maximum(tp + fp, 1))
 
 
+def _cells(total: Counts) -> tuple[Ints, int]:
+    """Return the cell of each bin, and how many there are: no more than 400 replicates have use for."""
+    if len(total.bins) <= CELLS:
+        return np.arange(len(total.bins)), len(total.bins)
+    along = sum(np.cumsum(own) / max(own.sum(), 1.0) for own in (total.positives, total.negatives))
+    _, cell = np.unique((along * (CELLS / 2 - 1)).astype(np.int64), return_inverse=True)
+    return cell, int(cell[-1]) + 1
+
+
 def _band(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     curves = [np.interp(GRID, one, other) for one, other in zip(x, y, strict=True)]
     low, high = np.quantile(curves, ENDS, axis=0)
@@ -78,7 +93,7 @@ def drawn_anew(
     Parameters
     ----------
     sites : sequence of Counts
-        On one grid; at least one.
+        At least one.
     design : sequence of float
         Each site's design effect, see `evidence.delong.design_effect`.
     random : numpy.random.Generator
@@ -94,9 +109,10 @@ def drawn_anew(
         All patients, of sites that are drawn anew as well, each once, more often, or not: other sites, too.
     """
     times = random.multinomial(len(sites), np.full(len(sites), 1 / len(sites)), REPLICATES).astype(np.float64)
-    own, sums = [], np.zeros((2, 2, REPLICATES, len(sites[0].positives)))
+    total = Counts.total(sites)
+    own, sums = [], np.zeros((2, 2, REPLICATES, _cells(total)[1]))
     for place, (counts, effect) in enumerate(zip(sites, design, strict=True)):
-        replicates = Replicates.of_site(counts, random, effect)
+        replicates = Replicates.of_site(counts, random, effect, total)
         own.append(replicates.average_precision())
         for kind, part in enumerate((replicates.positives, replicates.negatives)):
             sums[0, kind] += part

@@ -14,6 +14,7 @@ import numpy as np
 
 from evidence.grid import Counts
 from evidence.intervals import normal, wilson
+from evidence.sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from evidence.sums import Floats
 
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
+FEW_SCORES = 2048  # to which a logistic curve is fitted at most
 STEPS, CONVERGED = 100, 1e-10
 RIDGE = 1e-9  # keeps scores that do not vary from having any slope
 
@@ -114,14 +116,29 @@ def platt(counts: Counts) -> Fit:
     His targets, (p + 1) / (p + 2) for positives and 1 / (n + 2) for negatives, keep it finite where scores separate
     the classes.
     """
-    some = counts.every > 0
-    positives, negatives, scores = counts.positives[some], counts.negatives[some], counts.centres()[some]
+    scores, positives, negatives = _in_short(counts)
     high, low = (positives.sum() + 1) / (positives.sum() + 2), 1 / (negatives.sum() + 2)
     return logistic(scores, high * positives + low * negatives, (1 - high) * positives + (1 - low) * negatives)
 
 
+def _in_short(counts: Counts) -> tuple[Floats, Floats, Floats]:
+    """Return the scores and the samples of each class there; of neighbours, where there are many, means and sums.
+
+    A curve of two numbers does not notice. The parts have equal shares of the samples and of the scores' range, both
+    with the same weight.
+    """
+    scores, every = counts.centres(), counts.every
+    if len(scores) <= FEW_SCORES:
+        return scores, counts.positives, counts.negatives
+    along = np.cumsum(every) / every.sum() + (scores - scores[0]) / (scores[-1] - scores[0])
+    _, part = np.unique((along * (FEW_SCORES / 2)).astype(np.int64), return_inverse=True)
+    many = int(part[-1]) + 1
+    means = added(every * scores, part, many) / added(every, part, many)
+    return means, added(counts.positives, part, many), added(counts.negatives, part, many)
+
+
 def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
-    """Return for each site on a grid the map fitted at all others; None where some site's others lack a class.
+    """Return for each site the map fitted at all others; None where some site's others lack a class.
 
     To fit and to assess on the same patients is optimistic. This is the internal-external cross-validation of
     Steyerberg and Harrell, J Clin Epidemiol 69 (2016): it asks whether the map holds at a hospital that had no part.

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evidence.delong import from_counts
+from evidence.grid import Counts
 from evidence.intervals import normal
-from evidence.paired import summed, variance_of_difference
+from evidence.paired import variance_of_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,12 +39,12 @@ def _pooled(sites: Sequence[Site]) -> dict[str, Any] | None:
     spreads = [spread for *_, spread in told if spread is not None]
     if not told or len(spreads) < len(told):
         return None
-    own = summed([(counts.positives, counts.negatives) for counts, *_ in told])
-    other = summed([pair for _, pair, _ in told if pair is not None])
+    own, other = Counts.total([own for own, *_ in told]), Counts.total([theirs for _, theirs, _ in told if theirs])
     ours, theirs = from_counts([own]).value, from_counts([other]).value
-    n, positives = int(own[0].sum() + own[1].sum()), int(own[0].sum())
-    tested = _tested(ours - theirs, variance_of_difference(own, spreads))
-    return {"sites": len(told), "n": n, "positives": positives, "auroc": ours, "other": theirs, **tested}
+    positives, negatives = own.sizes
+    tested = _tested(ours - theirs, variance_of_difference(own.sizes, spreads))
+    of = {"sites": len(told), "n": int(positives + negatives), "positives": int(positives)}
+    return {**of, "auroc": ours, "other": theirs, **tested}
 
 
 def _difference(site: Site) -> dict[str, Any] | None:

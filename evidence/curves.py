@@ -1,4 +1,4 @@
-"""Curves and points on them, from counts of both classes in bins of ascending scores."""
+"""Curves and points on them, from counts of both classes at ascending scores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
 SAME_FOR_ALL = 0.9  # specificity, over all patients of a site, of the threshold that its subgroups are judged at
 THRESHOLDS = np.arange(1, 100) / 100  # of decision curves
+POINTS = 500  # of a curve: about as many as can be seen
 GRID = np.arange(1, 101) / 100  # where bands of curves are told
 
 
@@ -33,7 +34,7 @@ def roc(positives: Floats, negatives: Floats) -> dict[str, Floats]:
     tp, fp = above(positives, negatives)
     if not (tp[-1] and fp[-1]):
         return {"fpr": np.zeros(0), "tpr": np.zeros(0)}
-    return {"fpr": np.append(0.0, fp / fp[-1]), "tpr": np.append(0.0, tp / tp[-1])}
+    return _thinned({"fpr": np.append(0.0, fp / fp[-1]), "tpr": np.append(0.0, tp / tp[-1])})
 
 
 def precision_recall(positives: Floats, negatives: Floats) -> dict[str, Floats]:
@@ -42,7 +43,18 @@ def precision_recall(positives: Floats, negatives: Floats) -> dict[str, Floats]:
     some = tp + fp > 0
     if not tp[-1]:
         return {"recall": np.zeros(0), "precision": np.zeros(0)}
-    return {"recall": tp[some] / tp[-1], "precision": tp[some] / (tp + fp)[some]}
+    return _thinned({"recall": tp[some] / tp[-1], "precision": tp[some] / (tp + fp)[some]})
+
+
+def _thinned(curve: dict[str, Floats]) -> dict[str, Floats]:
+    """Leave out points of a curve that has many more than `POINTS`: it moves by less than can be drawn."""
+    moved = sum(np.abs(np.diff(values, prepend=values[0])) for values in curve.values())
+    along = np.cumsum(moved)
+    if len(along) <= 2 * POINTS:
+        return curve
+    step = np.floor(along * (POINTS / along[-1]))
+    kept = np.append(np.diff(step) > 0, True) | (np.diff(step, prepend=-1.0) > 0)
+    return {name: values[kept] for name, values in curve.items()}
 
 
 def average_precision(positives: Floats, negatives: Floats) -> Floats:
@@ -57,19 +69,6 @@ def average_precision(positives: Floats, negatives: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = np.where(tp + fp > 0, tp / (tp + fp), 0.0)
         return np.asarray((positives[..., ::-1] * precision).sum(-1) / tp[..., -1])
-
-
-def average_precision_ties(positives: Floats, negatives: Floats) -> float:
-    """Return the most by which another order of the samples within bins would change average precision."""
-    _, fp = above(positives, negatives)
-    p, n = positives[::-1], negatives[::-1]
-    of = np.repeat(np.arange(len(p)), p.astype(np.int64))  # the bin of each positive
-    if not len(of):
-        return float("nan")
-    hits = np.arange(1, len(of) + 1)
-    best, worst = (float((hits / (hits + wrong[of])).mean()) for wrong in (fp - n, fp))
-    value = float(average_precision(positives, negatives))
-    return max(best - value, value - worst, 0.0)
 
 
 def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Floats]:
@@ -92,21 +91,21 @@ def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Fl
     return {"threshold": THRESHOLDS, "model": shares[0] - shares[1] * odds, "all": treated}
 
 
-def operating_points(positives: Floats, negatives: Floats, cuts: Floats) -> list[dict[str, Any]]:
+def operating_points(positives: Floats, negatives: Floats, scores: Floats) -> list[dict[str, Any]]:
     """Return the highest sensitivity at each specificity of `FIXED` or a higher one, and the reverse.
 
     The interval (Wilson) takes the threshold as given.
 
     Parameters
     ----------
-    positives, negatives, cuts : ndarray
-        Shape (bins,): counts, and the lower end of each bin.
+    positives, negatives, scores : ndarray
+        Shape (bins,): counts, and the score of each bin.
     """
     tp, fp = above(positives, negatives)
     p, n = tp[-1], fp[-1]
     if not (p and n):
         return []
-    tp, fp, thresholds = np.append(0.0, tp), np.append(0.0, fp), np.append(np.inf, cuts[::-1])
+    tp, fp, thresholds = np.append(0.0, tp), np.append(0.0, fp), np.append(np.inf, scores[::-1])
     points = []
     for fixed, fixed_share, told, told_hits, size in (
         ("specificity", 1 - fp / n, "sensitivity", tp, p),

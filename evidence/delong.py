@@ -2,18 +2,19 @@
 
 The placement of a positive is the share of negatives with a lower score, a tie counting half; that of a negative the
 share of positives with a higher one. AUROC is the mean placement of either class, and its variance follows from the
-variances of both. A placement depends on a score's class and bin alone. So with the counts of each class in each bin
-all sums and sums of squares follow, and are DeLong's but for pairs within one bin, which count as ties.
+variances of both. A placement depends on a sample's class and score alone. So with the counts of each class at each
+score all sums and sums of squares follow, and are DeLong's.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evidence.grid import Counts
 from evidence.sums import added
 
 if TYPE_CHECKING:
@@ -24,15 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Auroc:
-    """An AUROC, NaN without both classes; its variance, NaN for one patient of a class.
-
-    ``ties`` is the most by which another order of the pairs within bins would change the value: half of their share
-    among all pairs.
-    """
+    """An AUROC, NaN without both classes; its variance, NaN for one patient of a class."""
 
     value: float
     variance: float
-    ties: float = 0.0
 
 
 def binned_placements(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
@@ -47,18 +43,19 @@ def binned_placements(positives: Floats, negatives: Floats) -> tuple[Floats, Flo
     return (below + negatives / 2) / negatives.sum(), (above + positives / 2) / positives.sum()
 
 
-def from_counts(sites: Sequence[tuple[Floats, Floats]], design: Sequence[float] | None = None) -> Auroc:
+def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) -> Auroc:
     """Return the AUROC of the patients of all sites, ranked together, with DeLong's variance.
 
     Parameters
     ----------
-    sites : sequence of (positives, negatives)
-        Each site's counts on one grid; a site may have one class only.
+    sites : sequence of Counts
+        Of each site; one may have samples of one class only.
     design : sequence of float, optional
         For each site how many times as large its part of the variance is because patients have several samples
         (`design_effect`); default 1.
     """
-    positives, negatives = (np.stack([site[kind] for site in sites]).sum(0) for kind in (0, 1))
+    total = sites[0] if len(sites) == 1 else Counts.total(sites)
+    positives, negatives = total.positives, total.negatives
     p, n = positives.sum(), negatives.sum()
     if not (p and n):
         return Auroc(math.nan, math.nan)
@@ -67,9 +64,11 @@ def from_counts(sites: Sequence[tuple[Floats, Floats]], design: Sequence[float] 
     variance = math.nan
     if p > 1 and n > 1:
         squares = ((of_positives - value) ** 2 / (p * (p - 1)), (of_negatives - value) ** 2 / (n * (n - 1)))
-        parts = [float(own[0] @ squares[0] + own[1] @ squares[1]) for own in sites]
+        places = [own.places_in(total) for own in sites]
+        parts = [float(own.positives @ squares[0][place] + own.negatives @ squares[1][place])
+                 for own, place in zip(sites, places, strict=True)]  # fmt: skip
         variance = float(np.dot(parts, np.ones(len(sites)) if design is None else design))
-    return Auroc(value, variance, float(positives @ negatives / (2 * p * n)))
+    return Auroc(value, variance)
 
 
 def placements(scores: Floats, labels: Floats) -> Floats:
@@ -104,7 +103,7 @@ def exact(scores: Floats, labels: Floats, patients: Ints | None = None) -> Auroc
     if patients is None:
         values, place = np.unique(scores, return_inverse=True)
         counts = added(labels, place, len(values)), added(1 - labels, place, len(values))
-        return replace(from_counts([counts]), ties=0.0)  # whose scores are equal are ties, and no others
+        return from_counts([Counts(np.arange(len(values)), *counts)])
     positive = labels == 1
     if not (positive.any() and (~positive).any()):
         return Auroc(math.nan, math.nan)

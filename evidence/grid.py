@@ -1,9 +1,4 @@
-"""Counts of scores on a grid of bins that follows the scores.
-
-Bins of equal width would put the few high scores of a rare outcome into one. So each site tells at which scores its
-samples of each class could be cut into equal parts, and the coordinator makes one grid of all cuts, on which the sites
-count. Where all scores together have no more values than there are bins, each value has a bin of its own.
-"""
+"""Counts of both classes in the bins of `problems.histogram`, those that are occupied."""
 
 from __future__ import annotations
 
@@ -13,117 +8,88 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evidence.sums import added
+from problems.histogram import Histogram, bins_of, scores_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evidence.sums import Floats, Ints
 
-BINS = 256
 CLASSES = ("positives", "negatives")
 
 
 @dataclass(frozen=True, eq=False)
-class Sketch:
-    """Where the scores of a site lie.
-
-    Attributes
-    ----------
-    positives, negatives : ndarray
-        Scores that cut those of each class into equal parts, ascending, from the lowest to the highest; at most `BINS`.
-        All values that there are, where these are no more.
-    weights : (ndarray, ndarray)
-        How many samples each of them stands for.
-    """
-
-    positives: Floats
-    negatives: Floats
-    weights: tuple[Floats, Floats]
-
-    @classmethod
-    def of(cls, scores: Floats, labels: Floats) -> Sketch:
-        """Sketch samples."""
-        positives, negatives = (scores[labels == label] for label in (1, 0))
-        return cls.told(_equal_parts(positives), _equal_parts(negatives), len(positives), len(negatives))
-
-    @classmethod
-    def told(cls, positives: Floats, negatives: Floats, p: float, n: float) -> Sketch:
-        """Return the sketch of p positives and n negatives with these cuts."""
-        parts = tuple(np.full(len(cuts), count / max(1, len(cuts))) for cuts, count in ((positives, p), (negatives, n)))
-        return cls(positives, negatives, (parts[0], parts[1]))
-
-
-def _equal_parts(scores: Floats) -> Floats:
-    ordered = np.sort(scores)
-    values = ordered[np.diff(ordered, prepend=-np.inf) > 0]
-    if len(values) <= BINS:
-        return values
-    return np.unique(ordered[np.append(np.arange(BINS - 1) * len(ordered) // (BINS - 1), len(ordered) - 1)])
-
-
-def common_cuts(sketches: Sequence[Sketch], bins: int = BINS) -> Floats:
-    """Return the lower ends of the bins of a grid, ascending; at least one.
-
-    Of all cuts of all sites those are taken that part both classes and the range of the scores most equally, all three
-    with the same weight: the classes for what follows from ranks, the range for what follows from values.
-    """
-    points, place = np.unique(
-        np.concatenate([cuts for sketch in sketches for cuts in (sketch.positives, sketch.negatives)]),
-        return_inverse=True,
-    )
-    if len(points) <= bins:
-        return points if len(points) else np.zeros(1)
-    totals = [sum(float(sketch.weights[kind].sum()) for sketch in sketches) for kind in (0, 1)]
-    weights = [weight / (total or 1.0) for sketch in sketches
-               for weight, total in zip(sketch.weights, totals, strict=True)]  # fmt: skip
-    apart = np.diff(points, prepend=points[0]) / (points[-1] - points[0])
-    below = np.cumsum(added(np.concatenate(weights), place, len(points)) + apart)
-    chosen = np.searchsorted(below, np.arange(bins) * below[-1] / bins, side="right")
-    chosen = np.unique(np.minimum(chosen, len(points) - 1))
-    # A bin that began at a positive's own score would have it below all others in the bin.
-    return np.asarray((points[chosen] + points[np.maximum(chosen - 1, 0)]) / 2)
-
-
-def bins_of(scores: Floats, cuts: Floats) -> Ints:
-    """Return the bin of each score on the grid with these cuts; what lies below the first is in the first."""
-    return np.maximum(np.searchsorted(cuts, scores, side="right") - 1, 0).astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
 class Counts:
-    """Samples of each class in each bin, shape (bins,), and the sums of the scores in it."""
+    """The occupied bins, ascending, and the samples of each class in each; all of shape (occupied,)."""
 
+    bins: Ints
     positives: Floats
     negatives: Floats
-    sums: Floats
 
     @classmethod
-    def of(cls, scores: Floats, labels: Floats, cuts: Floats) -> Counts:
-        """Count samples on the grid with these cuts."""
-        bins = bins_of(scores, cuts)
-        return cls(*(added(values, bins, len(cuts)) for values in (labels, 1 - labels, scores)))
+    def of(cls, scores: Floats, labels: Floats) -> Counts:
+        """Count samples; labels are 1 for positive and 0 for negative."""
+        bins, place = np.unique(bins_of(scores), return_inverse=True)
+        return cls(bins, added(labels, place, len(bins)), added(1 - labels, place, len(bins)))
+
+    @classmethod
+    def of_histograms(cls, positives: Histogram, negatives: Histogram) -> Counts:
+        """Put the two classes together."""
+        bins = np.union1d(positives.bins, negatives.bins)
+        both = [added(own.counts.astype(np.float64), np.searchsorted(bins, own.bins), len(bins))
+                for own in (positives, negatives)]  # fmt: skip
+        return cls(bins, both[0], both[1])
 
     @classmethod
     def total(cls, sites: Sequence[Counts]) -> Counts:
-        """Add up what was counted on one grid."""
-        positives, negatives = (np.sum([getattr(one, kind) for one in sites], axis=0) for kind in CLASSES)
-        return cls(positives, negatives, np.sum([one.sums for one in sites], axis=0))
+        """Add up what was counted at several sites."""
+        if not sites:
+            return cls(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        bins, place = np.unique(np.concatenate([one.bins for one in sites]), return_inverse=True)
+        positives, negatives = (
+            added(np.concatenate([getattr(one, kind) for one in sites]), place, len(bins)) for kind in CLASSES
+        )
+        return cls(bins, positives, negatives)
 
     def without(self, others: Counts) -> Counts:
-        """Take away what was counted on the same grid, and is among this."""
-        left = [getattr(self, kind) - getattr(others, kind) for kind in (*CLASSES, "sums")]
-        return Counts(left[0], left[1], np.where(left[0] + left[1] > 0, left[2], 0.0))
+        """Take away what is among this."""
+        place = others.places_in(self)
+        left = [getattr(self, kind).copy() for kind in CLASSES]
+        for own, kind in zip(left, CLASSES, strict=True):
+            own[place] -= getattr(others, kind)
+        some = left[0] + left[1] > 0
+        return Counts(self.bins[some], left[0][some], left[1][some])
+
+    def places_in(self, total: Counts) -> Ints:
+        """Return the place of each bin among those of a total that has them all."""
+        return np.searchsorted(total.bins, self.bins).astype(np.int64)
+
+    def among(self, total: Counts) -> bool:
+        """Whether a total has all of these samples."""
+        place = np.minimum(self.places_in(total), len(total.bins) - 1)
+        return len(total.bins) > 0 and bool(
+            (total.bins[place] == self.bins).all()
+            and all((getattr(total, kind)[place] >= getattr(self, kind)).all() for kind in CLASSES)
+        )
+
+    def histograms(self) -> tuple[Histogram, Histogram]:
+        """Return those of the positives and of the negatives."""
+        both = []
+        for kind in CLASSES:
+            counts = getattr(self, kind).astype(np.int64)
+            both.append(Histogram(self.bins[counts > 0], counts[counts > 0]))
+        return both[0], both[1]
 
     @property
     def every(self) -> Floats:
         """Samples of both classes in each bin."""
         return self.positives + self.negatives
 
-    def placed(self, cuts: Floats) -> Counts:
-        """Put each bin's samples where their mean score lies on another grid."""
-        bins = bins_of(self.centres(), cuts)
-        return Counts(*(added(values, bins, len(cuts)) for values in (self.positives, self.negatives, self.sums)))
+    @property
+    def sizes(self) -> tuple[float, float]:
+        """How many positives and negatives there are."""
+        return float(self.positives.sum()), float(self.negatives.sum())
 
     def centres(self) -> Floats:
-        """Return the mean score of each bin; 0 where there is nobody."""
-        return self.sums / np.maximum(self.every, 1)
+        """Return the score of each bin."""
+        return scores_of(self.bins)

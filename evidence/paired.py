@@ -1,9 +1,9 @@
 """Two models on the same patients of all sites: DeLong's paired test, without moving a score.
 
-A sample's placement under a model follows from its class and bin, once all sites' counts on that model's grid are added
-up. So does by how much its two placements differ, each taken less the AUROC. The variance of the difference of the two
-AUROCs is the variance of that. A site that is sent the counts of all adds up the squares, over its patients, and tells
-the sums: six numbers.
+A sample's placement under a model follows from its class and score, once all sites' counts of that model's scores are
+added up. So does by how much its two placements differ, each taken less the AUROC. The variance of the difference of
+the two AUROCs is the variance of that. A site that is sent the counts of all adds up the squares, over its patients,
+and tells the sums: six numbers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evidence.delong import binned_placements, from_counts
+from evidence.grid import Counts
 from evidence.sums import added
-from evidence.told import COUNT, grids_of
 from keys import Number, Schema, Several, mistakes
+from problems.histogram import Histogram, bins_of
+from problems.histogram import wrong as wrong_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evidence.sums import Floats, Ints
-
-Pair = tuple["Floats", "Floats"]
-"""Counts of positives and of negatives on a model's grid, shape (bins,) each."""
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -48,7 +46,7 @@ class Spread:
     patients: tuple[int, int, int]
 
     def record(self) -> dict[str, Any]:
-        """Write it as a record of a message: the third answer to the last evaluation."""
+        """Write it as a record of a message: the second answer to the last evaluation."""
         return {"squares": [*self.squares], "products": self.products, "patients": [*self.patients]}
 
     @classmethod
@@ -64,7 +62,7 @@ class Spread:
         schema: Schema = {
             "squares": Several(Number(0, most), (2,)),
             "products": Number(-most, most),
-            "patients": Several(COUNT, (3,)),
+            "patients": Several(Number(0, 2**53, whole=True), (3,)),
         }
         if wrong := mistakes(record, schema):
             return wrong
@@ -80,28 +78,26 @@ class Spread:
         return wrong
 
 
-def summed(pairs: Sequence[Pair]) -> Pair:
-    """Return the counts of some sites on one grid, added up; of one site at least."""
-    positives, negatives = (np.asarray(np.sum([pair[kind] for pair in pairs], axis=0)) for kind in (0, 1))
-    return positives, negatives
-
-
-def spread(bins: tuple[Ints, Ints], labels: Floats, patients: Ints | None, merged: tuple[Pair, Pair]) -> Spread:
+def spread(
+    scores: tuple[Floats, Floats], labels: Floats, patients: Ints | None, merged: tuple[Counts, Counts]
+) -> Spread:
     """Return the sums of a site.
 
     Parameters
     ----------
-    bins : (ndarray, ndarray)
-        Shape (n,): the bin of each sample on the grid of either model.
+    scores : (ndarray, ndarray)
+        Shape (n,): those of each sample by either model.
     labels : ndarray
         Shape (n,): 1 for positive and 0 for negative.
     patients : ndarray, optional
         Shape (n,): whose each sample is, numbered from 0; default: each is another's.
-    merged : (Pair, Pair)
-        The counts of all sites on both grids; of each class at least one.
+    merged : (Counts, Counts)
+        The counts of all sites for both models, which have this site's; of each class at least one.
     """
-    placed = [np.where(labels == 1, *(place[own] for place in _centred(pair)))
-              for own, pair in zip(bins, merged, strict=True)]  # fmt: skip
+    placed = []
+    for own, counts in zip(scores, merged, strict=True):
+        place = np.searchsorted(counts.bins, bins_of(own))
+        placed.append(np.where(labels == 1, *(placement[place] for placement in _centred(counts))))
     whose = np.arange(len(labels)) if patients is None else patients
     many = int(whose.max()) + 1 if len(whose) else 0
     sums = [added(np.where(labels == label, placed[0] - placed[1], 0.0), whose, many) for label in (1, 0)]
@@ -113,20 +109,20 @@ def spread(bins: tuple[Ints, Ints], labels: Floats, patients: Ints | None, merge
     )
 
 
-def _centred(pair: Pair) -> tuple[Floats, Floats]:
+def _centred(counts: Counts) -> tuple[Floats, Floats]:
     """Return the placements of a positive and of a negative in each bin, less the AUROC."""
-    value = from_counts([pair]).value
-    of_positives, of_negatives = binned_placements(*pair)
+    value = from_counts([counts]).value
+    of_positives, of_negatives = binned_placements(counts.positives, counts.negatives)
     return of_positives - value, of_negatives - value
 
 
-def variance_of_difference(merged: Pair, spreads: Sequence[Spread]) -> float:
+def variance_of_difference(samples: tuple[float, float], spreads: Sequence[Spread]) -> float:
     """Return the variance of the difference of the two AUROCs (DeLong; of clustered samples Obuchowski, 1997).
 
     Parameters
     ----------
-    merged : Pair
-        The counts of all sites, on the grid of either model.
+    samples : (float, float)
+        How many positives and negatives there are at all sites.
     spreads : sequence of Spread
         Of all these sites.
 
@@ -138,30 +134,37 @@ def variance_of_difference(merged: Pair, spreads: Sequence[Spread]) -> float:
     sizes = np.sum([one.patients for one in spreads], axis=0)
     if sizes[:2].min() < 2:
         return math.nan
-    samples = [float(counts.sum()) for counts in merged]
     squares, products = np.sum([one.squares for one in spreads], axis=0), sum(one.products for one in spreads)
     corrected = sizes / (sizes - 1)
     within = sum(corrected[kind] * squares[kind] / samples[kind] ** 2 for kind in (0, 1))
     return max(0.0, float(within + 2 * corrected[2] * products / (samples[0] * samples[1])))
 
 
-def merged_record(merged: Sequence[tuple[Pair, Pair]]) -> dict[str, list[int]]:
-    """Write the counts of all sites on both models' grids, label by label, as the third question has them.
+def merged_record(merged: Sequence[tuple[Counts, Counts] | None]) -> dict[str, list[bytes]]:
+    """Write the counts of all sites for both models, label by label, as the second question has them.
 
-    They are in the order: positives on the first model's grids, negatives there, and the same on the other's.
+    Of each label there are four histograms: positives and negatives of the first model, and of the other. They are
+    empty for a label that is not asked for.
     """
-    parts = [both[model][kind] for model in (0, 1) for kind in (0, 1) for both in merged]
-    return {"merged": np.concatenate(parts).astype(int).tolist()}
+    return {"merged": [part for both in merged for part in (_packed(both) if both else [b""] * 4)]}
 
 
-def merged_of(
-    merged: Sequence[int], bins: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]
-) -> list[tuple[Pair, Pair]]:
-    """Read what `merged_record` wrote; ``bins`` are the grids of all labels, of both models."""
-    lengths = [len(grid) for model in (0, 1) for _ in (0, 1) for grid in bins[model]]
-    parts = [np.array(part, float) for part in grids_of(merged, lengths)]
-    many = len(bins[0])
-    return [
-        ((parts[place], parts[many + place]), (parts[2 * many + place], parts[3 * many + place]))
-        for place in range(many)
-    ]
+def _packed(both: tuple[Counts, Counts]) -> list[bytes]:
+    return [histogram.packed() for counts in both for histogram in counts.histograms()]
+
+
+def merged_of(merged: Sequence[bytes]) -> list[tuple[Counts, Counts] | None]:
+    """Read what `merged_record` wrote, in which `wrong_merged` found nothing."""
+    found: list[tuple[Counts, Counts] | None] = []
+    for place in range(0, len(merged), 4):
+        parts = [Histogram.unpacked(part) for part in merged[place : place + 4]]
+        both = Counts.of_histograms(parts[0], parts[1]), Counts.of_histograms(parts[2], parts[3])
+        found.append(both if any(len(part.bins) for part in parts) else None)
+    return found
+
+
+def wrong_merged(merged: Sequence[bytes]) -> list[str]:
+    """Return what is wrong with counts of all sites, of which there are four for each label."""
+    if not any(merged):
+        return ["merged is empty, which asks for nothing: leave it out"]
+    return [f"merged: {text}" for text in map(wrong_histogram, merged) if text][:1]

@@ -45,7 +45,8 @@ An estimate has ``value``, ``low``, ``high`` and ``by``, the method of the inter
 ``n``, ``positives``, ``grouped``
     Samples; whether some were told in groups of several patients, so that all that follows is approximate.
 ``auroc``
-    An estimate, and ``ties``: the most by which the order within bins could change the value.
+    An estimate, and ``ties``: the most by which it may be off because some sites told of groups of samples, and not of
+    the order within; 0 where none did.
 ``auprc``
     An estimate, by the bootstrap over patients, and ``ties``; pooled also ``low-sites`` and ``high-sites``, where sites
     are drawn anew as well.
@@ -75,12 +76,12 @@ from evidence.comparison import compared
 from evidence.grid import Counts
 from evidence.intervals import LEVEL, of_auroc
 from evidence.within import own_auroc, subgroups, within
+from problems.pooling import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evidence.paired import Pair, Spread
-    from evidence.sums import Floats
+    from evidence.paired import Spread
     from evidence.told import Group
 
 VERSION = 1
@@ -107,8 +108,8 @@ class Site:
 
     Attributes
     ----------
-    counts, cuts : Counts, ndarray
-        On a grid, and the grid: one for all sites where they share a model.
+    counts : Counts
+        Of its scores.
     auroc : Auroc, optional
         Its own, exactly; default: that of the counts.
     design : float
@@ -119,19 +120,18 @@ class Site:
         Its subgroups.
     other, covariance : Auroc, float
         The AUROC of the model that this one is compared with, and the covariance of the two; None for none.
-    other_counts, spread : Pair, Spread
-        Of the other model's scores on a grid, and by how much the two differ (`evidence.paired`); None for none.
+    other_counts, spread : Counts, Spread
+        Of the other model's scores, and by how much the two differ (`evidence.paired`); None for none.
     """
 
     counts: Counts
-    cuts: Floats
     auroc: delong.Auroc | None = None
     design: float = 1.0
     grouped: bool = False
     groups: Sequence[Group] = ()
     other: delong.Auroc | None = None
     covariance: float = math.nan
-    other_counts: Pair | None = None
+    other_counts: Counts | None = None
     spread: Spread | None = None
 
 
@@ -175,7 +175,7 @@ def summary(
     found["pooled"] = found["common-test-set"] = None
     if common and every:
         own, patients, both = drawn_anew(counts, design, random)
-        auroc = delong.from_counts([(one.positives, one.negatives) for one in counts], design)
+        auroc = delong.from_counts(counts, design)
         pooled = _evaluation(every, fits, auroc, design, patients.average_precision())
         found["pooled"] = _banded(pooled, patients)
         found["pooled"]["auprc"] |= dict(zip(("low-sites", "high-sites"), both.average_precision(), strict=True))
@@ -238,8 +238,10 @@ def _evaluation(
     design: Sequence[float],
     auprc_ends: tuple[float, float],
 ) -> dict[str, Any]:
-    """Evaluate sites that share a grid, ranked together."""
+    """Evaluate sites, ranked together."""
     total = Counts.total([site.counts for site in sites])
+    off = unknown([(site.counts.histograms(), site.grouped) for site in sites],
+                  {"auroc": auroc.value, "auprc": float(curves.average_precision(total.positives, total.negatives))})
     positives, negatives = total.positives, total.negatives
     effective = [sum(getattr(site.counts, kind).sum() / effect for site, effect in zip(sites, design, strict=True))
                  for kind in ("positives", "negatives")]  # fmt: skip
@@ -253,10 +255,10 @@ def _evaluation(
         "n": int(total.every.sum()),
         "positives": int(positives.sum()),
         "grouped": any(site.grouped for site in sites),
-        "auroc": of_auroc(auroc.value, auroc.variance, *effective) | {"ties": auroc.ties},
-        "auprc": ap | {"by": "bootstrap", "ties": curves.average_precision_ties(positives, negatives)},
+        "auroc": of_auroc(auroc.value, auroc.variance, *effective) | {"ties": off["auroc"]},
+        "auprc": ap | {"by": "bootstrap", "ties": off["auprc"]},
         "calibration": calibration.assessment(*predicted),
-        "points": curves.operating_points(positives, negatives, sites[0].cuts),
+        "points": curves.operating_points(positives, negatives, total.centres()),
         "roc": curves.roc(positives, negatives),
         "precision-recall": curves.precision_recall(positives, negatives),
         "net-benefit": curves.net_benefit(risk, *predicted[1:]),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def own_auroc(site: Site) -> delong.Auroc:
     """Return what a site told of its AUROC, else that of its counts."""
-    return site.auroc or delong.from_counts([(site.counts.positives, site.counts.negatives)], [site.design])
+    return site.auroc or delong.from_counts([site.counts], [site.design])
 
 
 def within(sites: Sequence[Site]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
-from evidence.paired import Spread
-from evidence.told import grids_of, record_names, wrong_counts
+from evidence.paired import Spread, merged_of
+from evidence.told import record_names
 from federation.encoding import decode, unfit
 from federation.errors import BadAnswerError, BadValuesError
 from federation.schema import misfits, sound
@@ -38,7 +38,7 @@ Check = Callable[["Site", "Message", "Message"], None]
 """Given a site, what it was sent and its answer, raises BadAnswerError, or BadValuesError."""
 
 MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
-COUNTS = ("n", "positives", "class-counts")
+COUNTS = ("n", "positives", "fewest", "class-counts")
 COST = {
     "gradients": Number(0, 1e15, whole=True),
     "samples": Number(0, 1e15, whole=True),
@@ -90,7 +90,7 @@ class Answers:
 
         def check(site: Site, question: Message, answer: Message) -> None:
             content = answer.content
-            require_records(content, arrays=ArrayRecord, metrics=MetricRecord, cost=MetricRecord)
+            require_records(content, arrays=ArrayRecord, metrics=ConfigRecord, cost=MetricRecord)
             vectors = record_in(content, "arrays", ArrayRecord)
             if vectors and all(map(_says_nan, vectors.values())):
                 raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors)[:NAMED]))}")
@@ -109,7 +109,7 @@ class Answers:
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
             if text := unfit(written) or self.rehearsal.algorithm.unfit(arrays, turn, self.rehearsal.d):
                 raise BadAnswerError(text)
-            self._evaluated(site, record_in(content, "metrics", MetricRecord), asked=evaluate)
+            self._evaluated(site, record_in(content, "metrics", ConfigRecord), asked=evaluate)
 
         return check
 
@@ -117,52 +117,39 @@ class Answers:
         """Check an answer to the last evaluation."""
         content = answer.content
         names = record_names(self.labels) if self.evidence else {}
-        require_records(content, metrics=MetricRecord, **dict.fromkeys(names.values(), ConfigRecord))
-        metrics = record_in(content, "metrics", MetricRecord)
+        require_records(content, metrics=ConfigRecord, **dict.fromkeys(names.values(), ConfigRecord))
+        metrics = record_in(content, "metrics", ConfigRecord)
         self._evaluated(site, metrics, asked=True)
         for label, name in names.items():
             if record := record_in(content, name, ConfigRecord):
                 if not metrics:
                     raise BadAnswerError("sent evidence, and no evaluation")
-                if wrong := Told.wrong(record, *self._size(site, label)):
+                n, positives, fewest = self._size(site, label)
+                if wrong := Told.wrong(record, n, positives, grouped=fewest > 1):
                     raise BadAnswerError(in_a_line(wrong))
-
-    def on_a_grid(self, site: Site, question: Message, answer: Message) -> None:
-        """Check the counts of a site that has answered to the last evaluation before."""
-        bins, other_bins = self._asked_for(question), self._asked_for(question, "other-")
-        names = record_names(self.labels)
-        require_records(answer.content, **{names[label]: ConfigRecord for label in bins})
-        for label, long in bins.items():
-            record = record_in(answer.content, names[label], ConfigRecord)
-            if wrong := wrong_counts(record, long, *self._size(site, label), other_bins.get(label, 0)):
-                raise BadAnswerError(in_a_line(wrong))
 
     def to_the_comparison(self, site: Site, question: Message, answer: Message) -> None:
         """Check what a site tells of two models once it was sent the counts of all."""
         names = record_names(self.labels)
-        asked = self._asked_for(question)
+        merged = merged_of(record_in(question.content, "config", ConfigRecord)["merged"])  # type: ignore[arg-type]
+        asked = [label for label, both in zip(self.labels, merged, strict=True) if both]
         require_records(answer.content, **{names[label]: ConfigRecord for label in asked})
         for label in asked:
-            if wrong := Spread.wrong(record_in(answer.content, names[label], ConfigRecord), *self._size(site, label)):
+            record = record_in(answer.content, names[label], ConfigRecord)
+            if wrong := Spread.wrong(record, *self._size(site, label)[:2]):
                 raise BadAnswerError(in_a_line(wrong))
-
-    def _asked_for(self, question: Message, of: str = "") -> dict[str, int]:
-        """Return how many bins a question has, label by label; those that it does not ask for are left out."""
-        asked: Mapping[str, Any] = record_in(question.content, "config", ConfigRecord)
-        if f"{of}cuts" not in asked:
-            return {}
-        grids = grids_of(asked[f"{of}cuts"], asked.get(f"{of}bins", ()))
-        return {label: len(grid) for label, grid in zip(self.labels, grids, strict=True) if len(grid)}
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of the labels that an evaluation tells of; of one an empty name."""
         return tuple(filter(None, by_label(self.example or {}))) or ("",)
 
-    def _size(self, site: Site, label: str) -> tuple[int, int]:
-        """Return of how many samples that a site has evaluated on a label is known, and how many are positive."""
-        n, positives = (f"{kind}.{label}" if label else kind for kind in ("n", "positives"))
-        return self._counted[site][n], self._counted[site][positives]
+    def _size(self, site: Site, label: str) -> tuple[int, int, int]:
+        """Return of how many samples that a site evaluated on a label is known, how many are positive, and `fewest`."""
+        n, positives, fewest = (
+            self._counted[site][f"{kind}.{label}" if label else kind] for kind in ("n", "positives", "fewest")
+        )
+        return n, positives, fewest
 
     def _evaluated(self, site: Site, metrics: Mapping[str, Any], *, asked: bool) -> None:
         """Check an evaluation; a site that has too few samples, or was not asked, sends an empty one."""

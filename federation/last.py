@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from flwr.app import ArrayRecord, Message
 
-    from federation.evidence import Grids
     from federation.rounds import Rounds
     from federation.sites import Site
     from problems import Metrics
@@ -37,7 +36,7 @@ class LastEvaluation:
 
     def __init__(self, rounds: Rounds, arrays: ArrayRecord) -> None:
         self.rounds, self.arrays = rounds, arrays
-        self.evidence = Evidence(rounds.answers.labels, common=not rounds.algorithm.personalised)
+        self.evidence = Evidence(rounds.answers.labels)
 
     def play(self) -> MetricRecord:
         """Let all sites evaluate the model. One that is missing by now costs its line in a table, not the run."""
@@ -49,18 +48,10 @@ class LastEvaluation:
             pooled = pool([metrics_in(reply) for reply in noted])
         rounds.observer.evaluated(rounds.count, final)
         if any(evidence.first.values()):
-            with suppress(RunError):  # it costs exactness, and not the run; the exchange has named who did not answer
-                self._count_scores()
+            with suppress(RunError):  # it costs the comparison, and not the run; the exchange has named who was silent
                 self._compare_models()
             rounds.observer.told(evidence.found())
         return MetricRecord({**pooled})
-
-    def _count_scores(self) -> None:
-        """Let the sites count the model's scores, those that tell of each patient."""
-        exchange = self.rounds.exchange
-        if messages := self.messages(self.evidence.questions()):
-            for answer in exchange(messages, check=self.rounds.answers.on_a_grid, min_replies=1):
-                self.evidence.count(exchange.by_node[answer.metadata.src_node_id], answer)
 
     def _compare_models(self) -> None:
         """Let the sites tell how much the model and the other one differ, with the counts of all."""
@@ -69,21 +60,16 @@ class LastEvaluation:
             for answer in exchange(messages, check=self.rounds.answers.to_the_comparison, min_replies=1):
                 self.evidence.compare(exchange.by_node[answer.metadata.src_node_id], answer)
 
-    def messages(self, grids: Mapping[Site, Grids] | None = None) -> list[Message]:
-        """Write the messages to all sites.
-
-        With ``grids`` they go to these sites, and ask for counts on them, see `evidence.told.grid_record`. The other
-        model goes along wherever its scores have a part.
-        """
+    def messages(self, asked: Mapping[Site, Mapping[str, list[bytes]]] | None = None) -> list[Message]:
+        """Write the messages to all sites; those of a comparison, with what is ``asked``, to these sites."""
         rounds = self.rounds
         turn, model = rounds.turn(rounds.count, rounds.algorithm.phases[-1]), unpack(self.arrays)
         told = order({**rounds.evaluate_config, **rounds.checkpoints.standing(rounds.count)}, turn)
         messages = []
-        for site in rounds.exchange.sites if grids is None else grids:
+        for site in rounds.exchange.sites if asked is None else asked:
             sent = rounds.algorithm.final(rounds.state, model, turn, site)
             packed = self.arrays if sent is model else pack(sent)
-            asked = {} if grids is None else grids[site]
-            messages.append(message(packed, told, site, "evaluate", asked))
-            if rounds.other is not None and (grids is None or "other-cuts" in asked):
+            messages.append(message(packed, told, site, "evaluate", asked[site] if asked else None))
+            if rounds.other is not None:
                 messages[-1].content["other"] = rounds.other
         return messages

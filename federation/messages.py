@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from federation.fingerprint import fingerprint
 from keys import record_in
@@ -36,7 +36,7 @@ def message(
 
 def metrics_in(answer: Message) -> Metrics:
     """Return the evaluation in an answer; empty when there is none."""
-    return cast("Metrics", dict(record_in(answer.content, "metrics", MetricRecord)))
+    return cast("Metrics", dict(record_in(answer.content, "metrics", ConfigRecord)))
 
 
 def noting(

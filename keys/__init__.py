@@ -20,12 +20,13 @@ from keys.order import natural
 from keys.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from keys.records import from_record, plain, record_in, records_in, to_record
 from keys.registry import by_name
-from keys.schema import Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
+from keys.schema import Binary, Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from keys.streams import Stream
 from keys.suggest import closest, hint, repeated, shorter, shown, unknown
 
 __all__ = [
     "LISTED",
+    "Binary",
     "ConfigError",
     "Flag",
     "Number",

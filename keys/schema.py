@@ -103,10 +103,24 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class Binary:
+    """Bytes, ``entry`` for each of several things."""
+
+    entry: int = 1
+
+    def fits(self, value: object) -> bool:
+        """Whether a value is such bytes."""
+        return isinstance(value, bytes) and len(value) % self.entry == 0
+
+    def __str__(self) -> str:
+        return f"bytes, {self.entry} for each entry"
+
+
+@dataclass(frozen=True)
 class Several:
     """A list of as many as one of ``lengths`` (None: up to ``most``), each like ``item``."""
 
-    item: Number | Text
+    item: Number | Text | Binary
     lengths: tuple[int, ...] | None = None
     most: int = 10**6
 
@@ -123,7 +137,7 @@ class Several:
         return f"a list of {many}, each {self.item}"
 
 
-Value = Number | Text | Flag | Several
+Value = Number | Text | Flag | Several | Binary
 Schema = Mapping[str, Value]
 
 

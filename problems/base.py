@@ -26,8 +26,8 @@ Arrays = dict[str, Tensor]
 Batch = tuple[Tensor, ...]
 """Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch; and weights (n,), where its sampler has some."""
 
-Metrics = dict[str, float | list[int]]
-"""Aggregates of an evaluation; lists are histograms, see problems/metrics.py."""
+Metrics = dict[str, float | list[int] | bytes]
+"""Aggregates of an evaluation: numbers, counts of each class, and histograms of scores (`problems.histogram`)."""
 
 
 RESERVED = {key_of(f.name) for f in fields(Cohort)}

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from keys import Number, Several
+from keys import Binary, Number, Several
 from problems.errors import ProblemError
+from problems.histogram import ENTRY, Histogram
+from problems.histogram import wrong as wrong_histogram
 from problems.roc import counted_down, partial_auroc
 
 if TYPE_CHECKING:
@@ -24,10 +26,8 @@ if TYPE_CHECKING:
 
     from problems.base import Metrics
 
-BINS = 512
 LARGEST_COUNT = 2**53  # a whole number up to here is a float, too
 ROUNDING = 1e-9  # a sum of shares may come out as 1.0000000000000002
-LIMIT = 8.0  # logits are clipped to ±8 (a probability of 0.99966); a bin is 1/32 wide
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Metric:
     pooled : str
         How several sites' become one: ``"mean"``, weighted with their sample counts; ``"sum"``; ``"scores"`` or
         ``"classes"``: computed anew from the summed histograms of scores, or the summed counts of each class;
-        ``"only"``: a part of these, dropped after that.
+        ``"most"``: the largest; ``"only"``: a part of these, dropped after that.
     diverges : bool
         Whether it grows without bound when a run diverges, so that ``loss-bound`` holds for it.
     headline : bool
@@ -75,8 +75,12 @@ METRICS: dict[str, Metric] = {
     "clean-loss": Metric("clean loss", "down"),
     "distance-x": Metric("‖x-x*‖²", "down", diverges=True, headline=True, log=True, low=0.0),
     "distance-y": Metric("‖y-y*‖²", "down", diverges=True, headline=True, log=True, low=0.0),
+    "auroc-ties": Metric("order unknown, of AUROC", pooled="scores", low=0.0, high=1.0),
+    "auprc-ties": Metric("order unknown, of AUPRC", pooled="scores", low=0.0, high=1.0),
+    "partial-auroc-ties": Metric("order unknown, of partial AUROC", pooled="scores", low=0.0, high=1.0),
     "n": Metric("samples", pooled="sum", low=1),
     "positives": Metric("positives", pooled="sum", low=0),
+    "fewest": Metric("fewest samples that a number is about", pooled="most", low=1),
     "positive-scores": Metric("histogram of the positives' scores", pooled="only"),
     "negative-scores": Metric("histogram of the negatives' scores", pooled="only"),
     "class-correct": Metric("right answers by class", pooled="only"),
@@ -90,6 +94,8 @@ labels that have samples of both classes, and there is no ``"positives"`` of all
 
 RANKINGS = ("auroc", "auprc")
 PARTIAL = "partial-auroc"
+TIES = {kind: f"{kind}-ties" for kind in (*RANKINGS, PARTIAL)}
+"""The most by which each may be off, because sites told of groups of samples, and not of the order within."""
 HISTOGRAMS = ("positive-scores", "negative-scores")
 HEADLINE = tuple(name for name, metric in METRICS.items() if metric.headline)
 
@@ -125,7 +131,8 @@ def by_label(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def of_labels(each: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of several labels as those of one evaluation: the means, and each label's own."""
-    means = {kind: mean_of([own[kind] for own in each.values()]) for kind in RANKINGS}
+    kinds = [kind for kind in (*RANKINGS, *TIES.values()) if all(kind in own for own in each.values())]
+    means = {kind: mean_of([own[kind] for own in each.values()]) for kind in kinds}
     return means | {f"{kind}.{label}": value for label, own in each.items() for kind, value in own.items()}
 
 
@@ -189,12 +196,13 @@ def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> 
         **({PARTIAL: partial_auroc(labels, scores)} if partial else {}),
         "n": len(labels),
         "positives": int(labels.sum()),
-        "positive-scores": histogram(scores[labels == 1]),
-        "negative-scores": histogram(scores[labels == 0]),
+        "fewest": 1,
+        "positive-scores": Histogram.of(scores[labels == 1]).packed(),
+        "negative-scores": Histogram.of(scores[labels == 0]).packed(),
     }
 
 
-def schema_like(example: Metrics) -> dict[str, Number | Several]:
+def schema_like(example: Metrics) -> dict[str, Binary | Number | Several]:
     """Describe an evaluation: the metrics of another one, within what each can be. Lists are counts.
 
     Raises
@@ -202,14 +210,17 @@ def schema_like(example: Metrics) -> dict[str, Number | Several]:
     ProblemError
         When a metric has no row.
     """
-    found: dict[str, Number | Several] = {}
+    found: dict[str, Binary | Number | Several] = {}
     for name, value in example.items():
         row = metric(name)
-        if row.pooled == "only":
+        if isinstance(value, bytes):
+            found[name] = Binary(ENTRY)
+        elif row.pooled == "only":
             long = len(value) if isinstance(value, list) else 0
             found[name] = Several(Number(0, LARGEST_COUNT, whole=True), (long,))
-        elif row.pooled == "sum":
-            found[name] = Number(0 if split(name)[1] else row.low, LARGEST_COUNT, whole=True)
+        elif row.pooled in ("sum", "most"):
+            low = 0 if split(name)[1] and row.pooled == "sum" else row.low
+            found[name] = Number(low, LARGEST_COUNT, whole=True)
         else:
             found[name] = Number(row.low, row.high, nan=not row.diverges, rounding=ROUNDING)
     return found
@@ -228,14 +239,17 @@ def contradictions(metrics: Mapping[str, Any]) -> list[str]:
 def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
     """Return what cannot be true at once of one label."""
     wrong: list[str] = []
-    sums: dict[str, tuple[str, ...]] = {"n": ("class-counts",)}
-    if "positives" in metrics:
-        sums = {"n": ("positive-scores", "negative-scores"), "positives": ("positive-scores",)}
-    for name, parts in sums.items():
-        if name in metrics and all(part in metrics for part in parts):
-            total = sum(sum(metrics[part]) for part in parts)
-            if total != metrics[name]:
-                wrong.append(f"{name} = {metrics[name]}, and {' and '.join(parts)} add up to {total}")
+    if "class-counts" in metrics and (total := sum(metrics["class-counts"])) != metrics.get("n", total):
+        wrong.append(f"n = {metrics['n']}, and class-counts add up to {total}")
+    if {"n", "positives", "fewest", *HISTOGRAMS} <= metrics.keys():
+        n, positives = metrics["n"], metrics["positives"]
+        if positives > n:
+            return [*wrong, f"n = {n}, of which positives = {positives}"]
+        for name, count in zip(HISTOGRAMS, (positives, n - positives), strict=True):
+            if text := wrong_histogram(metrics[name], count):
+                wrong.append(f"{name}: {text}")
+            elif not Histogram.unpacked(metrics[name]).at_least(metrics["fewest"]):
+                wrong.append(f"{name} has a bin of fewer than fewest = {metrics['fewest']} samples")
     if {"class-correct", "class-counts"} <= metrics.keys():
         pairs = zip(metrics["class-correct"], metrics["class-counts"], strict=True)
         wrong += [f"class-correct has {right} of {total}" for right, total in pairs if right > total][:1]
@@ -250,13 +264,6 @@ def undefined(metrics: Mapping[str, Any]) -> list[str]:
         one_class[""] = all(one for label, one in one_class.items() if label)
     numbers = {name: value for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)}
     return [name for name in numbers if not (one_class[split(name)[1]] and metric(name).pooled == "scores")]
-
-
-def histogram(scores: np.ndarray) -> list[int]:
-    """Count logits on the fixed grid of ``BINS`` bins over ±``LIMIT``."""
-    scores = np.nan_to_num(scores, nan=0.0, posinf=LIMIT, neginf=-LIMIT)
-    bins = np.clip((scores + LIMIT) * (BINS / (2 * LIMIT)), 0, BINS - 1).astype(np.int64)
-    return np.bincount(bins, minlength=BINS).tolist()  # type: ignore[no-any-return]
 
 
 def correct_by_class(labels: Tensor, logits: Tensor) -> Metrics:

@@ -1,7 +1,9 @@
 """How the evaluations of several sites become one, without moving a single score.
 
-For the pooled AUROC and average precision a site adds two histograms of its logits, one per class, on a fixed grid: the
-coordinator adds the histograms of all sites and ranks the bins. Samples of one bin count as ties.
+For the pooled AUROC and average precision a site adds two histograms of its scores, one per class, on a fixed grid: the
+coordinator adds the histograms of all sites and ranks the bins. Samples of one bin have one score, so they are ties. A
+hospital that tells of groups of samples puts each group where one of them may be; by how much that may be off, in the
+worst case, is told beside the numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from problems.histogram import Histogram, Ints
 from problems.metrics import (
-    BINS,
     HEADLINE,
     HISTOGRAMS,
     PARTIAL,
+    TIES,
     accuracy,
     by_label,
     metric,
@@ -28,15 +31,17 @@ from problems.roc import partial_auroc
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from problems.base import Metrics
 
 
 def pool(sites: Sequence[Metrics]) -> dict[str, float]:
     """Pool the evaluations of several sites into one.
 
-    AUROC and average precision come from the summed histograms (resolution: 1/32 of a logit), accuracies from the
-    summed counts per class; counts add up; every other number is averaged with the sites' sample counts ``n`` as
-    weights (1 where a problem reports none).
+    AUROC and average precision come from the summed histograms, with ``auroc-ties`` and ``auprc-ties`` (see `unknown`),
+    accuracies from the summed counts per class; counts add up; every other number is averaged with the sites' sample
+    counts ``n`` as weights (1 where a problem reports none).
 
     Parameters
     ----------
@@ -58,7 +63,9 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
         if how == "only":
             continue
         values = np.array([site[name] for site in sites], dtype=np.float64)
-        pooled[name] = float(values.sum() if how == "sum" else np.average(values, weights=weights))
+        pooled[name] = float(
+            values.sum() if how == "sum" else values.max() if how == "most" else np.average(values, weights=weights)
+        )
     several = {name: _ranked_together(sites, f".{name}") for name in by_label(sites[0]) if name}
     if "positive-scores" in sites[0]:
         pooled |= _ranked_together(sites)
@@ -71,11 +78,72 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
 
 
 def _ranked_together(sites: Sequence[Metrics], of_label: str = "") -> dict[str, float]:
-    """Rank the bins of the sites' histograms, added up."""
-    positive, negative = (np.sum([site[f"{name}{of_label}"] for site in sites], axis=0) for name in HISTOGRAMS)
-    grid, labels = np.arange(BINS), np.repeat([1, 0], BINS)
-    counted = labels, np.concatenate([grid, grid]), np.concatenate([positive, negative])
-    return ranking(*counted) | ({PARTIAL: partial_auroc(*counted)} if PARTIAL in sites[0] else {})
+    """Rank the bins of the sites' histograms, added up; with what may be off because of groups."""
+    every = [told_scores(site, of_label) for site in sites]
+    positive, negative = (Histogram.total([pair[kind] for pair, _ in every]) for kind in (0, 1))
+    found = _ranked((positive.bins, positive.counts), (negative.bins, negative.counts))
+    if f"{PARTIAL}{of_label}" not in sites[0]:
+        found.pop(PARTIAL)
+    return found | {TIES[kind]: most for kind, most in unknown(every, found).items()}
+
+
+Told = tuple[tuple[Histogram, Histogram], bool]
+"""A site's histograms of positives and of negatives, and whether it tells of groups."""
+
+
+def told_scores(site: Metrics, of_label: str = "") -> Told:
+    """Read the histograms in an evaluation; of one of several labels, whose name begins with a point."""
+    positive, negative = (Histogram.unpacked(site[f"{name}{of_label}"]) for name in HISTOGRAMS)  # type: ignore[arg-type]
+    return (positive, negative), site[f"fewest{of_label}"] > 1  # type: ignore[operator]
+
+
+def unknown(sites: Sequence[Told], found: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much what is ``found`` may be off in the worst case, because groups have no order.
+
+    A group's samples are above the place of the group before, and below that of the one behind (see
+    `client_app.policy.coarse.merged`). So the ranking is best with all positives at the upper of these ends and all
+    negatives at the lower, and worst the other way round; the values of these two are held against them.
+    """
+    if not any(grouped for _, grouped in sites) or math.isnan(found["auroc"]):
+        return dict.fromkeys(found, 0.0 if not math.isnan(found["auroc"]) else math.nan)
+    ends = [tuple(_extent(histogram, grouped) for histogram in pair) for pair, grouped in sites]
+    counts = [np.concatenate([pair[kind].counts for pair, _ in sites]) for kind in (0, 1)]
+    low, high = ([np.concatenate([site[kind][end] for site in ends]) for kind in (0, 1)] for end in (0, 1))
+    best = _ranked((high[0], counts[0]), (low[1], counts[1]))
+    # One after the other: of samples that may stand anywhere those with one score are as well off as the first.
+    groups = np.concatenate([np.full(len(pair[0].bins), grouped) for pair, grouped in sites])
+    worst = _ranked(_apart(low[0], counts[0], groups), (high[1] << DIGITS, counts[1]))
+    return {kind: max(best[kind] - found[kind], found[kind] - worst[kind], 0.0) for kind in found}
+
+
+FAR, DIGITS = 2**34, 24  # beyond any place; binary digits for samples of a group apart
+
+
+def _extent(histogram: Histogram, grouped: bool) -> tuple[Ints, Ints]:
+    """Return between which places, counted in half bins, the samples of each bin are."""
+    places = 2 * histogram.bins
+    if not grouped:
+        return places, places
+    return np.concatenate([[-FAR], places[:-1] + 1])[: len(places)], np.append(places[1:] - 1, FAR)[: len(places)]
+
+
+def _apart(places: Ints, counts: Ints, groups: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return places with more digits, where the samples of groups stand one after the other."""
+    alone = np.repeat(groups, np.where(groups, counts, 1))
+    each = np.repeat(np.arange(len(counts)), np.where(groups, counts, 1))
+    place = places[each] << DIGITS
+    order = np.lexsort((alone, place))
+    first = np.flatnonzero(np.diff(place[order], prepend=-(2**62)))
+    within = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    place[order] += np.where(alone[order], np.minimum(within + 1, 2**DIGITS - 1), 0)
+    return place, np.where(alone, 1, counts[each])
+
+
+def _ranked(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints]) -> dict[str, float]:
+    """Rank places, each with so many samples of a class."""
+    places, counts = (np.concatenate([positive[part], negative[part]]) for part in (0, 1))
+    labels = np.repeat([1, 0], [len(positive[0]), len(negative[0])])
+    return ranking(labels, places, counts) | {PARTIAL: partial_auroc(labels, places, counts)}
 
 
 def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets import patients_of_test
-from evidence import Counts, Site, Sketch, common_cuts, of_labels, summary
+from evidence import Counts, Site, of_labels, summary
 from evidence.delong import design_effect, exact, paired
 from evidence.summary import NOT_COMPARED
 from keys import Stream
@@ -118,9 +118,8 @@ def _tested(
             continue
         own, truth = scores[known, place], labels[known, place]
         whose = None if patients is None else patients[known]
-        cuts = common_cuts([Sketch.of(own, truth)])
         design = 1.0 if whose is None else design_effect(own, truth, whose)
-        site = Site(Counts.of(own, truth, cuts), cuts, exact(own, truth, whose), design)
+        site = Site(Counts.of(own, truth), exact(own, truth, whose), design)
         if of_other is not None:
             _, theirs, covariance = paired(own, of_other[known, place], truth, whose)
             site = replace(site, other=theirs, covariance=covariance)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from federation import RunError
 from keys.files import json_in, read_file, reason
 from models.storage import replacing
-from problems.metrics import HEADLINE
+from problems.metrics import HEADLINE, TIES, split
 from problems.pooling import across, pool
 from server_app.evidence import write as write_evidence
 from server_app.page import about
@@ -34,8 +34,9 @@ Record = dict[str, Any]
 
 
 def plain(metrics: Metrics) -> dict[str, float]:
-    """Drop the histograms, which only pooling needs."""
-    return {name: value for name, value in metrics.items() if not isinstance(value, list)}
+    """Drop the histograms, which only pooling needs, but for what follows of how far AUROC and AP may be off."""
+    ties = {name: value for name, value in pool([metrics]).items() if split(name)[0] in TIES.values()}
+    return {name: value for name, value in metrics.items() if not isinstance(value, (list, bytes))} | ties
 
 
 def without_nan(value: Any) -> Any:

@@ -118,15 +118,16 @@ def run(options: argparse.Namespace) -> None:
 
 def lines(outcome: Personalised) -> Sequence[str]:
     """Return a table of the metrics before and after."""
-    from problems.metrics import RANKINGS, split
+    from problems.metrics import RANKINGS, metric, split
 
-    counts, every = ("n", "positives"), outcome.after
-    named = [name for name in every if not isinstance(every[name], list) and split(name)[0] not in counts]
+    before, numbers = ({name: value for name, value in metrics.items() if isinstance(value, int | float)}
+                       for metrics in (outcome.before, outcome.after))  # fmt: skip
+    named = [name for name in numbers if metric(name).better]
     several = any(split(name)[1] for name in named)
     shown = {name: f"mean {name}" if several and name in RANKINGS else name for name in named}
     width = max(map(len, shown.values()))
     return [f"{'':{width}}    before     after"] + [
-        f"{shown[name]:{width}}  {outcome.before.get(name, float('nan')):8.4f}  {outcome.after[name]:8.4f}"
+        f"{shown[name]:{width}}  {before.get(name, float('nan')):8.4f}  {numbers[name]:8.4f}"
         for name in named
     ]
 

@@ -10,7 +10,8 @@ import torch
 
 from datasets.identity import keyed
 from datasets.labels import stratum
-from problems.metrics import HISTOGRAMS, metric, split
+from problems.histogram import Histogram
+from problems.metrics import metric
 from problems.pooling import pool
 
 if TYPE_CHECKING:
@@ -68,53 +69,60 @@ def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
     groups: Metrics = {}
     for name in parts[0]:
         values: list[Any] = [part[name] for part in parts]
-        if isinstance(values[0], list):
-            counts = np.sum(values, axis=0).tolist()
-            groups[name] = merged(counts, fewest) if split(name)[0] in HISTOGRAMS else counts
+        if isinstance(values[0], bytes):
+            whole = Histogram.total([Histogram.unpacked(value) for value in values])
+            groups[name] = merged(whole, fewest).packed()
+        elif isinstance(values[0], list):
+            groups[name] = np.sum(values, axis=0).tolist()
         elif metric(name).pooled in ("scores", "classes"):
             groups[name] = math.nan  # follows from the counts
         elif metric(name).pooled == "sum":
             told[name] = sum(values)
+        elif metric(name).pooled == "most":
+            told[name] = groups[name] = fewest
         else:
             share = metric(name).better == "up"  # of patients
             told[name] = rounded(float(np.median(values)), fewest / count, share=share)
     if "class-correct" in groups:
         counts = np.array([groups["class-correct"], groups["class-counts"]])
         groups["class-correct"] = np.minimum(fewest * np.rint(counts[0] / fewest), counts[1]).astype(int).tolist()
-    return {**told, **groups, **pool([groups])}
+    follows = {name: value for name, value in pool([groups]).items() if name in groups and name not in told}
+    return {**groups, **follows, **told}
 
 
-def merged(counts: Sequence[int], fewest: int) -> list[int]:
-    """Merge bins with neighbours until each that is not empty counts ``fewest`` or more.
+def merged(histogram: Histogram, fewest: int) -> Histogram:
+    """Merge bins with neighbours until each counts ``fewest`` or more.
 
     A bin that has enough stays, and takes what few were before it. Else bins become a group as soon as they have enough
     together. Its place says little of where one of them is: between its first and its last bin, the one that is
     divisible by the highest power of 2. What is left over at the end goes to the last group. So the order within the
-    histogram stays, and at any point fewer than 3 ``fewest`` samples have moved from one side to the other.
+    histogram stays, and at any point fewer than 3 ``fewest`` samples have moved from one side to the other. All of a
+    group are above the place of the group before, and below that of the one behind.
 
     Parameters
     ----------
-    counts : sequence of int
-        Of each bin; none, or ``fewest`` together.
+    histogram : Histogram
+        Of nobody, or of ``fewest`` together.
     fewest : int
         At least 1.
     """
-    groups, first, few = [0] * len(counts), -1, 0
-    place = 0
-    for bin_, count in enumerate(counts):
-        if not count:
-            continue
+    places: list[int] = []
+    sizes: list[int] = []
+    first, few = 0, 0
+    for bin_, count in zip(histogram.bins.tolist(), histogram.counts.tolist(), strict=True):
         first, few = (first if few else bin_), few + count
         if few >= fewest:
-            place = bin_ if count >= fewest else _between(first, bin_)
-            groups[place], few = few, 0
-    groups[place] += few
-    return groups
+            places.append(bin_ if count >= fewest else _between(first, bin_))
+            sizes.append(few)
+            few = 0
+    if few:
+        sizes[-1] += few
+    return Histogram(np.array(places, np.int64), np.array(sizes, np.int64))
 
 
 def _between(low: int, high: int) -> int:
     """Return the number above ``low`` and up to ``high`` that is divisible by the highest power of 2."""
-    zeros = (low ^ high).bit_length() - 1
+    zeros = (low ^ high).bit_length() - 1 if (low < 0) == (high < 0) else 64
     return high >> zeros << zeros
 
 

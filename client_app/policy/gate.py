@@ -179,14 +179,12 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     if "round" not in config:
         return record
     request, last = Request.of(message), message.metadata.message_type == "evaluate"
-    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, cuts=(), bins=(), other_cuts=(),
-                      other_bins=(), merged=())  # fmt: skip
+    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, merged=())
     said = hashlib.sha256(repr(lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)
     number = int(request.round)
-    asks = bool(request.cuts) + bool(request.merged)
-    place = [1, 0, asks] if last else [0, number, phases.index(request.phase)]
+    place = [1, 0, bool(request.merged)] if last else [0, number, phases.index(request.phase)]
     digest = hashlib.blake2b(repr(sorted(config.items())).encode())
     for arrays in records_in(message.content, ArrayRecord).values():
         for name, array in arrays.items():
@@ -199,10 +197,7 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
             "goes forward, and asks again what it asked before"
         )
     rounds = record.rounds + (place[:2] != record.place[:2])
-    grids = hashlib.sha256(repr(request.grids).encode()).hexdigest() if asks else ""
-    if request.merged and record.grids != grids:
-        raise RefusedError("two models are compared on the grids that scores were counted on before, and on no others")
-    return replace(record, said=said, place=place, question=question, grids=grids, rounds=rounds)
+    return replace(record, said=said, place=place, question=question, rounds=rounds)
 
 
 def _require_enough(site: OpenSite, data: SiteData) -> None:

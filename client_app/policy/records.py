@@ -55,8 +55,6 @@ class RunRecord:
         Where the run stands: whether it was asked for its last evaluation, the round, the place of the phase.
     question : str
         A hash of what was asked there.
-    grids : str
-        A hash of the grids that scores were last counted on.
     key : str
         What the run is called by its coordinator, also when it goes on after a stop, under another number.
     lasting : str
@@ -79,7 +77,6 @@ class RunRecord:
     said: str = ""
     place: list[int] = field(default_factory=list)
     question: str = ""
-    grids: str = ""
     key: str = ""
     lasting: str = ""
     rounds: int = 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from client_app.policy.coarse import merged
 from client_app.policy.protect import few
 from evidence.curves import SAME_FOR_ALL, threshold
 from evidence.delong import Auroc, exact, from_counts
+from evidence.grid import Counts
 from evidence.told import Group
-from problems.metrics import histogram
+from problems.histogram import Histogram
 
 if TYPE_CHECKING:
     from client_app.policy.rules import Policy
@@ -68,8 +67,8 @@ def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, f
 
     Those that the threshold tells right are a multiple, too, the nearest.
     """
-    positives, negatives = (np.array(merged(histogram(scores[labels == label]), fewest), float) for label in (1, 0))
-    told = from_counts([(positives, negatives)])
+    positives, negatives = (merged(Histogram.of(scores[labels == label]), fewest) for label in (1, 0))
+    told = from_counts([Counts.of_histograms(positives, negatives)])
     p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
     right = [fewest * round(count / fewest) for count in _hits(scores, labels, at)]
     variance = float(f"{told.variance**0.5:.{DIGITS}f}") ** 2

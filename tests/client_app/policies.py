@@ -67,7 +67,7 @@ def train(grid: SiteGrid, kind: str = "train", model: torch.Tensor | None = None
     assert not answer.has_error(), answer.error.reason
     if "error" in answer.content.config_records:
         return str(answer.content.config_records["error"]["message"])
-    return "" if answer.content.metric_records["metrics"] else "no evaluation"
+    return "" if answer.content.config_records["metrics"] else "no evaluation"
 
 
 def reading(feature: int, times: float, less: float) -> torch.Tensor:

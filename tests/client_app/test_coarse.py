@@ -16,7 +16,8 @@ from client_app.policy.coarse import coarse, dealt, merged, rounded
 from datasets import Cohort, DataConfig, load_site
 from models import Architecture
 from problems import PROBLEMS, Setting
-from problems.metrics import BINS, LIMIT, histogram, ranking
+from problems.histogram import LAST, Histogram, scores_of
+from problems.metrics import ranking
 from problems.pooling import pool
 from tests.client_app.policies import Hospital, reading, train
 from tests.server_app.sites import FEATURES, table, write_table
@@ -29,7 +30,7 @@ def answered(hospital: Hospital, model: torch.Tensor, **keys: Any) -> dict[str, 
     """Return what a hospital tells of a model, in a run of its own."""
     with hospital.run(**keys) as grid:
         assert train(grid, model=model) == ""
-        return dict(grid.answers[-1].content.metric_records["metrics"])
+        return dict(grid.answers[-1].content.config_records["metrics"])
 
 
 def held_out(folder: Path, key: str = KEY) -> tuple[Any, np.ndarray]:
@@ -38,9 +39,15 @@ def held_out(folder: Path, key: str = KEY) -> tuple[Any, np.ndarray]:
     return data, data.held_out.inputs[data.held_out.rows].numpy()
 
 
-def alone(scores: list[int]) -> list[float]:
+def alone(told: bytes) -> list[float]:
     """Return the scores of patients who have a bin to themselves, or share it with few."""
-    return [(b + 0.5) * 2 * LIMIT / BINS - LIMIT for b, count in enumerate(scores) if 0 < count < FEWEST]
+    found = Histogram.unpacked(told)
+    return scores_of(found.bins[found.counts < FEWEST]).tolist()
+
+
+def values_of(told: bytes) -> np.ndarray:
+    """Return the scores that bins stand for."""
+    return scores_of(Histogram.unpacked(told).bins)
 
 
 def test_the_histogram_reads_patients_out_without_the_rules_and_none_with_them(tmp_path: Path) -> None:
@@ -52,11 +59,15 @@ def test_the_histogram_reads_patients_out_without_the_rules_and_none_with_them(t
         hospital = Hospital(tmp_path / name, features, labels, seed="a", fewest_of_each_class=fewest)
         told = answered(hospital, model)
         found[name] = alone(told["positive-scores"]) + alone(told["negative-scores"])
-        assert sum(told["positive-scores"]) == told["positives"]
-        assert sum(told["negative-scores"]) == told["n"] - told["positives"]
+        sizes = [Histogram.unpacked(told[f"{kind}-scores"]).counts.sum() for kind in ("positive", "negative")]
+        assert sizes == [told["positives"], told["n"] - told["positives"]]
+        assert told["fewest"] == fewest
+        near = np.abs(features[:, 2] - np.concatenate([values_of(told[f"{kind}-scores"])
+                                                       for kind in ("positive", "negative")])[:, None]).min(1)
+        assert (near < 1e-6).all() == (fewest == 1), "where a group stands is no patient's own score"
         assert fewest == 1 or told["auroc"] == pool([told])["auroc"], "nor is more told by what follows from it"
     assert len(found["without"]) > 40
-    assert all(np.abs(features[:, 2] - value).min() <= LIMIT / BINS for value in found["without"])
+    assert all(np.abs(features[:, 2] - value).min() < 1e-6 for value in found["without"])
     assert found["with"] == []
 
 
@@ -99,30 +110,38 @@ def test_no_number_reads_a_single_patient(telling: Any, problem: str) -> None:
 # ---------------------------------------------------------------------- how well it still measures
 
 
-counts = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 7, 40]), min_size=BINS // 8, max_size=BINS // 8)
+counts = st.dictionaries(st.integers(-LAST, LAST) | st.integers(-9, 9), st.sampled_from([1, 2, 3, 7, 40]), max_size=40)
+
+
+def of_counts(counts: dict[int, int]) -> Histogram:
+    bins = np.array(sorted(counts), np.int64)
+    return Histogram(bins, np.array([counts[int(bin_)] for bin_ in bins], np.int64))
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(counts=counts, fewest=st.integers(1, 8))
-def test_merged_bins_hold_enough_and_stay_in_order(counts: list[int], fewest: int) -> None:
-    if sum(counts) < fewest:
+def test_merged_bins_hold_enough_and_stay_in_order(counts: dict[int, int], fewest: int) -> None:
+    before = of_counts(counts)
+    if before.counts.sum() < fewest:
         return
-    groups = merged(counts, fewest)
-    assert sum(groups) == sum(counts)
-    assert all(count == 0 or count >= fewest for count in groups)
-    assert np.abs(np.cumsum(groups) - np.cumsum(counts)).max() < max(1, 3 * fewest)
-    assert fewest > 1 or groups == counts
+    groups = merged(before, fewest)
+    assert groups.counts.sum() == before.counts.sum()
+    assert groups.at_least(fewest)
+    assert (np.diff(groups.bins) > 0).all()
+    every = np.union1d(before.bins, groups.bins)
+    moved = [[one.counts[one.bins <= at].sum() for at in every] for one in (before, groups)]
+    assert np.abs(np.subtract(*moved)).max() < max(1, 3 * fewest)
+    assert fewest > 1 or groups.packed() == before.packed()
 
 
 def test_where_a_group_stands_says_little_of_its_last_patient() -> None:
-    """With the others of the group in the first bin, any other bin made a difference if the place were a mean."""
-    places = set()
-    for last in range(1, BINS):
-        counts = [0] * BINS
-        counts[0], counts[last] = FEWEST - 1, 1
-        places.add(merged(counts, FEWEST).index(FEWEST))
-    assert len(places) == math.log2(BINS)
+    """With the others of the group at 0, any other score made a difference if the place were a mean."""
+    rng = np.random.default_rng(0)
+    places = {
+        int(merged(of_counts({0: FEWEST - 1, int(last): 1}), FEWEST).bins[0]) for last in rng.integers(1, LAST, 5000)
+    } | {int(merged(of_counts({0: FEWEST - 1, last: 1}), FEWEST).bins[0]) for last in range(1, 5000)}
+    assert len(places) <= math.ceil(math.log2(LAST))
 
 
 @settings(max_examples=100, deadline=None)
@@ -130,12 +149,12 @@ def test_where_a_group_stands_says_little_of_its_last_patient() -> None:
 def test_the_area_stays_within_its_bound(seed: int, positives: int, negatives: int) -> None:
     rng = np.random.default_rng(seed)
     scores = [rng.normal(size=count) * rng.uniform(0.1, 4) + rng.normal() for count in (positives, negatives)]
-    histograms = [histogram(values) for values in scores]
-    labels, grid = np.repeat([1, 0], BINS), np.tile(np.arange(BINS), 2)
+    whole = [Histogram.of(values) for values in scores]
     before, after = (
-        ranking(labels, grid, np.concatenate(found))["auroc"]
-        for found in (histograms, [merged(found, FEWEST) for found in histograms])
-    )
+        ranking(np.repeat([1, 0], [len(p.bins), len(n.bins)]), np.concatenate([p.bins, n.bins]),
+                np.concatenate([p.counts, n.counts]))["auroc"]
+        for p, n in (whole, [merged(found, FEWEST) for found in whole])
+    )  # fmt: skip
     assert abs(after - before) < 3 * FEWEST * (1 / positives + 1 / negatives)
 
 

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Message
 
 from client_app.evidence import most
-from evidence import Told
 from federation import pack
+from problems.histogram import Histogram
 from tests.client_app.policies import Hospital, reading
 from tests.server_app.sites import SiteGrid, question, table
 
@@ -38,24 +38,6 @@ def hospital(folder: Path, fewest: int, rows: int = 400, **policy: Any) -> Hospi
     return Hospital(folder, *table(rows, seed=0), seed="a", fewest_of_each_class=fewest, **policy)
 
 
-def near(told: dict[str, Any], features: np.ndarray) -> int:
-    """Count the numbers that are some patient's value of the feature that the model reads."""
-    numbers = [value for values in told.values() if isinstance(values, list) for value in values]
-    floats = np.array([value for value in numbers if isinstance(value, float)])
-    return int((np.abs(floats[:, None] - features[None, :, 2]).min(1) < 1e-6).sum()) if len(floats) else 0
-
-
-def test_the_cuts_read_patients_out_without_the_rules_and_none_with_them(tmp_path: Path) -> None:
-    found = {}
-    for name, fewest in {"without": 1, "with": FEWEST}.items():
-        with hospital(tmp_path / name, fewest).run(**LAST) as grid:
-            told = record(answer(grid))
-            found[name] = near(told, table(400, seed=0)[0])
-            assert Told.of(told).grouped == (fewest > 1)
-    assert found["without"] > 40
-    assert found["with"] == 0
-
-
 def test_with_them_nothing_that_is_told_depends_on_any_score(tmp_path: Path) -> None:
     """Two models, of which one reads a feature and the other another: what is added to the evaluation is the same."""
     told = []
@@ -66,42 +48,10 @@ def test_with_them_nothing_that_is_told_depends_on_any_score(tmp_path: Path) -> 
     assert told[0] == told[1]
 
 
-def test_with_them_no_grid_that_others_choose_is_counted_on(tmp_path: Path) -> None:
-    with hospital(tmp_path, FEWEST).run(**LAST) as grid:
-        assert record(answer(grid))
-        said = refused(answer(grid, cuts=[-1.0, 0.0, 0.001]))
-        assert said == "it tells of its patients in groups of 5, so it counts no scores on a grid that others choose"
-
-
-def test_a_second_grid_is_refused_and_the_first_asked_again_answered_alike(tmp_path: Path) -> None:
-    with hospital(tmp_path, 1).run(**LAST) as grid:
-        answer(grid)
-        counts = record(answer(grid, cuts=[-1.0, 0.0]))
-        assert record(answer(grid, cuts=[-1.0, 0.0])) == counts
-        assert "over here, or was asked for otherwise" in refused(answer(grid, cuts=[-1.0, 0.5]))
-        assert "over here, or was asked for otherwise" in refused(answer(grid))
-
-
-@pytest.mark.parametrize(
-    ("cuts", "said"),
-    [
-        ([1.0, 0.0], "cuts do not ascend"),
-        ([0.0, 0.0], "cuts do not ascend"),
-        ([float("nan")], "cuts = [nan]: must be a list of at most 256, each a finite number >= -1e+30 and <= 1e+30"),
-        ([float(n) for n in range(257)], "must be a list of at most 256"),
-        ("0", "cuts = '0': must be a list"),
-    ],
-)
-def test_a_grid_that_is_none_is_refused(cuts: Any, said: str, tmp_path: Path) -> None:
-    with hospital(tmp_path, 1).run(**LAST) as grid:
-        answer(grid)
-        assert f"a bad message: {said}" in refused(answer(grid, cuts=cuts)) or said in refused(answer(grid, cuts=cuts))
-
-
 def test_a_run_without_evidence_may_not_ask_for_it(tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**LAST | {"evidence": False}) as grid:
         assert set(answer(grid).content) == {"metrics"}
-        assert "'cuts' is no key" in refused(answer(grid, cuts=[0.0]))
+        assert "'merged' is no key" in refused(answer(grid, merged=[b""] * 4))
 
 
 @pytest.mark.parametrize("policy", [{"fewest_held_out": 1000}, {"fewest_of_each_class": 100}], ids=str)
@@ -130,7 +80,6 @@ def test_patients_with_several_samples_are_told_of_by_their_number_only(tmp_path
 
 
 COMPARED: dict[str, Any] = {**LAST, "compare_with": "runs/other"}
-GRIDS: dict[str, Any] = {"cuts": [-1.0, 0.0, 1.0], "other-cuts": [-1.0, 0.5]}
 
 
 def of_two(grid: SiteGrid, **told: Any) -> Message:
@@ -140,77 +89,77 @@ def of_two(grid: SiteGrid, **told: Any) -> Message:
     return grid.ask("evaluate", 0, content)
 
 
-def asked_twice(grid: SiteGrid) -> dict[str, Any]:
-    """Ask for both answers that come before the third; return what that is asked with: this site's counts."""
-    assert record(of_two(grid))
-    found = record(of_two(grid, **GRIDS))
-    kinds = ("positives", "negatives", "other-positives", "other-negatives")
-    return {**GRIDS, "merged": [count for kind in kinds for count in found[kind]]}
+def asked_first(grid: SiteGrid) -> list[bytes]:
+    """Ask for the first answer; return what the second is asked with: this site's counts."""
+    message = of_two(grid)
+    own, other = dict(message.content.config_records["metrics"]), record(message)
+    kinds = ("positive-scores", "negative-scores")
+    return [*(own[kind] for kind in kinds), *(other[f"other-{kind}"] for kind in kinds)]
+
+
+def changed(merged: list[bytes], place: int, by: int) -> list[bytes]:
+    """Return counts of all sites, with one more or less in the first bin of one of the histograms."""
+    found = Histogram.unpacked(merged[place])
+    counts = found.counts.copy()
+    counts[0] += by
+    return [*merged[:place], Histogram(found.bins[counts > 0], counts[counts > 0]).packed(), *merged[place + 1 :]]
 
 
 def test_of_two_models_a_site_tells_sums_over_its_patients(tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**COMPARED) as grid:
-        told = record(of_two(grid, **asked_twice(grid)))
+        told = record(of_two(grid, merged=asked_first(grid)))
         assert {key: len(value) if isinstance(value, list) else 1 for key, value in told.items()} == {
             "squares": 2, "products": 1, "patients": 3
         }  # fmt: skip
         assert told["products"] == 0, "each patient has one sample"
 
 
-def test_two_models_are_compared_on_the_grids_that_were_counted_on_and_once(tmp_path: Path) -> None:
+def test_two_models_are_compared_once(tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**COMPARED) as grid:
-        last = asked_twice(grid)
-        assert "on the grids that scores were counted on before" in refused(
-            of_two(grid, **last | {"cuts": [0.0, 1.0, 2.0]})
-        )
-        assert record(of_two(grid, **last)) == record(of_two(grid, **last))
-        more = [*last["merged"]]
-        more[0], more[6] = more[0] + 1, more[6] + 1
-        assert "over here, or was asked for otherwise" in refused(of_two(grid, **last | {"merged": more}))
+        merged = asked_first(grid)
+        assert record(of_two(grid, merged=merged)) == record(of_two(grid, merged=merged))
+        more = changed(changed(merged, 0, 1), 2, 1)
+        assert "over here, or was asked for otherwise" in refused(of_two(grid, merged=more))
+        assert "over here, or was asked for otherwise" in refused(of_two(grid))
 
 
-@pytest.mark.parametrize("change", [(0, 1), (1, -1), (6, 1)], ids=str)
+@pytest.mark.parametrize("change", [(0, 1), (1, -1), (3, 1)], ids=str)
 def test_counts_of_all_sites_that_lack_a_patient_of_this_one_are_refused(
     change: tuple[int, int], tmp_path: Path
 ) -> None:
-    """Of fewer than it told, or of more on one grid than on the other: such sums would be about another set."""
+    """Of fewer than it told, or of more for one model than for the other: such sums would be about another set."""
     with hospital(tmp_path, 1).run(**COMPARED) as grid:
-        last = asked_twice(grid)
-        last["merged"][change[0]] += change[1]
-        assert "has not all that this site told" in refused(of_two(grid, **last))
+        merged = changed(asked_first(grid), *change)
+        assert "has not all that this site told" in refused(of_two(grid, merged=merged))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("merged", "said"),
     [
-        ({"merged": [1]}, "merged has 1 counts: must be two for each bin"),
-        ({"merged": [-1] * 10}, "merged = [-1, -1, -1"),
-        ({"other-cuts": None}, "'merged' is no key"),
-        ({"other-cuts": [1.0, 0.0]}, "other-cuts do not ascend"),
-        ({"other-cuts": []}, "other-cuts are empty"),
-        ({"cuts": None}, "is no key"),
+        ([b""], "must be a list of 4, each bytes"),
+        ([1] * 4, "must be a list of 4, each bytes"),
+        ([b""] * 4, "merged is empty"),
+        ([b"\0" * 8, b"", b"", b""], "merged: a bin that it tells of is empty"),
+        ([b"\0" * 4 + b"\1" * 4, b"\0" * 8 + b"\1" * 8, b"", b""], "merged: its bins are no finite numbers that"),
     ],
     ids=str,
 )
-def test_a_comparison_that_is_none_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_comparison_that_is_none_is_refused(merged: list[Any], said: str, tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**COMPARED) as grid:
-        content = {**asked_twice(grid), **change}
-        content = question(grid.config, "evaluate", {"x": reading(2, 1, 0)}, **content)
-        if "other-cuts" in content["config"] or "cuts" not in content["config"]:
-            content["other"] = pack({"x": reading(1, 1, 0)})
-        assert said in refused(grid.ask("evaluate", 0, content))
+        asked_first(grid)
+        assert said in refused(of_two(grid, merged=merged))
 
 
 def test_with_groups_only_two_models_are_not_compared(tmp_path: Path) -> None:
     with hospital(tmp_path, FEWEST).run(**COMPARED) as grid:
         told = record(of_two(grid))
-        assert (told["other-positive-cuts"], told["other-negative-cuts"]) == ([], [])
+        assert (told["other-positive-scores"], told["other-negative-scores"]) == (b"", b"")
         assert np.isnan([told["other-auroc"], told["covariance"]]).all()
-        assert "in groups of 5" in refused(of_two(grid, **GRIDS))
-        assert "in groups of 5" in refused(of_two(grid, **GRIDS, merged=[1] * 10))
+        assert "in groups of 5" in refused(of_two(grid, merged=[Histogram.of(np.zeros(9)).packed()] * 4))
 
 
 def test_a_run_without_a_second_model_is_told_nothing_of_one(tmp_path: Path) -> None:
     with hospital(tmp_path, 1).run(**LAST) as grid:
         answer(grid)
-        assert "'other-cuts' is no key" in refused(answer(grid, **GRIDS))
+        assert "'merged' is no key" in refused(answer(grid, merged=[b""] * 4))
+        assert "'other' is no record" in refused(of_two(grid))

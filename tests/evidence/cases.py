@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidence import Counts, Site, Sketch, common_cuts
+from evidence import Counts, Site
 
 Scored = tuple[np.ndarray, np.ndarray]
 
@@ -21,7 +21,7 @@ def drawn(seed: int, sites: int = 5, n: int = 800, prior: float = 0.1, decimals:
         scores = rng.normal(rng.normal(), rng.uniform(0.3, 3), n) + rng.uniform(0, 3) * labels
         if rng.random() < 0.5:
             scores = np.exp(scores / 2)
-        found.append((np.round(scores, decimals), labels))
+        found.append((np.round(scores, decimals).astype(np.float32).astype(np.float64), labels))
     return found
 
 
@@ -30,10 +30,9 @@ def together(sites: Sequence[Scored]) -> Scored:
     return np.concatenate([scores for scores, _ in sites]), np.concatenate([labels for _, labels in sites])
 
 
-def told(sites: Sequence[Scored], bins: int = 256) -> list[Site]:
+def told(sites: Sequence[Scored]) -> list[Site]:
     """Return what a coordinator gets to know of the sites."""
-    cuts = common_cuts([Sketch.of(*site) for site in sites], bins)
-    return [Site(Counts.of(*site, cuts), cuts) for site in sites]
+    return [Site(Counts.of(*site)) for site in sites]
 
 
 def of_patients(seed: int, sites: int = 4, patients: int = 60, size: int = 4) -> list[tuple[Scored, np.ndarray]]:
@@ -44,5 +43,6 @@ def of_patients(seed: int, sites: int = 4, patients: int = 60, size: int = 4) ->
         ill = rng.random(patients) < 0.25 * rng.uniform(0.5, 1.5)
         labels = np.where(rng.random(len(whose)) < 0.9, ill[whose], rng.random(len(whose)) < 0.25).astype(float)
         scores = rng.normal(0, 0.5) + labels + rng.normal(0, 0.7, patients)[whose] + rng.normal(0, 0.7, len(whose))
+        scores = scores.astype(np.float32).astype(np.float64)
         found.append(((scores, labels), whose))
     return found

@@ -9,18 +9,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
 
-from evidence import Counts, Sketch, common_cuts
+from evidence import Counts
 from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import assessment, logistic, platt, platt_of_the_others, probability
-from evidence.curves import average_precision, average_precision_ties, net_benefit, operating_points, roc, threshold
-from evidence.grid import Counts as GridCounts
+from evidence.curves import average_precision, net_benefit, operating_points, roc, threshold
+from problems.histogram import bins_of
 from tests.evidence.cases import drawn, together, told
 
 CASES = [drawn(seed, prior=0.3, n=400) for seed in range(4)] + [drawn(9, sites=2, n=100, decimals=1, prior=0.4)]
-
-
-def counts(scores: np.ndarray, labels: np.ndarray) -> GridCounts:
-    return Counts.of(scores, labels, common_cuts([Sketch.of(scores, labels)]))
 
 
 def by_scikit_learn(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -31,9 +27,9 @@ def by_scikit_learn(scores: np.ndarray, labels: np.ndarray) -> tuple[float, floa
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_logistic_fit_to_counts_is_the_fit_to_samples(case: int) -> None:
     scores, labels = together(CASES[case])
-    every = counts(scores, labels)
+    every = Counts.of(scores, labels)
     fit = logistic(every.centres(), every.positives, every.negatives)
-    assert (fit.intercept, fit.slope) == pytest.approx(by_scikit_learn(scores, labels), rel=0.02, abs=5e-3)
+    assert (fit.intercept, fit.slope) == pytest.approx(by_scikit_learn(scores, labels), abs=1e-4)
     alone = logistic(scores, labels, 1 - labels)
     assert (alone.intercept, alone.slope) == pytest.approx(by_scikit_learn(scores, labels), abs=1e-4)
 
@@ -41,11 +37,11 @@ def test_a_logistic_fit_to_counts_is_the_fit_to_samples(case: int) -> None:
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_calibration_and_brier_score_are_those_of_the_samples(case: int) -> None:
     scores, labels = together(CASES[case])
-    every = counts(scores, labels)
+    every = Counts.of(scores, labels)
     found = assessment(0.5 * every.centres() - 1, every.positives, every.negatives)
     p = probability(0.5 * scores - 1)
-    assert found["brier"] == pytest.approx(brier_score_loss(labels, p), abs=1e-3)
-    assert found["slope"]["value"] == pytest.approx(by_scikit_learn(0.5 * scores - 1, labels)[1], rel=0.02)
+    assert found["brier"] == pytest.approx(brier_score_loss(labels, p), abs=1e-6)
+    assert found["slope"]["value"] == pytest.approx(by_scikit_learn(0.5 * scores - 1, labels)[1], abs=1e-4)
     # in the large: the intercept at which the mean prediction is the share of positives
     assert probability(0.5 * scores - 1 + found["intercept"]["value"]).mean() == pytest.approx(labels.mean(), abs=1e-3)
     curve = found["curve"]
@@ -68,13 +64,13 @@ def test_the_interval_of_the_slope_covers_the_truth_as_often_as_it_says() -> Non
 def test_scores_that_separate_the_classes_have_a_map_and_no_slope() -> None:
     scores, labels = np.arange(-10.0, 10), (np.arange(-10, 10) >= 0).astype(float)
     assert math.isnan(logistic(scores, labels, 1 - labels).slope)
-    fit = platt(counts(scores, labels))
+    fit = platt(Counts.of(scores, labels))
     assert 0 < fit.slope < 100
     assert 11 / 12 < probability(fit.log_odds(scores[-1:]))[0] < 1
 
 
 def test_scores_that_do_not_vary_have_no_slope_and_the_share_of_positives() -> None:
-    one = Counts(np.array([30.0]), np.array([70.0]), np.array([250.0]))
+    one = Counts(bins_of(np.array([2.5])), np.array([30.0]), np.array([70.0]))
     fit = platt(one)
     assert probability(fit.log_odds(one.centres()))[0] == pytest.approx(0.3, abs=0.01)
 
@@ -102,18 +98,16 @@ def test_a_map_is_assessed_where_it_was_not_fitted() -> None:
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_average_precision_is_within_its_bound(case: int) -> None:
+def test_average_precision_is_that_of_the_samples(case: int) -> None:
     scores, labels = together(CASES[case])
-    every = counts(scores, labels)
+    every = Counts.of(scores, labels)
     found = float(average_precision(every.positives, every.negatives))
-    wanted, bound = average_precision_score(labels, scores), average_precision_ties(every.positives, every.negatives)
-    assert abs(found - wanted) <= bound + 1e-12
-    assert found == pytest.approx(wanted, abs=0.01)
+    assert found == pytest.approx(average_precision_score(labels, scores), abs=1e-9)
 
 
 def test_a_decision_curve_counts_who_would_be_treated() -> None:
     scores, labels = together(CASES[4])
-    every, p = counts(scores, labels), probability(scores)
+    every, p = Counts.of(scores, labels), probability(scores)
     curve = net_benefit(probability(every.centres()), every.positives, every.negatives)
     for t, model, treat_all in zip(curve["threshold"], curve["model"], curve["all"], strict=True):
         treated = p >= t
@@ -124,10 +118,9 @@ def test_a_decision_curve_counts_who_would_be_treated() -> None:
 
 def test_points_are_the_best_of_those_that_keep_what_is_fixed() -> None:
     scores, labels = together(CASES[4])
-    every = counts(scores, labels)
-    cuts = common_cuts([Sketch.of(scores, labels)])
+    every = Counts.of(scores, labels)
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
-    for point in operating_points(every.positives, every.negatives, cuts):
+    for point in operating_points(every.positives, every.negatives, every.centres()):
         if point["fixed"] == "specificity":
             assert point["value"] == pytest.approx(tpr[1 - fpr >= point["at"] - 1e-12].max())
         else:
@@ -141,8 +134,8 @@ def test_points_are_the_best_of_those_that_keep_what_is_fixed() -> None:
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_threshold_of_samples_is_that_of_their_operating_point(case: int) -> None:
     scores, labels = together(CASES[case])
-    own = Counts.of(scores, labels, np.unique(scores))
-    for point in operating_points(own.positives, own.negatives, np.unique(scores))[:3]:
+    own = Counts.of(scores, labels)
+    for point in operating_points(own.positives, own.negatives, own.centres())[:3]:
         assert threshold(scores, labels, point["at"]) == point["threshold"]
     assert threshold(scores, np.ones(len(scores)), 0.9) == scores.min()
     assert threshold(scores, np.zeros(len(scores)), 0.9) == math.inf
@@ -151,7 +144,7 @@ def test_the_threshold_of_samples_is_that_of_their_operating_point(case: int) ->
 
 def test_the_roc_curve_is_that_of_the_samples() -> None:
     scores, labels = together(CASES[4])
-    every = counts(scores, labels)
+    every = Counts.of(scores, labels)
     found, (fpr, tpr, _) = roc(every.positives, every.negatives), roc_curve(labels, scores, drop_intermediate=False)
     assert (found["fpr"], found["tpr"]) == (pytest.approx(fpr), pytest.approx(tpr))
 
@@ -182,5 +175,5 @@ def test_the_bootstrap_covers_as_the_resampling_of_samples_does() -> None:
     [(scores, labels)] = drawn(6, sites=1, n=200, prior=0.3)
     rng = np.random.default_rng(0)
     drawn_values = [average_precision_score(labels[rows], scores[rows]) for rows in rng.integers(0, 200, (400, 200))]
-    ends = Replicates.of_site(counts(scores, labels), rng).average_precision()
+    ends = Replicates.of_site(Counts.of(scores, labels), rng).average_precision()
     assert ends == pytest.approx(np.quantile(drawn_values, (0.025, 0.975)), abs=0.03)

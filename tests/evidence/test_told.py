@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,17 +13,11 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 from config import RunConfig
-from evidence import Counts, Sketch, Told
+from evidence import Counts, Told
 from evidence.delong import Auroc, exact
-from evidence.paired import Spread, merged_of, merged_record
-from evidence.told import (
-    Group,
-    counts_of,
-    counts_of_other,
-    counts_record,
-    grids_of,
-    wrong_counts,
-)
+from evidence.paired import Spread, merged_of, merged_record, wrong_merged
+from evidence.told import Group
+from problems.histogram import Histogram
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from server_app.local import LocalGrid, unused_run_id
@@ -32,36 +27,43 @@ SCORES, LABELS = np.arange(12.0), np.repeat([0.0, 1.0], 6)
 GROUPS = [Group("sex", "f", 7, 3, (2, 4), Auroc(0.5, 0.1)), Group("sex", "m", 5, 3, (0, 2), Auroc(math.nan, math.nan))]
 
 
+OTHER = Counts.of(SCORES[::-1], LABELS)
+
+
 def good() -> dict[str, Any]:
-    sketch = Sketch.of(SCORES, LABELS)
-    return Told((sketch.positives, sketch.negatives), exact(SCORES, LABELS), 1.5, GROUPS).record()
+    own = exact(SCORES, LABELS)
+    return Told(own, 1.5, GROUPS, exact(SCORES[::-1], LABELS), 0.0, OTHER).record()
+
+
+def packed(*scores: float) -> bytes:
+    return Histogram.of(np.array(scores)).packed()
 
 
 def test_what_is_told_is_read_again() -> None:
     record = good()
     assert Told.wrong(record, 12, 6) == []
-    assert repr(Told.of(ConfigRecord(record)).record()) == repr(record)
-    counts = Counts.of(SCORES, LABELS, np.array([0.0, 5.0, 6.0]))
-    again = counts_of(ConfigRecord(counts_record(counts)))
-    assert (again.positives.tolist(), again.negatives.tolist()) == ([0, 0, 6], [5, 1, 0])
-    assert again.sums.tolist() == counts.sums.tolist()
+    again = Told.of(ConfigRecord(record))
+    assert repr(again.record()) == repr(record)
+    assert again.other_counts is not None
+    assert again.other_counts.centres().tolist() == SCORES.tolist()
+    assert again.other_counts.positives.tolist() == LABELS[::-1].tolist()
+    assert Told.of(Told().record()).other_counts is None
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"positive-cuts": [2.0, 1.0]}, "positive-cuts do not ascend"),
-        ({"positive-cuts": []}, "positive-cuts has 0 entries, of 6 samples"),
-        ({"positive-cuts": [float(n) for n in range(7)]}, "positive-cuts = [0.0, 1.0"),
-        ({"negative-cuts": [math.inf]}, "negative-cuts = [inf]"),
-        ({"negative-cuts": [-1e300]}, "negative-cuts = [-1e+300]"),
+        ({"other-positive-scores": packed(*range(5))}, "other-positive-scores: its counts add up to 5: it has 6"),
+        ({"other-positive-scores": packed(*range(7))}, "other-positive-scores: 56 bytes: must be 8 for each bin"),
+        ({"other-negative-scores": packed(*range(6))[:-1]}, "other-negative-scores = b'"),
+        ({"other-negative-scores": [1]}, "other-negative-scores = [1]: must be bytes"),
+        ({"other-auroc": math.nan}, "other-auroc = nan: it has samples of both"),
         ({"auroc": 1.5}, "auroc = 1.5: must be"),
         ({"auroc": math.nan}, "auroc = nan: it has samples of both classes"),
         ({"variance": -1.0}, "variance = -1.0"),
         ({"design": 0.0}, "design = 0.0"),
         ({"covariance": 7.0}, "covariance = 7.0"),
-        ({"other-positive-cuts": [1.0]}, "other-negative-cuts has 0 entries, of 6 samples"),
-        ({"other-positive-cuts": [1.0], "other-negative-cuts": [0.0]}, "other-auroc = nan: it has samples of both"),
+        ({"other-negative-scores": b""}, "other-negative-scores: its counts add up to 0: it has 6"),
         ({"group-name": ["f"]}, "have not the same length"),
         ({"group-positives": [7, 3], "group-true-negatives": [0, 2]}, "the AUROC of a subgroup of one class is 0.5"),
         ({"group-positives": [8, 3]}, "more positives than samples"),
@@ -79,50 +81,27 @@ def test_what_cannot_be_is_named(change: dict[str, Any], said: str) -> None:
 
 
 def test_one_class_has_no_auroc() -> None:
-    record = good() | {"positive-cuts": []}
-    assert "auroc = 1.0: it has samples of one class" in Told.wrong(record, 6, 0)
+    record = Told(exact(SCORES, LABELS)).record()
+    assert Told.wrong(record, 6, 0) == ["auroc = 1.0: it has samples of one class"]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"positives": [1, 2]}, "positives = [1, 2]: must be a list of 3"),
-        ({"positives": [-1, 0, 7]}, "positives = [-1, 0, 7]"),
-        ({"negatives": [6, 1, 0]}, "negatives add up to 7: it has 6"),
-        ({"sums": [math.nan, 0.0, 0.0]}, "sums = [nan"),
-    ],
-    ids=str,
-)
-def test_counts_that_cannot_be_are_named(change: dict[str, Any], said: str) -> None:
-    record = counts_record(Counts.of(SCORES, LABELS, np.array([0.0, 5.0, 6.0])))
-    assert wrong_counts(record, 3, 12, 6) == []
-    [line] = wrong_counts(record | change, 3, 12, 6)
-    assert said in line
-
-
-def test_counts_of_two_models_are_read_again_and_held_against_the_samples() -> None:
-    own, other = (Counts.of(SCORES, LABELS, np.array(cuts)) for cuts in ([0.0, 6.0], [0.0, 3.0, 9.0]))
-    record = counts_record(own, other)
-    assert wrong_counts(record, 2, 12, 6, 3) == []
-    pair = counts_of_other(record)
-    assert pair is not None
-    assert (pair[0].tolist(), pair[1].tolist()) == ([0, 3, 3], [3, 3, 0])
-    assert counts_of_other(counts_record(own)) is None
-    [line] = wrong_counts(record | {"other-positives": [0, 3, 2]}, 2, 12, 6, 3)
-    assert line == "other-positives add up to 5: it has 6"
-    assert "'other-positives' is no key" in wrong_counts(record, 2, 12, 6)[0], "nobody asked for them"
+def test_who_tells_of_groups_need_not_tell_the_auroc() -> None:
+    record = Told().record()
+    assert Told.wrong(record, 12, 6) == ["auroc = nan: it has samples of both classes"]
+    assert Told.wrong(record, 12, 6, grouped=True) == []
 
 
 def test_counts_of_all_sites_are_read_as_they_were_written_label_by_label() -> None:
-    def pair(*sizes: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.arange(sizes[0]) + 1.0, np.arange(sizes[0]) + 10.0
-
-    both = [(pair(2), pair(3)), (pair(0), pair(0)), (pair(1), pair(4))]
-    own, other = grids_of([0.0, 1, 2], [2, 0, 1]), grids_of([0.0, 1, 2, 0, 1, 2, 3], [3, 0, 4])
-    read = merged_of(merged_record(both)["merged"], (own, other))
-    assert [[[kind.tolist() for kind in pair] for pair in label] for label in read] == [
-        [[kind.tolist() for kind in pair] for pair in label] for label in both
-    ]
+    both = [(Counts.of(SCORES, LABELS), OTHER), None, (OTHER, Counts.of(SCORES**2, LABELS))]
+    record = merged_record(both)["merged"]
+    assert wrong_merged(record) == []
+    read = merged_of(ConfigRecord({"merged": record})["merged"])
+    assert [one is None for one in read] == [False, True, False]
+    for wanted, found in zip(both, read, strict=True):
+        for one, other in zip(wanted or (), found or (), strict=True):
+            assert [getattr(one, kind).tolist() for kind in ("bins", "positives", "negatives")] == [
+                getattr(other, kind).tolist() for kind in ("bins", "positives", "negatives")
+            ]
 
 
 SPREAD = Spread((2.0, 3.0), -1.0, (5, 6, 11))
@@ -159,13 +138,18 @@ class Lying(LocalGrid):
         """Return answers, one of them changed."""
         answers = list(super().pull_messages(message_ids))
         for answer in answers:
-            told = answer.content.config_records.get("evidence") if answer.has_content() else None
-            if told is not None and self.change[0] in told and answer.metadata.src_node_id == 2:
-                told[self.change[0]] = self.change[1]
+            records = answer.content.config_records if answer.has_content() else {}
+            for told in map(records.get, ("evidence", "metrics")):
+                if told is not None and self.change[0] in told and answer.metadata.src_node_id == 2:
+                    told[self.change[0]] = self.change[1]
         return answers
 
 
-@pytest.mark.parametrize("change", [("design", -1.0), ("sums", [0.0])], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [("design", -1.0), ("positive-scores", b"\0" * 7), ("positive-scores", packed(math.inf))],
+    ids=["design", "no entries", "a bin"],
+)
 def test_a_site_that_tells_what_cannot_be_costs_its_part_and_not_the_run(
     change: tuple[str, Any], tmp_path: Path, evidence: None
 ) -> None:
@@ -174,7 +158,6 @@ def test_a_site_that_tells_what_cannot_be_costs_its_part_and_not_the_run(
         grid.change, progress = change, Progress(quiet=True)
         progress.warn = said.append  # type: ignore[method-assign]
         result = coordinate(grid.config, grid, progress)
-    assert any(f"site 'site-1' gave a bad answer: {change[0]} = " in text for text in said)
-    assert (result.folder / "evidence.json").exists()
-    lost = change[0] == "design"  # in the first answer, which has the evaluation, too
-    assert ("site-1" in result.metrics[-1]["sites"]) == (not lost)
+    assert any(f"site 'site-1' gave a bad answer: {change[0]}" in text for text in said)
+    assert "site-1" not in json.loads((result.folder / "evidence.json").read_bytes())["sites"]
+    assert "site-1" not in result.metrics[-1]["sites"]

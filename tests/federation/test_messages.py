@@ -134,7 +134,7 @@ EVALUATIONS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("AUROC of 2", put("metrics", "auroc", 2.0), "auroc = 2.0: must be a finite number >= 0 and <= 1"),
     ("no AUROC of both classes", put("metrics", "auroc", math.nan), "says that the auroc of the model is nan"),
     ("half a sample", put("metrics", "n", 7.5), "n = 7.5: must be an integer >= 1"),
-    ("more samples than there are", put("metrics", "n", 10**9), "n = 1000000000, and positive-scores and"),
+    ("more samples than there are", put("metrics", "n", 10**9), "negative-scores: its counts add up to"),
     ("an unknown metric", put("metrics", "\x1b[31m", 1.0), r"'\x1b[31m' is no key that it may have"),
 ]
 

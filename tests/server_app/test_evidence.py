@@ -39,8 +39,7 @@ JOBS = {
     "digits": {"dataset": "digits", "sites": 4, "positive-classes": "3", "negative-classes": "8"},
     "mnist": {"dataset": "mnist", "sites": 3, "positive-classes": "3", "negative-classes": "8", "model": "linear"},
 }
-LARGE = ("heart", "mnist")  # more scores than bins; and not here without EDELWEISS_DATA
-MARKS = {name: [REAL] for name in LARGE}
+MARKS = {name: [REAL] for name in ("heart", "mnist")}
 
 
 @pytest.fixture
@@ -81,12 +80,11 @@ def test_what_is_pooled_is_what_all_scores_together_would_give(
 ) -> None:
     found = left_by(simulate(job(tmp_path, **{"rounds": 2, **JOBS[name]})))  # type: ignore[arg-type]
     scores, labels = together(scored)
-    pooled, exact = found["pooled"], len(np.unique(scores)) <= 256
+    pooled = found["pooled"]
     assert (pooled["n"], pooled["positives"], pooled["grouped"]) == (len(labels), labels.sum(), False)
-    assert exact or name in LARGE
-    is_delong(pooled["auroc"], labels, scores, 1e-9 if exact else 1e-3)
+    is_delong(pooled["auroc"], labels, scores, 1e-9)
     precision = average_precision_score(labels, scores)
-    assert pooled["auprc"]["value"] == pytest.approx(precision, abs=1e-9 if exact else 0.01)
+    assert pooled["auprc"]["value"] == pytest.approx(precision, abs=1e-9)
     assert pooled["auprc"]["low"] <= pooled["auprc"]["value"] <= pooled["auprc"]["high"]
     if name == "probabilities":
         assert found["probabilities"]["by"] == "none"
@@ -139,23 +137,6 @@ def test_it_changes_no_bit_of_what_is_trained(tmp_path: Path, evidence: None) ->
 def test_the_same_seed_gives_the_same_file(tmp_path: Path, evidence: None) -> None:
     files = [simulate(job(tmp_path, sites=2, run_name=f"run-{n}")).folder / "evidence.json" for n in range(2)]
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_a_site_that_is_missing_by_then_is_known_by_its_histogram(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
-) -> None:
-
-    def failing(message: Message, context: Context) -> Message:
-        if "cuts" in message.content.config_records["config"] and message.metadata.dst_node_id == 2:
-            return Message(Error(0, "it broke"), reply_to=message)
-        return call(message, context)
-
-    monkeypatch.setattr("client_app.app.call", failing)
-    found = left_by(simulate(job(tmp_path, sites=3, rounds=1)))
-    assert {name: site["grouped"] for name, site in found["sites"].items()} == {
-        "site-0": False, "site-1": True, "site-2": False
-    }  # fmt: skip
-    assert found["pooled"]["grouped"]
 
 
 def test_the_lines_at_the_end_name_the_intervals(tmp_path: Path, evidence: None) -> None:
@@ -247,7 +228,7 @@ def test_subgroups_of_the_columns_that_the_study_names(
     own = [(scores[among], labels[among]) for among, scores, labels in older]
     pairs = [labels.sum() * (1 - labels).sum() for _, labels in own]
     wanted = np.average([delong(labels, scores)[0][0] for scores, labels in own], weights=pairs)
-    group, error = found["marker_1"]["0.5 or more"], 1e-9 if fewest == 1 else 0.05
+    group, error = found["marker_1"]["0.5 or more"], 1e-9 if fewest == 1 else 0.1
     assert group["auroc"]["value"] == pytest.approx(wanted, abs=error)
     assert group["auroc"]["low"] < group["auroc"]["value"] < group["auroc"]["high"]
     assert group["n"] == pytest.approx(sum(len(labels) for _, labels in own), abs=6 * (fewest - 1))
@@ -275,7 +256,7 @@ def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: 
 
     def noting(site: Any, request: Any, model: Any) -> Scored:
         found = real(site, request, model)
-        if not request.cuts:
+        if not request.merged:
             seen.setdefault(request.name, [found[1]]).append(found[0])
         return found
 
@@ -322,7 +303,7 @@ def test_two_models_are_compared_on_all_sites_patients_ranked_together(
 
     def noting(site: Any, request: Any, model: Any) -> Scored:
         found = real(site, request, model)
-        if not request.cuts:
+        if not request.merged:
             seen.setdefault(request.name, [found[1][:, 0]]).append(found[0][:, 0])
         return found
 
@@ -331,9 +312,7 @@ def test_two_models_are_compared_on_all_sites_patients_ranked_together(
     labels, own, other = (np.concatenate(parts) for parts in zip(*seen.values(), strict=True))
     values, covariance = delong(labels, own, other)
     spread = np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
-    exact = max(len(np.unique(own)), len(np.unique(other))) <= 256
-    assert exact or name in LARGE
-    error, pooled = 1e-9 if exact else 1e-3, found["compared"]["pooled"]
+    error, pooled = 1e-9, found["compared"]["pooled"]
     assert (pooled["sites"], pooled["n"], pooled["positives"]) == (len(seen), len(labels), labels.sum())
     assert (pooled["auroc"], pooled["other"]) == pytest.approx(tuple(values), abs=error)
     assert pooled["auroc"] == found["pooled"]["auroc"]["value"]
@@ -381,24 +360,6 @@ def test_of_a_site_that_does_not_tell_the_rest_no_pooled_difference_is_made_up(
     assert found["sites"] > 1
 
 
-def test_two_models_are_compared_on_the_patients_of_those_who_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
-) -> None:
-    """One site that does not costs the comparison its own patients, and not all of it."""
-
-    def failing(message: Message, context: Context) -> Message:
-        if "cuts" in message.content.config_records["config"] and message.metadata.dst_node_id == 2:
-            return Message(Error(0, "it broke"), reply_to=message)
-        return call(message, context)
-
-    first = simulate(job(tmp_path, sites=3, rounds=1, run_name="first"))
-    monkeypatch.setattr("client_app.app.call", failing)
-    result = simulate(job(tmp_path, sites=3, rounds=1, seed=0, compare_with=str(first.folder)))
-    sizes = [result.metrics[-1]["sites"][name]["n"] for name in ("site-0", "site-2")]
-    pooled = left_by(result)["compared"]["pooled"]
-    assert (pooled["sites"], pooled["n"]) == (2, sum(sizes))
-
-
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
@@ -442,18 +403,17 @@ def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "at"), [("codasca", "cuts"), ("fedrep", "cuts"), ("codasca", "merged")])
+@pytest.mark.parametrize("algorithm", ["codasca", "local-sgda"])
 def test_a_run_that_was_stopped_between_two_answers_goes_on(
-    algorithm: str, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: None
 ) -> None:
     keys = job(tmp_path, sites=2, rounds=2, algorithm=algorithm)
-    if at == "merged":
-        keys["compare-with"] = str(simulate(job(tmp_path, sites=2, rounds=1, run_name="other")).folder)
+    keys["compare-with"] = str(simulate(job(tmp_path, sites=2, rounds=1, run_name="other")).folder)
     quiet, push = simulate(keys | {"run-name": "quiet"}), LocalGrid.push_messages
 
     def stopping(grid: LocalGrid, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
-        if at in messages[0].content.config_records["config"]:
+        if "merged" in messages[0].content.config_records["config"]:
             raise KeyboardInterrupt
         return push(grid, messages)
 

@@ -1,4 +1,4 @@
-"""What leaves a hospital: vectors of the model, counts, sums and histograms; nothing that grows with its patients."""
+"""What leaves a hospital: vectors of the model, counts, sums and histograms of groups of patients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import pytest
 from flwr.app import Message
 
 from datasets import Facts
-from evidence import BINS as MOST
-from evidence import Counts, Told
+from evidence import Told
 from evidence.paired import Spread
-from evidence.told import counts_record
 from keys import Value, key_of
-from problems.metrics import BINS
+from problems.histogram import Histogram, scores_of
 from server_app.console import Progress
 from server_app.coordinator import coordinate
 from tests.server_app.sites import FEATURES, SiteGrid, site_job, table, write_table
@@ -26,17 +24,16 @@ from tests.server_app.sites import FEATURES, SiteGrid, site_job, table, write_ta
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "run-at-a-hospital.md"
 TOLD = {key_of(f.name) for f in fields(Facts)}  # once, at the start of a run
 
-COUNTED = ("positives", "negatives", "sums")  # on a grid of bins
 ALLOWED = {
     "query": {"facts": TOLD},
     "train": {
         "arrays": {"x", "y", "cx", "cy", "x_mean", "y_mean", "count", "body", "mask", "values"},
-        "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
+        "metrics": {"loss", "auroc", "auprc", "n", "positives", "fewest", "positive-scores", "negative-scores"},
         "cost": {"gradients", "samples", "seconds", "memory-from", "memory-kept"},
     },
     "evaluate": {
-        "metrics": {"loss", "auroc", "auprc", "n", "positives", "positive-scores", "negative-scores"},
-        "evidence": {*Told().record(), *COUNTED},
+        "metrics": {"loss", "auroc", "auprc", "n", "positives", "fewest", "positive-scores", "negative-scores"},
+        "evidence": {*Told().record()},
     },
 }
 
@@ -61,8 +58,8 @@ def form(message: Message) -> dict[str, dict[str, Any]]:
         for key, value in record.items():
             if name == "arrays":
                 shape[name][key] = tuple(value.shape)
-            elif name == "evidence" and isinstance(value, list):  # there is a most, and few patients have less
-                assert len(value) <= MOST
+            elif isinstance(value, bytes):  # counts of groups of patients: the more patients, the more groups
+                assert len(value) <= 8 * message.content["metrics"]["n"] / message.content["metrics"]["fewest"]
             else:
                 shape[name][key] = len(value) if isinstance(value, list) else type(value).__name__
     return shape
@@ -78,9 +75,7 @@ def test_what_it_tells_for_the_evidence_is_what_its_page_lists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = text[text.index("| by the default rules |") : text.index("turns all of it off")].split("\n|")[2:]
     listed = {key for row in rows for key in re.findall(r"`([a-z-]+)`", row.split(" | ")[0])}
-    nobody = Counts(np.zeros(1), np.zeros(1), np.zeros(1))
-    of_two = {**counts_record(nobody, nobody), **Spread((0.0, 0.0), 0.0, (0, 0, 0)).record()}
-    assert listed == {*Told().record(), *COUNTED, *of_two}
+    assert listed == {*Told().record(), *Spread((0.0, 0.0), 0.0, (0, 0, 0)).record()}
 
 
 @pytest.mark.slow
@@ -119,7 +114,7 @@ def test_answers_hold_what_is_allowed_and_do_not_grow_with_the_patients(tmp_path
         for value in record.values()
         if isinstance(value, list)
     }
-    assert lists <= {0, 1, FEATURES, BINS}
+    assert lists <= {0, 1, FEATURES}
 
 
 def test_no_answer_holds_a_value_of_a_patient(tmp_path: Path) -> None:
@@ -135,5 +130,7 @@ def test_no_answer_holds_a_value_of_a_patient(tmp_path: Path) -> None:
                     told.append(value)
                 elif isinstance(value, list):
                     told += [number for number in value if isinstance(number, float)]
+                elif isinstance(value, bytes):
+                    told += scores_of(Histogram.unpacked(value).bins).tolist()
     assert told
     assert not np.isin(np.array(told, np.float32), values).any()
