@@ -3,10 +3,12 @@
 # torch from PyPI brings gigabytes of CUDA libraries. Without an NVIDIA GPU, take the CPU build:
 #   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # (the first time only: an installation that is up to date is left alone)
+#
+# `make run` is a demonstration of a rare outcome, so it asks for one; with a RUN_CONFIG of yours nothing is removed.
 
 PYTHON      ?= python3
 TORCH_INDEX ?=
-RUN_CONFIG  ?=
+RUN_CONFIG  ?= thin-share=0.1
 PYTEST      ?=
 
 VENV := .venv
@@ -21,7 +23,7 @@ export RUN_CONFIG # through the environment: it may hold quotes of either kind
 help: ## Say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-run: $(VENV)/.run ## Train in Flower's simulation; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
+run: $(VENV)/.run ## Train in Flower's simulation, on a rare outcome; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
 	@$(BIN)/python bin/run.py --run-config "$$RUN_CONFIG"
 
 test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes would compile everything anew

@@ -49,6 +49,7 @@ JOB: dict[str, Any] = {
     "algorithm": "codasca",
     "codasca.lr": 0.1,
     "problem": "auc",
+    "thin-share": 0.1,
     "partition": "iid",
     "sites": SITES,
     "workers": 1,

@@ -34,7 +34,7 @@ UNTIMED = {"engine": "local", "device": "cpu", "workers": 1, "sites": SITES, "ce
 UNTIMED |= {"checkpoint-every": 0, "report": False}
 FIXED = {"problem": "saddle", "algorithm": "local-sgda", "saddle.dimension": 20, "local-steps": 1, "evaluate-every": 0}
 MNIST = {"algorithm": "fedavg", "problem": "bce", "dataset": "mnist", "partition": "iid", "local-steps": 1}
-MNIST |= {"batch-size": 2}
+MNIST |= {"batch-size": 2, "thin-share": 0.1}
 MODELS = ("cnn-mnist", "mlp", "linear")
 
 

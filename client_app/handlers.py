@@ -43,7 +43,7 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
     if data is not None and data.missing:
         filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
         log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
-    for note in facts.notes:
+    for note in facts.notes if site.guarded else ():
         log.warning("%s: %s", facts.name, note)
     return RecordDict({"facts": ConfigRecord(to_record(facts))})
 

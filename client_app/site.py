@@ -30,6 +30,7 @@ from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from datasets import Cohort, DataConfig, Facts, SiteData, load_site, patient_hashes, stamp
 from datasets.config import FOLDERS, OWN, SITE, TABLE
+from datasets.facts import LONGEST_NOTE
 from federation.rehearsal import Rehearsal
 from keys import files_named, latest
 from keys.memory import return_freed_memory
@@ -188,7 +189,7 @@ class OpenSite:
             standardise=self.run.standardise,
         )
         if not self.guarded:
-            return facts
+            return replace(facts, notes=tuple(line[:LONGEST_NOTE] for line in data.account))
         notes = otherwise(self.run, self.policy)
         if self.policy.compare_patients and data.by_patient:
             facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))

@@ -91,8 +91,8 @@ class RunKeys(BaseModel):
     positive_classes: Classes = Field("", description='of multi-class data, such as "5-9"; empty: the second half')
     negative_classes: Classes = Field("", description="empty: the first half")
     thin_class: Literal["positive", "negative"] = Field("positive", description="the class that thin-share makes rare")
-    thin_share: Share = Field(0.1, description="its share among the training samples afterwards, at most; 0: leave; "
-                              'never applied to "site" or where all classes are kept')  # fmt: skip
+    thin_share: Share = Field(0.0, description="its share among the training samples afterwards, at most; 0: none is "
+                              'removed; never applied to "site" or where all classes are kept')  # fmt: skip
     test_share: Share = Field(0.25, description="common test set of data that come without one")
     holdout_share: Share = Field(0.2, description="what each site keeps back to evaluate on; of its own data a "
                                 "hospital says it")  # fmt: skip

@@ -48,7 +48,8 @@ class Facts:
     count, total, squares : tuple of float
         See `datasets.moments`; empty where inputs are not standardised.
     notes : tuple of str
-        What the site does otherwise than the run asked, by its own rules; in words.
+        What a hospital does otherwise than the run asked, by its own rules; in words. Of data that a run splits itself
+        what was done to all of them, see `SiteData.account`: the same at each site.
     """
 
     name: str = ""
@@ -108,6 +109,7 @@ PATIENT_BITS = 60  # of a hash
 COUNT = Number(0, 2**31, whole=True)  # of samples: more than any hospital has
 HASH, NAME = Text(64, plain=True), Text(name=True)
 LARGEST = 3.4e38  # of an input, a float32
+LONGEST_NOTE = 500  # characters
 FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for what goes beyond one key
     "name": Text(),
     "partition-id": Number(-1, 2**31, whole=True),
@@ -126,7 +128,7 @@ FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for wh
     "count": Several(Number(0, 2**53)),
     "total": Several(Number()),
     "squares": Several(Number(0)),
-    "notes": Several(Text(500), most=20),
+    "notes": Several(Text(LONGEST_NOTE), most=20),
 }
 
 

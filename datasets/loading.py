@@ -20,7 +20,7 @@ from datasets.labels import stratum
 from datasets.partition import NATURAL, Rows, partition
 from datasets.reading import PATIENTS, Pool, forget_read, pool_of
 from datasets.samples import Samples, forget_samples
-from datasets.source import Digests, Ints, Mask, Source
+from datasets.source import Change, Digests, Ints, Mask, Source
 from datasets.sources import SOURCES
 from datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
 from keys import latest
@@ -58,6 +58,9 @@ class SiteData:
         Whether a column says whose a row is.
     doubts, notes
         What may be a mistake in a hospital's own table, and which of its rows were left out.
+    account
+        What was left out, removed or dealt otherwise between the files and the samples of all sites, a line each, in
+        numbers.
     """
 
     name: str
@@ -71,6 +74,7 @@ class SiteData:
     by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
+    account: tuple[str, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
@@ -100,7 +104,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
     name, own = f"site-{site}", config.dataset == SITE
     if own:
         site, sites = 0, 1
-    pool, splits = _parts(config, Places.of(config.data_root, config.download), sites)
+    pool, (splits, account) = _parts(config, Places.of(config.data_root, config.download), sites)
     if config.partition == "sites" and not own:
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
@@ -127,6 +131,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.by_patient,
         pool.source.doubts,
         pool.source.notes,
+        account,
     )
 
 
@@ -184,15 +189,18 @@ def forget_data() -> None:
     forget_samples()
 
 
+Splits = tuple[tuple[Dealt, Dealt], tuple[str, ...]]
+
+
 @latest
-def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, tuple[Dealt, Dealt]]:
+def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, Splits]:
     """Return what `load_site` takes from: the same for one site after the other."""
     return pool_of(config, places), _splits(config, places, sites)
 
 
 @lru_cache(maxsize=16)
-def _splits(config: DataConfig, places: Places, sites: int) -> tuple[Dealt, Dealt]:
-    """Training and held-out rows of every site."""
+def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
+    """Training and held-out rows of every site, and what was done to the rows."""
     pool = pool_of(config, places)
     labels, unit = stratum(pool.labels.numpy()[pool.train]), pool.unit[pool.train]
     if config.personal_test and not len(pool.test):
@@ -227,13 +235,18 @@ def _splits(config: DataConfig, places: Places, sites: int) -> tuple[Dealt, Deal
     for site in range(sites if holds_out else 0):
         held_out[members[site]] = _held_out(config, pool, site, members[site])
     train = np.flatnonzero(~held_out)
+    account = [*pool.account]
     if config.thin_share:
         rare = labels[train] == (config.thin_class == "positive")
-        train = train[thinned(rare, owner[train], config.thin_share, random_stream(config.seed, "thin"))]
+        stays = thinned(rare, owner[train], config.thin_share, random_stream(config.seed, "thin"))
+        train, removed = train[stays], int(np.sum(~stays))
+        what = f"{config.thin_class} training samples are removed: thin-share = {config.thin_share:g}"
+        account.append(str(Change(removed, int(rare.sum()), what)))
     held, held_owner = pool.train[held_out], owner[held_out]
     if config.personal_test:
         held, held_owner = pool.test, _personal_test(config, pool, owner, sites)
-    return Dealt(pool.train[train], owner[train], sites), Dealt(held, held_owner, sites)
+        account.append(f"the {len(held):,} samples of the common test set are dealt to the sites: personal-test")
+    return (Dealt(pool.train[train], owner[train], sites), Dealt(held, held_owner, sites)), tuple(account)
 
 
 def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:

@@ -6,6 +6,7 @@ the same process, but for a hospital's own, see `DataConfig.stamp`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,11 +23,12 @@ from datasets.partition import NATURAL
 from datasets.site import read_site
 from datasets.site.images import ImageRules
 from datasets.site.study import Study
-from datasets.source import Ints, Source
+from datasets.source import Change, Ints, Source
 from datasets.sources import SOURCES
 from datasets.sources.folders import read_folders
 from datasets.sources.table import read_grouped
 from datasets.splits import Units, joined, random_stream, stratified
+from keys import shown
 
 PATIENTS = "patients"
 
@@ -45,6 +47,8 @@ class Pool:
         What that is, such as ``"patients"``; empty: single rows.
     train, test
         Rows for the sites, and common test rows.
+    account
+        What was done to the rows so far, a line each, in numbers.
     """
 
     source: Source
@@ -54,6 +58,7 @@ class Pool:
     whole: str
     train: Ints
     test: Ints
+    account: tuple[str, ...]
 
 
 # Where a data set lies depends on the environment too, so the places are part of what each stage is cached by.
@@ -135,7 +140,18 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
         share = 0.0 if config.folds else config.test_share
         test = stratified(units.strata(strata), share, random_stream(config.seed, "test"))[units.of]
     classes = 2 if config.binary else source.class_count
-    return Pool(source, torch.from_numpy(labels), classes, unit, whole, kept[~test], kept[test])
+    account = tuple(_account(config, source, unit[kept], whole))
+    return Pool(source, torch.from_numpy(labels), classes, unit, whole, kept[~test], kept[test], account)
+
+
+def _account(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iterator[str]:
+    """Say what was done to the rows of a source; these units are left."""
+    yield from map(str, source.changes)
+    if left := len(source.classes) - len(unit):
+        why = "no label of them is known" if config.labels else "they are of classes that the class lists leave out"
+        yield str(Change(left, len(source.classes), f"samples are left out: {why}"))
+    if whole and config.dataset != SITE:
+        yield f"{len(unit):,} samples are of {len(np.unique(unit)):,} {whole}; each is on one side of every split"
 
 
 def _unit(config: DataConfig, source: Source) -> tuple[Ints, str]:
@@ -147,7 +163,7 @@ def _unit(config: DataConfig, source: Source) -> tuple[Ints, str]:
     """
     patients = source.whose if source.by_patient else None
     if source.groups is not None and _deals_groups(config, source):
-        named = f"groups of {config.group_column!r}" if config.group_column else "groups"
+        named = f"groups of {shown(config.group_column)}" if config.group_column else "groups"
         return (source.groups if patients is None else joined(source.groups, patients)), named
     if patients is None:
         return np.arange(len(source.classes)), ""

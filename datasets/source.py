@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,35 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 Digests = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was done to rows between a file and the samples of a run, in numbers.
+
+    Parameters
+    ----------
+    count, of
+        To how many, of how many.
+    what
+        What these are, and what was done: ``"rows are left out by views = 'AP'"``.
+    """
+
+    count: int
+    of: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.count:,} of {self.of:,} {self.what}"
+
+    @classmethod
+    def summed(cls, changes: Iterable[Change]) -> tuple[Change, ...]:
+        """Add up the same change of several files."""
+        found: dict[str, Change] = {}
+        for one in changes:
+            before = found.get(one.what, cls(0, 0, one.what))
+            found[one.what] = cls(before.count + one.count, before.of + one.of, one.what)
+        return tuple(found.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +76,8 @@ class Source:
         What may be a mistake in a hospital's own table, and images of it that are left out because they are bad.
     notes
         Which rows were left out because the run wants it so, for the hospital's own log.
+    changes
+        What was done to rows as they were read, without a name or a value of them.
     """
 
     inputs: Tensor
@@ -60,6 +92,7 @@ class Source:
     by_patient: bool = False
     doubts: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     @classmethod
     def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:

@@ -229,8 +229,14 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
     if text := outweighing(config, facts):
         progress.warn(text)
+    if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
+        text = "is not applied: it is for one label of two classes, and never for hospitals' own patients"
+        progress.say(f"thin-share = {config.thin_share:g} {text}")
+    if config.dataset != SITE:
+        for line in dict.fromkeys(note for one in facts.values() for note in one.notes):
+            progress.say(line)
     for name, one in facts.items():
-        for note in one.notes:
+        for note in one.notes if config.dataset == SITE else ():
             progress.warn(f"site {name!r}: {note}")
         if one.positives in (0, one.examples):
             only = "positive" if one.positives else "negative"

@@ -58,6 +58,16 @@ def test_run_config_goes_through_as_it_is(tmp_path: Path, run_config: str) -> No
     assert json.loads(done.stdout) == ["bin/run.py", "--run-config", run_config]
 
 
+def test_the_demonstration_asks_for_its_rare_outcome(tmp_path: Path) -> None:
+    show = f"""exec {sys.executable} -c 'import sys; print(sys.argv[-1])' "$@" """
+    command = make_command(tmp_path, show, "")[:-1]
+    environment = {key: value for key, value in os.environ.items() if key != "RUN_CONFIG"}
+    done = subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=60)
+    config = RunConfig.parse(read_overrides([done.stdout.strip()]))
+    assert config.data().thin_share == 0.1
+    assert RunConfig.parse({}).data().thin_share == 0, "and no other run has one"
+
+
 @pytest.mark.parametrize("name", AUPRC)
 def test_the_experiments_for_average_precision_are_read(name: str) -> None:
     config = RunConfig.parse(read_overrides([str(REPO / "experiments" / "fcsg" / f"{name}.toml")]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
-from datasets.labels import Labels
+from datasets.labels import UNKNOWN, VALUES, Labels
 from datasets.numbers import canonical
 from datasets.site.clinical import read_clinical, tally
 from datasets.site.doubts import Doubts
 from datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from datasets.site.study import Study
 from datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
-from datasets.source import Source
+from datasets.source import Change, Ints, Source
 from datasets.stored import tensor_of
 from keys import shorter
 from keys.files import as_path, reason
@@ -116,12 +116,12 @@ def read_rows(
         written = classes.astype(np.float32)
     patients = read_patients(frame, file, patient, columns, problems) if patient else []
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
-    kept, left_out, notes = np.ones(len(frame), np.bool_), list[DataError](), list[str]()
+    kept, left_out, notes, changes = np.ones(len(frame), np.bool_), list[DataError](), list[str](), list[Change]()
     if listed:
         found = _images(frame, file, images, labels, columns, patient, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
-        kept, left_out, notes = found.kept, found.doubts, found.notes
+        kept, left_out, notes, changes = found.kept, found.doubts, found.notes, found.changes
     else:
         if images.views:
             text = f"holds a table, and views = {', '.join(images.views)!r} chooses among images; leave views empty"
@@ -132,6 +132,7 @@ def read_rows(
     if problems:
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
+    read_as = [*_read_as(labels, written, classes)] if labels else []
     if features:
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
         whose = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
@@ -151,8 +152,23 @@ def read_rows(
         what=digests(what),
         by_patient=bool(patients),
         doubts=(*doubts.errors(), *left_out),
-        notes=tuple(notes),
+        notes=(*notes, *(f"{file}: {change}" for change in read_as)),
+        changes=(*changes, *read_as),
     )
+
+
+def _read_as(labels: Labels, written: NDArray[np.float32], classes: Ints) -> Iterator[Change]:
+    """Yield how many values of labels, of shape (n,) or (n, L), are uncertain or blank, and what they are read as."""
+    written, classes = written.reshape(len(written), -1), classes.reshape(len(classes), -1)
+    there = ~np.isnan(written).all(0)  # else the site lacks the label
+    said = {"ones": "read as 1", "zeros": "read as 0", "ignore": "taken for not known"}
+    for rule in dict.fromkeys((*labels.uncertain, labels.blank)):
+        for what, rows, of in (
+            ("uncertain (-1)", written == UNKNOWN, there & np.array([own == rule for own in labels.uncertain])),
+            ("blank", np.isnan(written), there & (labels.blank == rule)),
+        ):
+            if rule and (count := int((rows & of & (classes == VALUES[rule])).sum())):
+                yield Change(count, int(of.sum()) * len(written), f"values of labels are {what}, and {said[rule]}")
 
 
 def _said(

@@ -18,7 +18,7 @@ from datasets.image_file import AS_THEY_ARE, ImageForm
 from datasets.images import read_images
 from datasets.numbers import canonical
 from datasets.site.table import as_text
-from datasets.source import Bytes, Mask
+from datasets.source import Bytes, Change, Mask
 from keys import hint, shown
 from keys.files import is_file
 
@@ -67,12 +67,15 @@ class Listed:
         What the site goes on with: unreadable images that are left out, and the like.
     notes : list of str
         What was left out because the run wants it so.
+    changes : list of Change
+        What was left out, in numbers.
     """
 
     pixels: Bytes
     kept: Mask
     doubts: list[DataError]
     notes: list[str]
+    changes: list[Change]
 
 
 PLAIN = ImageRules()
@@ -86,7 +89,7 @@ def read_listed(
     Lists of boxes have a row for each, so an image may have several. They are read as one where they agree on the
     ``labels``, the ``patient`` and the view; else the image is refused, for nobody can know which of them is right.
     """
-    listed = Listed(np.zeros((0, 1, 1, 1), np.uint8), np.ones(len(frame), np.bool_), [], [])
+    listed = Listed(np.zeros((0, 1, 1, 1), np.uint8), np.ones(len(frame), np.bool_), [], [], [])
     if "path" not in frame.columns:
         problems.append(
             DataError(
@@ -99,8 +102,9 @@ def read_listed(
     again = _again(frame, [name for name in labels if name in frame], [n for n in (patient, "view") if n in frame])
     listed.kept[:] = seen & ~again
     if count := int((seen & again).sum()):
-        text = f"{count} of {len(frame)} rows list an image again and say the same of it: each image is read once"
-        listed.notes.append(f"{file}: {text}")
+        what = "rows list an image again and say the same of it: each image is read once"
+        listed.changes.append(Change(count, len(frame), what))
+        listed.notes.append(f"{file}: {listed.changes[-1]}")
     rows = [int(row) for row in np.flatnonzero(listed.kept)]
     texts = as_text(frame["path"])
     names = [f"row {row + 1} ({shown(texts.iloc[row])})" for row in rows]
@@ -109,7 +113,9 @@ def read_listed(
     pixels = read_images(files, rules.form, faults, problems, rules.cache)
     bad = faults.bad
     listed.kept[rows] = [name not in bad for name in names]
-    return Listed(pixels, listed.kept, listed.doubts + faults.doubts(), listed.notes)
+    if left := len(rows) - int(listed.kept.sum()):
+        listed.changes.append(Change(left, len(rows), "images cannot be used, and are left out"))
+    return Listed(pixels, listed.kept, listed.doubts + faults.doubts(), listed.notes, listed.changes)
 
 
 def _again(frame: pd.DataFrame, labels: Sequence[str], others: Sequence[str]) -> Mask:
@@ -195,5 +201,6 @@ def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: lis
         text = f"{file}: no row has view {'; '.join(absent)} The column has {found}"
         listed.doubts.append(DataError(text, f"{file.name}: {len(absent)} of the run's views are those of no row"))
     left_out = len(seen) - int(seen.sum())
+    listed.changes.append(Change(left_out, len(seen), f"rows are left out by {wanted}"))
     listed.notes.append(f"{file}: {left_out} of {len(seen)} rows are left out by {wanted}; the column has {found}")
     return seen

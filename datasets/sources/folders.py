@@ -12,7 +12,7 @@ import torch
 from datasets.errors import DataError, examples
 from datasets.files import Places
 from datasets.site import FILES
-from datasets.source import Source
+from datasets.source import Change, Source
 from keys import natural
 
 TEST = "test"
@@ -82,6 +82,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         features=sources[0].features,
         whose=whose.reshape(-1).astype(np.uint64),
         by_patient=any(source.by_patient for source in sources),
+        changes=Change.summed(change for source in sources for change in source.changes),
     )
 
 

@@ -40,7 +40,7 @@ def data(run: Content) -> str:
     return (
         f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
         f"{what}. Inputs: {run.inputs}. Outcome: {run.outcome}."
-    )
+    ) + "".join(f" {line[0].upper()}{line[1:]}." for line in run.account)
 
 
 def known_table(run: Content) -> Table:
@@ -79,7 +79,7 @@ def site_table(run: Content) -> Table:
 
 def site_note(run: Content) -> str:
     """Say whose model the table of sites is about, and what the sites told of themselves in words."""
-    notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", [])]
+    notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", []) if not run.account]
     told = "Each site's own model, on its own held-out samples." if run.personalised else ""
     return " ".join([told or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
 

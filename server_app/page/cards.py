@@ -90,6 +90,7 @@ def _data(run: Content) -> Iterator[str]:
         yield "None: the problem is in closed form."
         return
     yield f"Source: `{run.config.dataset}`, at {len(run.sites)} sites; who was included, where and when: {UNKNOWN}."
+    yield from (f"{line[0].upper()}{line[1:]}." for line in run.account)
     if run.labels:
         yield f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}."
     for site in run.sites:
@@ -218,7 +219,12 @@ def _known(run: Content) -> dict[int, str]:
         4: "Development, and an evaluation on held-out patients of the same sites.",
         5: f"`{config.dataset}`; dates {UNKNOWN}.",
         6: f"{len(run.sites)} sites; the rest {UNKNOWN}.",
-        7: moments if config.standardise else "Inputs as they are.",
+        7: " ".join(
+            [
+                moments if config.standardise else "Inputs as they are.",
+                *(f"{line[0].upper()}{line[1:]}." for line in run.account),
+            ]
+        ),
         8: f"{run.outcome}; how it was assessed: {UNKNOWN}.",
         9: f"{run.inputs}; why these: {UNKNOWN}.",
         11: f"Imputed by {_filled(run)}.",

@@ -11,6 +11,7 @@ from typing import Any
 
 from config import ConfigError, RunConfig, read_overrides
 from datasets import Cohort, Meaning
+from datasets.config import SITE
 from evidence import VERSION
 from federation import RunError
 from keys import shown
@@ -120,6 +121,12 @@ class Content:
             name: {key: site[counts][place] for key, counts in counted.items() if counts in site}
             for name, site in self.about.get("sites", {}).items()
         }
+
+    @property
+    def account(self) -> list[str]:
+        """What was done to the data before they were trained on, in numbers; hospitals tell of their own only notes."""
+        told = self.about.get("sites", {}).values() if self.config.dataset != SITE else ()
+        return list(dict.fromkeys(note for site in told for note in site.get("notes", [])))
 
     @property
     def notes(self) -> list[str]:
