@@ -16,6 +16,7 @@ from federation.answers import require_records
 from federation.fingerprint import fingerprint
 from keys import alike, from_record, in_a_line, natural, record_in, shown
 from problems import PROBLEMS
+from server_app.empty import empty_everywhere
 from server_app.weights import outweighing
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
     counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
     telling = [one for one in every if one.count]
+    if text := empty_everywhere(config, telling):
+        progress.warn(text)
     sums = [[sum(column) for column in zip(*(getattr(one, name) for one in telling), strict=True)]
             for name in ("count", "total", "squares")]  # fmt: skip
     shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if telling else ((), ())
