@@ -12,7 +12,8 @@ import numpy as np
 from problems.metrics import METRICS
 from server_app.compare import AGAINST
 from server_app.compare.runs import metric, name_of
-from server_app.page.figures import BLUE, GREEN, VERMILLION, drawn, save
+from server_app.page.drawing import drawn, save
+from server_app.page.figures import BLUE, GREEN, VERMILLION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

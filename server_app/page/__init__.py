@@ -41,7 +41,7 @@ def write_pictures(folder: str | Path) -> list[Path]:
     OSError
         When they cannot be written.
     """
-    from server_app.page import figures, page
+    from server_app.page import drawing, page
     from server_app.page.content import Content
 
     run = Content.read(folder)
@@ -49,5 +49,5 @@ def write_pictures(folder: str | Path) -> list[Path]:
     target.mkdir(exist_ok=True)
     drawn = page.drawings(run)
     for name, figure in drawn.items():
-        figures.save(figure, target / name)
+        drawing.save(figure, target / name)
     return [target / f"{name}.pdf" for name in drawn]

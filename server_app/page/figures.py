@@ -6,10 +6,7 @@ apart; lines are labelled where they end, and what is uncertain has a band or a 
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +14,7 @@ import numpy as np
 from problems.metrics import HEADLINE, METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -26,68 +22,12 @@ if TYPE_CHECKING:
     from server_app.report import Record
 
 BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
-INK = "#010203"  # on paper it is black; in a page it becomes the colour of its text, which is another one at night
 WIDTH, HEIGHT = 4.4, 3.3  # inches, of one panel
 MOST_LINES = 40  # thin lines of sites in one panel: more cannot be told apart
 LEVEL = "95 % interval"
 
 Evaluation = dict[str, Any]
 """One of evidence.json, see `evidence.summary`."""
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Draw axes and text in `INK`, on nothing; for drawing and for writing."""
-    import matplotlib as mpl
-
-    colours = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "text.color")
-    settings: dict[str, Any] = dict.fromkeys(colours, INK) | {
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "font.size": 9,
-        "figure.facecolor": "none",
-        "axes.facecolor": "none",
-        "pdf.fonttype": 42,  # text that can be searched and edited
-        "svg.fonttype": "none",
-        "svg.hashsalt": "edelweiss",  # or equal pictures would have other bytes
-    }
-    with mpl.rc_context(settings):  # type: ignore[arg-type]
-        yield
-
-
-def drawn(draw: Callable[[], Figure]) -> Figure:
-    """Return a figure in the style of all."""
-    with style():
-        return draw()
-
-
-def as_svg(figure: Figure) -> str:
-    """Return a figure as an element of a page, in the colours of its text."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    out = io.StringIO()
-    with style():  # `savefig` would draw it twice, the first time for nothing
-        canvas: Any = FigureCanvasSVG(figure)  # its methods have no types
-        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
-    figure.set_layout_engine("none")  # wherever else it is written, it lies as it should: that takes half of the time
-    svg = out.getvalue()[out.getvalue().index("<svg") :]
-    svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"( [^>]*?)? height="[^"]*"', r"\1\2", svg, count=1)
-    return svg.replace(INK, "currentColor")
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure for a paper: a PDF and, for where that cannot be shown, a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-
-    with style():
-        canvas: Any = FigureCanvasPdf(figure)
-        canvas.print_pdf(path.with_suffix(".pdf"), metadata={"CreationDate": None})
-        figure.set_layout_engine("none")
-        figure.set(dpi=150, facecolor="white")
-        canvas = FigureCanvasAgg(figure)
-        canvas.print_png(path.with_suffix(".png"))
 
 
 # ---------------------------------------------------------------------- over rounds

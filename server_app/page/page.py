@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from models.storage import replacing
-from server_app.page import account, figures
+from server_app.page import account, drawing, figures
 from server_app.page.judged import anchored, in_short, judged, label_table, numbers
 from server_app.page.template import PAGE, STYLE
 
@@ -31,7 +31,7 @@ def write(run: Content) -> Path:
     with replacing(path) as file:
         file.write(html(run, pictures := drawings(run)).encode())
     if run.records:
-        figures.save(pictures["curves"], run.folder / "curves")
+        drawing.save(pictures["curves"], run.folder / "curves")
     return path
 
 
@@ -45,7 +45,7 @@ def html(run: Content, drawn: Mapping[str, Figure] | None = None) -> str:
     return page.render(
         run=run,
         style=Markup(STYLE),
-        pictures={name: Markup(figures.as_svg(figure)) for name, figure in drawn.items()},
+        pictures={name: Markup(drawing.as_svg(figure)) for name, figure in drawn.items()},
         numbers=list(numbers(run)),
         notes=run.notes,
         returned=account.last_values(run),
@@ -67,7 +67,7 @@ def html(run: Content, drawn: Mapping[str, Figure] | None = None) -> str:
 
 def drawings(run: Content) -> dict[str, Figure]:
     """Draw all that can be drawn of a run, by name."""
-    return {name: figures.drawn(draw) for name, draw in _drawings(run).items()}
+    return {name: drawing.drawn(draw) for name, draw in _drawings(run).items()}
 
 
 def _drawings(run: Content) -> dict[str, Callable[[], Figure]]:

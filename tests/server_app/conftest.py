@@ -22,9 +22,9 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save half a second per picture where it is not what a test is about."""
-    monkeypatch.setattr("server_app.page.figures.drawn", lambda draw: None)
-    monkeypatch.setattr("server_app.page.figures.as_svg", lambda figure: "<svg></svg>")
-    monkeypatch.setattr("server_app.page.figures.save", lambda figure, path: None)
+    monkeypatch.setattr("server_app.page.drawing.drawn", lambda draw: None)
+    monkeypatch.setattr("server_app.page.drawing.as_svg", lambda figure: "<svg></svg>")
+    monkeypatch.setattr("server_app.page.drawing.save", lambda figure, path: None)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from server_app import simulate
 from server_app.compare.comparison import Comparison
 from server_app.compare.folders import read
 from server_app.compare.runs import label_of, lower_is_better, metric
-from server_app.page import cards, figures, write_report
+from server_app.page import cards, drawing, write_report
 from server_app.page.content import Content
 from server_app.page.figures import estimate
 from server_app.page.page import CONSERVATIVE, drawings, html
@@ -147,7 +147,7 @@ def test_a_label_of_one_class_and_one_of_nobody_are_shown_as_not_defined(folder:
         one["auroc"] = {"value": None, "low": None, "high": None, "by": ""}
     run = replace(Content.read(folder), evidence=evidence)
     said = Page(html(run)).said
-    assert figures.as_svg(drawings(run)["labels"]).startswith("<svg")
+    assert drawing.as_svg(drawings(run)["labels"]).startswith("<svg")
     assert "no sample that it is known of was evaluated" in said
     assert re.search(rf"{LABELS[1]}: AUROC all sites pooled -;", said)
     assert f"{LABELS[2]}: no sample that it is known of was evaluated" in cards.card(run)

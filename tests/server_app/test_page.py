@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,14 @@ from server_app.__main__ import main
 from server_app.page import write_report
 from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
-from server_app.page.figures import estimate, save, style
+from server_app.page.drawing import save, style
+from server_app.page.figures import estimate
 from server_app.page.page import drawings, html
 from tests.server_app.read_page import Page
 from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
 
-ABOUT = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+ABOUT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +209,15 @@ def test_the_command_writes_it_again_with_each_picture(
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert main(["report", str(folder / "nothing")]) == 1
     assert "is no run folder" in capsys.readouterr().err
+
+
+def test_what_the_environment_says_of_pictures_costs_no_report(tmp_path: Path) -> None:
+    """Matplotlib reads it when it is imported, so that takes a process of its own."""
+    folder = simulate(saddle_job(tmp_path, report=False)).folder
+    said = {"MPLBACKEND": "nosuch", "SOURCE_DATE_EPOCH": "x"}
+    script = "import sys; from server_app.page import write_report; write_report(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", script, str(folder)], env=os.environ | said, cwd=ROOT, check=True)
+    pdf = (folder / "curves.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert b"Date" not in pdf
+    assert "<svg" in (folder / "report.html").read_text()
