@@ -62,11 +62,17 @@ def processes_pay(config: RunConfig, d: int, workers: int, method: str) -> bool:
     method : str
         How they start: "fork" or "spawn".
     """
+    saved = expected_seconds(config, d, 1) - expected_seconds(config, d, workers)
+    return saved > START[method]
+
+
+def expected_seconds(config: RunConfig, d: int, workers: int) -> float:
+    """Return about how long the sites of a run work in so many processes, in seconds; see `processes_pay`."""
     strategy = config.strategy
     step = STEP[PROBLEMS[config.problem].needs_data] + d * config.batch_size / RATE
     site = MESSAGE + strategy.local_steps * step
-    saved = site - (site + HAND_OVER) / workers
-    return config.rounds * config.sites * strategy.fraction * saved > START[method]
+    each = site if workers == 1 else (site + HAND_OVER) / workers
+    return config.rounds * config.sites * strategy.fraction * each
 
 
 class LocalGrid(Grid):

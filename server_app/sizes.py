@@ -14,6 +14,7 @@ from models.stack import Stack
 from problems.network import NetworkProblem
 from problems.stacked import share_of_time, tried
 from server_app.console import volume
+from server_app.local import expected_seconds
 
 if TYPE_CHECKING:
     from config import RunConfig
@@ -28,6 +29,7 @@ FEWEST = 8  # but for fewer clients than this a stack does not pay
 MOST = {"cpu": 128, "cuda": 512}  # clients in a stack: with more of them a step costs each hardly less
 NUMBERS = 2**26  # of x in a stack
 BETWEEN = {"cpu": 2**22, "cuda": 2**28}  # numbers between two layers of a stack: a processor's caches hold no more
+MANY, LONG = 64, 10.0  # clients in a round, and seconds of a run: with fewer nobody need hear that a stack may pay
 PAYS = 0.8  # of the time for a gradient: who saves less trains one by one, also where the clock was a little off
 
 
@@ -47,6 +49,8 @@ def make_ready(grid: LocalGrid, problem: Problem, d: int, states: int, state: Ru
         progress.say(f"stack = 0: {fits} clients side by side, for which there is memory, and not {stack}")
     grid.stack = fits if config.stack or state.stack else worth_it(config, problem, fits, progress)
     state.stack = grid.stack
+    if text := advice(config, problem, d, expected_seconds(config, d, grid.workers)):
+        progress.say(text)
     if held < states and not config.state_dir:
         progress.say(f"what the sites remember, {volume(states)}, is kept in {grid.states.folder.parent}")
 
@@ -118,9 +122,38 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
     if text := why_alone(config.strategy, problem) or tried(problem):
         progress.say(f"stack = {config.stack}: clients are trained one after the other, because {text}")
         return 1
-    clients = config.strategy.asked(config.sites)
     if config.stack:
-        return min(config.stack, clients)
+        return min(config.stack, config.strategy.asked(config.sites))
+    return _as_many_as_pay(config, problem, d)
+
+
+def advice(config: RunConfig, problem: Problem, d: int, seconds: float) -> str:
+    """Say that clients could train side by side, where that is likely to pay; nothing is tried. Empty elsewhere.
+
+    Parameters
+    ----------
+    config, problem
+        Of the run.
+    d : int
+        Parameters.
+    seconds : float
+        About what it will take.
+    """
+    many = config.strategy.asked(config.sites) >= MANY and seconds >= LONG
+    if config.stack != 1 or not many or why_alone(config.strategy, problem):
+        return ""
+    stack = _as_many_as_pay(config, problem, d)
+    if stack == 1:
+        return ""
+    return (
+        f"clients train one after the other (stack = 1): stack = 0 would try {stack} of them side by side, which is "
+        "faster for small networks (docs/results/clients.md); their last bits differ"
+    )
+
+
+def _as_many_as_pay(config: RunConfig, problem: Problem, d: int) -> int:
+    """Return how many clients ``stack = 0`` lets train side by side."""
+    clients = config.strategy.asked(config.sites)
     parts = 1 if problem.device.type == "cuda" else max(2, cores())
     fair = max(FEWEST, math.ceil(clients / parts))
     most = min(clients, fair, MOST[problem.device.type], _with_few_numbers(config, problem, d))

@@ -18,7 +18,7 @@ from server_app import run_state, simulate
 from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.report import Report
-from server_app.sizes import require_memory, stack_of, worth_it
+from server_app.sizes import advice, require_memory, stack_of, worth_it
 from tests.problems.example import make
 from tests.server_app.sites import Elsewhere, SiteGrid, hospitals, job, sabotage, saddle_job, site_job
 
@@ -129,6 +129,35 @@ def test_who_would_not_be_faster_side_by_side_is_trained_one_by_one(
 def test_one_client_is_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: pytest.fail("tried"))
     assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 1, Progress(quiet=True)) == 1
+
+
+@pytest.mark.parametrize("algorithm", ["codasca", "fedavg", "dispfl", "fedgda-gt"])
+@pytest.mark.parametrize("sites", [8, 63, 64, 1000])
+@pytest.mark.parametrize("stack", [0, 1, 8])
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+def test_who_could_be_stacked_and_is_not_is_told_so_where_it_may_pay(
+    algorithm: str, sites: int, stack: int, seconds: float
+) -> None:
+    problem = make("auc" if algorithm in ("codasca", "fedgda-gt") else "bce")
+    keys: dict[str, Value] = {"engine": "local", "sites": sites, "algorithm": algorithm, "problem": problem.name}
+    config = RunConfig.parse(keys | {"stack": stack, "bn": "local"})
+    said = advice(config, problem, 1000, seconds)
+    assert bool(said) == (stack == 1 and sites >= 64 and seconds > 10 and algorithm in ("codasca", "fedavg"))
+    if said:
+        would = stack_of(config.model_copy(update={"stack": 0}), problem, 1000, Progress(quiet=True))
+        assert f"stack = 0 would try {would} of them" in said
+
+
+@pytest.mark.parametrize("stack", [0, 1])
+def test_that_is_said_before_the_first_round(
+    stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("server_app.sizes.LONG", 0.0)
+    keys = job(tmp_path, algorithm="fedavg", problem="bce", model="linear", sites=64, rounds=1, stack=stack)
+    simulate(keys | {"partition": "iid", "test-share": 0.0, "holdout-share": 0.0, "thin-share": 0.0}, quiet=False)
+    before, _, after = capsys.readouterr().out.partition("round 1/1")
+    assert ("clients train one after the other (stack = 1)" in before) == (stack == 1)
+    assert "stack = 0 would" not in after
 
 
 def test_large_images_between_the_layers_make_stacks_small() -> None:
