@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from keys.memory import free_memory
 
 TEXT = 2**24  # bytes of a configuration, at most
+LONGEST_PATH, LONGEST_NAME = 3000, 255  # bytes; Linux takes 4,095, of which names that are looked for take some
 DEEPEST = 20  # tables or lists within each other
 MANY_DOTS = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){50}")  # a key of so many parts
 DEEP = "it nests tables or lists too deeply"
@@ -33,11 +34,15 @@ def as_path(text: str | Path) -> Path:
         raise OSError(errno.EINVAL, "a path cannot have a NUL character")
     try:
         path = Path(text).expanduser()
-        os.fsencode(path)
+        names = [os.fsencode(name) for name in path.parts]
     except RuntimeError:
         raise OSError(errno.EINVAL, f"{str(text).partition('/')[0]} is nobody's home folder here") from None
     except UnicodeError:
         raise OSError(errno.EINVAL, "a path must be text of Unicode characters") from None
+    # Here, so that nobody who looks below it need ask: the system refuses it at each look, by another way each time.
+    if sum(len(name) + 1 for name in names) > LONGEST_PATH or max(map(len, names), default=0) > LONGEST_NAME:
+        allowed = f"it may have {LONGEST_PATH:,} bytes, and each name in it {LONGEST_NAME}"
+        raise OSError(errno.ENAMETOOLONG, f"a path is too long: {allowed}")
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from datasets import DataConfig, DataError, load_test, reading
+from datasets.sources import SOURCES
 from datasets.vision import import_torchvision
 from tests.datasets.helpers import write_hearts, write_mnist, write_tar, write_users, write_zips
 
@@ -46,6 +48,52 @@ def test_what_the_named_folder_lacks_is_in_the_cache_folder(dataset: str, named:
     WRITERS[dataset](cache, 1)
     assert np.array_equal(inputs(dataset), inputs(dataset, cache), equal_nan=True)
     assert not named.exists()
+
+
+def _loop(place: Path) -> Path:
+    place.symlink_to(place)
+    return place
+
+
+def _pipe(place: Path) -> Path:
+    os.mkfifo(place)
+    return place
+
+
+def _text(place: Path) -> Path:
+    place.write_text("text")
+    return place
+
+
+PLACES: dict[str, Callable[[Path], Path | str]] = {
+    "5,000 characters": lambda _: "x" * 5000,
+    "a long name": lambda _: "x" * 300,
+    "many names": lambda _: "/".join(["x" * 200] * 30),
+    "nearly as many": lambda _: "/".join(["x" * 199] * 14),
+    "nobody's home": lambda _: "~nobody-of-this-name/x",
+    "below a device": lambda _: "/dev/null/x",
+    "a device": lambda _: "/dev/zero",
+    "a loop": _loop,
+    "a pipe": _pipe,
+    "a file": _text,
+    "below a file": lambda place: _text(place) / "x",
+    "nothing": lambda place: place,
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+@pytest.mark.parametrize("key", ["EDELWEISS_DATA", "EDELWEISS_CACHE", "data-root"])
+def test_a_place_that_is_no_folder_is_told_for_every_data_set(
+    tmp_path: Path, what: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(PLACES[what](tmp_path / "place"))
+    if key != "data-root":
+        monkeypatch.setenv(key, place)
+    in_files = [name for name, row in SOURCES.items() if not row.read.__module__.endswith(".bundled")]
+    for dataset in (*in_files, "site-folders"):
+        with pytest.raises(DataError) as told:
+            load_test(DataConfig(dataset=dataset, data_root=place if key == "data-root" else "", download=False))
+        assert place not in told.value.public
 
 
 @every_dataset

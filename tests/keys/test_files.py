@@ -41,11 +41,20 @@ def test_what_is_no_file_of_its_size_is_refused_at_once(tmp_path: Path, said: st
         read_file(file)
 
 
-@pytest.mark.parametrize("path", ["a\0b", "~nobody-of-this-name/x", "x" * 5000, "\ud800"])
+@pytest.mark.parametrize(
+    "path", ["a\0b", "~nobody-of-this-name/x", "x" * 5000, "\ud800", "x" * 256, "ä" * 128, "/".join(["x" * 200] * 15)]
+)
 def test_a_path_that_cannot_be_is_an_oserror_and_no_file(path: str) -> None:
-    with pytest.raises(OSError, match=r"\w"):
-        read_file(path)
+    for take in (as_path, read_file):
+        with pytest.raises(OSError, match=r"\w") as told:
+            take(path)
+        assert len(str(told.value)) < 200
     assert not is_file(path)
+
+
+@pytest.mark.parametrize("path", ["x" * 255, "ä" * 127, "/".join(["x" * 200] * 14), "/", ".", ""])
+def test_below_a_path_that_can_be_a_name_can_be_looked_for(path: str) -> None:
+    assert not (as_path(path) / "no such file, with the longest of names".ljust(255, "x")).exists()
 
 
 def test_home_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
