@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from client_app.errors import RefusedError
-from client_app.policy.subgroups import subgroups
+from client_app.policy.subgroups import largest, subgroups
 from client_app.probabilities import Entry, fitted
 from evidence import Counts, Told
-from evidence.delong import design_effect, exact, paired
+from evidence.delong import exact, paired
+from evidence.design import Design
 from evidence.paired import merged_of, spread
 from evidence.told import LARGEST, record_names
 from problems import PROBLEMS, ranks
@@ -31,8 +32,6 @@ _SCORES: WeakKeyDictionary[Samples, dict[bytes, Floats]] = WeakKeyDictionary()
 """Of the models that sites of this process scored last, until they have told all of them."""
 
 MODELS = 2  # whose scores are kept: the run's, and the one that it is compared with
-
-STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
 
 
 def told(
@@ -82,8 +81,8 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     patients = _patients(site, known)
     groups = subgroups(site, known, scores, labels, patients)
     if not site.exact:
-        return Told(design=1.0 if patients is None else most(patients), groups=groups)
-    design, own = 1.0 if patients is None else design_effect(scores, labels, patients), exact(scores, labels, patients)
+        return Told(design=Design.alike(1.0 if patients is None else largest(patients)), groups=groups)
+    design, own = Design.of(scores, labels, patients), exact(scores, labels, patients)
     if theirs is None:
         return Told(own, design, groups)
     _, compared, covariance = paired(scores, theirs, labels, patients)
@@ -135,15 +134,6 @@ def _among(own: list[Counts], merged: tuple[Counts, Counts]) -> bool:
     return len(sizes) == 1 and all(sizes.pop()) and all(
         counts.among(total) for counts, total in zip(own, merged, strict=True)
     )
-
-
-def most(patients: Ints) -> float:
-    """Return the largest design effect that there can be: if all samples of a patient said the same.
-
-    It depends on no score, so no model that a coordinator makes up can read a patient from it.
-    """
-    sizes = np.bincount(patients).astype(float)
-    return float(STEP * np.ceil(sizes @ sizes / sizes.sum() / STEP))
 
 
 def _scored(site: OpenSite, request: Request, model: Arrays) -> tuple[Floats, Floats]:

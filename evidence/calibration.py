@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from evidence.sums import Floats
+    from evidence.sums import Floats, Ints
 
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
 FEW_SCORES = 2048  # to which a logistic curve is fitted at most
@@ -51,7 +51,13 @@ def probability(log_odds: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.clip(log_odds, -700, 700)))
 
 
-def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float | None = None) -> Fit:
+def logistic(
+    scores: Floats,
+    positives: Floats,
+    negatives: Floats,
+    slope: float | None = None,
+    design: Floats | float = 1.0,
+) -> Fit:
     """Fit a logistic curve to counts by Newton's method (iteratively reweighted least squares).
 
     Parameters
@@ -60,6 +66,9 @@ def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float 
         Shape (bins,): the score of a bin, and how many samples of each class it has; whole numbers or not.
     slope : float, optional
         If given, it is held, and the intercept alone is fitted.
+    design : ndarray, optional
+        Shape (bins,): how many times as much the samples of a bin add to the variance because patients have several,
+        see `evidence.design`.
 
     Returns
     -------
@@ -74,29 +83,30 @@ def logistic(scores: Floats, positives: Floats, negatives: Floats, slope: float 
         return NOTHING
     mean = float(every @ scores / total)
     scale = math.sqrt(every @ (scores - mean) ** 2 / total) or 1.0
-    design = np.stack([np.ones_like(scores), (scores - mean) / scale])[: 1 if slope is not None else 2]
+    columns = np.stack([np.ones_like(scores), (scores - mean) / scale])[: 1 if slope is not None else 2]
     offset = 0.0 if slope is None else slope * scores
-    ridge = RIDGE * total * np.diag([0.0, 1.0])[: len(design), : len(design)]
+    ridge = RIDGE * total * np.diag([0.0, 1.0])[: len(columns), : len(columns)]
 
     def objective(weights: Floats) -> float:
-        odds = weights @ design + offset
+        odds = weights @ columns + offset
         losses = positives @ np.logaddexp(0, -odds) + negatives @ np.logaddexp(0, odds)
         return float(losses + weights @ ridge @ weights / 2)
 
-    weights, value = np.zeros(len(design)), math.inf
+    weights, value = np.zeros(len(columns)), math.inf
     weights[0] = 0.0 if slope is not None else math.log(positives.sum() / negatives.sum())
     for _ in range(STEPS):
-        p = probability(weights @ design + offset)
-        gradient = design @ (positives - every * p) - ridge @ weights
-        information = (design * (every * p * (1 - p))) @ design.T + ridge
+        p = probability(weights @ columns + offset)
+        gradient = columns @ (positives - every * p) - ridge @ weights
+        information = (columns * (every * p * (1 - p))) @ columns.T + ridge
         if np.abs(gradient).max() <= CONVERGED * total:
             break
-        step = np.linalg.solve(information + 1e-300 * np.eye(len(design)), gradient)
+        step = np.linalg.solve(information + 1e-300 * np.eye(len(columns)), gradient)
         value = objective(weights)
         while not objective(weights + step) <= value + 1e-12 * abs(value) and np.abs(step).max() > 1e-15:
             step /= 2
         weights = weights + step
-    covariance = np.linalg.inv(information)
+    inverse = np.linalg.inv(information)
+    covariance = inverse @ (columns * (every * p * (1 - p) * design)) @ columns.T @ inverse
     if slope is not None:
         return Fit(float(weights[0]), slope, np.array([[float(covariance[0, 0]), 0.0], [0.0, 0.0]]))
     back = np.array([[1.0, -mean / scale], [0.0, 1 / scale]])  # undoes the standardisation
@@ -150,13 +160,18 @@ def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
     return [platt(one) for one in others]
 
 
-def assessment(log_odds: Floats, positives: Floats, negatives: Floats) -> dict[str, Any]:
+def assessment(
+    log_odds: Floats, positives: Floats, negatives: Floats, design: tuple[Floats, Floats, Floats] | None = None
+) -> dict[str, Any]:
     """Return how well predictions are calibrated.
 
     Parameters
     ----------
     log_odds, positives, negatives : ndarray
         Shape (bins,): the predicted log-odds of a bin, and how many samples of each class it has.
+    design : (ndarray, ndarray, ndarray), optional
+        Shape (bins,) each: the design effects of the intercept, the slope and the curve at the site that a bin is of,
+        see `evidence.design`; default: 1.
 
     Returns
     -------
@@ -167,10 +182,12 @@ def assessment(log_odds: Floats, positives: Floats, negatives: Floats) -> dict[s
     """
     every, p = positives + negatives, probability(log_odds)
     total = every.sum()
-    large, both = logistic(log_odds, positives, negatives, slope=1.0), logistic(log_odds, positives, negatives)
+    of_intercept, of_slope, of_curve = design or [np.ones_like(every)] * 3
+    large = logistic(log_odds, positives, negatives, 1.0, of_intercept)
+    both = logistic(log_odds, positives, negatives, design=of_slope)
     if np.ptp(log_odds) < 1e-9:  # one prediction for all has no slope
         both = NOTHING
-    curve = _curve(p, positives, every)
+    curve = _curve(p, positives, every, of_curve)
     return {
         "intercept": normal(large.intercept, float(large.covariance[0, 0]), "Wald"),
         "slope": normal(both.slope, float(both.covariance[1, 1]), "Wald"),
@@ -180,15 +197,20 @@ def assessment(log_odds: Floats, positives: Floats, negatives: Floats) -> dict[s
     }
 
 
-def _curve(p: Floats, positives: Floats, every: Floats) -> list[dict[str, float]]:
-    order = np.argsort(p, kind="stable")
-    p, positives, every = p[order], positives[order], every[order]
+def tenths(every: Floats) -> Ints:
+    """Return in which of `GROUPS` groups of equal size each bin is; ``every``, shape (bins,), is how many it has."""
     middle = np.cumsum(every) - every / 2
-    group = np.minimum((middle * GROUPS / every.sum()).astype(np.int64), GROUPS - 1)
-    sizes, hits, sums = (np.bincount(group, weights, GROUPS) for weights in (every, positives, every * p))
+    return np.asarray(np.minimum((middle * GROUPS / every.sum()).astype(np.int64), GROUPS - 1))
+
+
+def _curve(p: Floats, positives: Floats, every: Floats, design: Floats) -> list[dict[str, float]]:
+    order = np.argsort(p, kind="stable")
+    p, positives, every, design = p[order], positives[order], every[order], design[order]
+    group = tenths(every)
+    parts = (every, positives, every * p, every * design)
     curve = []
-    for size, hit, total in zip(sizes, hits, sums, strict=True):
+    for size, hit, total, spread in zip(*(np.bincount(group, part, GROUPS) for part in parts), strict=True):
         if size:
-            low, high = wilson(hit, size)
+            low, high = (float(end) for end in wilson(hit / size, size**2 / spread))
             curve.append({"predicted": total / size, "observed": hit / size, "low": low, "high": high, "n": size})
     return curve

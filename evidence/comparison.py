@@ -27,10 +27,14 @@ def compared(sites: Mapping[str, Site], test: Site | None) -> dict[str, Any] | N
     known = [one for one in by_site.values() if one["variance"] >= 0]
     value = float(np.mean([one["difference"]["value"] for one in known])) if known else math.nan
     spread = sum(one["variance"] for one in known) / max(1, len(known)) ** 2
-    told = {name: {key: item for key, item in one.items() if key != "variance"} for name, one in by_site.items()}
-    test_told = on_test and {key: item for key, item in on_test.items() if key != "variance"}
-    within = {"sites": len(known), **_tested(value, spread), "by-site": told}
-    return {**within, "pooled": pooled, "common-test-set": test_told}
+    degrees = sum(one["degrees"] for one in known)
+    told = {name: _told(one) for name, one in by_site.items()}
+    within = {"sites": len(known), **_tested(value, spread, degrees), "by-site": told}
+    return {**within, "pooled": pooled, "common-test-set": on_test and _told(on_test)}
+
+
+def _told(difference: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in difference.items() if key not in ("variance", "degrees")}
 
 
 def _pooled(sites: Sequence[Site]) -> dict[str, Any] | None:
@@ -42,7 +46,8 @@ def _pooled(sites: Sequence[Site]) -> dict[str, Any] | None:
     own, other = Counts.total([own for own, *_ in told]), Counts.total([theirs for _, theirs, _ in told if theirs])
     ours, theirs = from_counts([own]).value, from_counts([other]).value
     positives, negatives = own.sizes
-    tested = _tested(ours - theirs, variance_of_difference(own.sizes, spreads))
+    degrees = np.sum([one.patients[:2] for one in spreads], axis=0).min() - 1
+    tested = _tested(ours - theirs, variance_of_difference(own.sizes, spreads), float(degrees))
     of = {"sites": len(told), "n": int(positives + negatives), "positives": int(positives)}
     return {**of, "auroc": ours, "other": theirs, **tested}
 
@@ -52,15 +57,21 @@ def _difference(site: Site) -> dict[str, Any] | None:
         return None
     variance = site.auroc.variance + site.other.variance - 2 * site.covariance
     variance = max(0.0, variance) if not math.isnan(variance) else variance
-    tested = _tested(site.auroc.value - site.other.value, variance)
-    return {"auroc": site.auroc.value, "other": site.other.value, **tested, "variance": variance}
+    degrees = min(site.counts.sizes) / site.design.largest - 1  # about as many patients as the rarer class has
+    tested = _tested(site.auroc.value - site.other.value, variance, degrees)
+    return {"auroc": site.auroc.value, "other": site.other.value, **tested, "variance": variance, "degrees": degrees}
 
 
-def _tested(difference: float, variance: float) -> dict[str, Any]:
+def _tested(difference: float, variance: float, degrees: float) -> dict[str, Any]:
     """Return a difference with its interval and the two-sided p-value of none.
 
-    Where both models place every patient alike, the variance is 0. That is no certainty, so there is neither.
+    Both are by Student's t: the variance rests on the few patients of the rarer class. Where both models place every
+    patient alike, the variance is 0. That is no certainty, so there is neither.
     """
-    known = variance if variance > 0 else math.nan
-    p = math.erfc(abs(difference) / math.sqrt(2 * known)) if variance > 0 else math.nan
-    return {"difference": normal(difference, known, "DeLong"), "p": p}
+    from scipy.special import stdtr  # it takes a while to import
+
+    known, degrees = variance if variance > 0 else math.nan, max(1.0, degrees)
+    p = 2 * float(stdtr(degrees, -abs(difference) / math.sqrt(known))) if variance > 0 else math.nan
+    found = normal(difference, known, "DeLong", degrees)
+    ends = {"low": max(-1.0, found["low"]), "high": min(1.0, found["high"])} if variance > 0 else {}
+    return {"difference": found | ends, "p": p}

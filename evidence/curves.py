@@ -1,4 +1,4 @@
-"""Curves and points on them, from counts of both classes at ascending scores."""
+"""Curves and points on them, and their bands, from counts of both classes at ascending scores."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence.intervals import wilson
+from evidence.grid import Counts
+from evidence.intervals import recovered, wilson
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from evidence.sums import Floats
 
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
@@ -71,6 +74,54 @@ def average_precision(positives: Floats, negatives: Floats) -> Floats:
         return np.asarray((positives[..., ::-1] * precision).sum(-1) / tp[..., -1])
 
 
+def average_precision_influence(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
+    """Return by how much average precision changes, per sample, with a positive and with a negative of each bin.
+
+    They add up to 0 over all samples: it is a ratio, of the same degree in what is above and below.
+
+    Parameters
+    ----------
+    positives, negatives : ndarray
+        Shape (bins,); at least one positive.
+    """
+    tp, fp = (counts[::-1] for counts in above(positives, negatives))  # from the lowest bin up
+    treated = np.maximum(tp + fp, 1.0)
+    below = [np.cumsum(positives * part / treated**2) for part in (fp, tp)]  # the positives that a sample is above
+    value, p = float(average_precision(positives, negatives)), tp[0]
+    return (tp / treated + below[0] - value) / p, -below[1] / p
+
+
+def average_precision_variance(sites: Sequence[Counts], design: Sequence[float]) -> tuple[float, float]:
+    """Return the variance of the average precision of the patients of all sites, ranked together.
+
+    It is the sum of the squares of what each patient contributes (the infinitesimal jackknife): of other patients of
+    these sites. And of what each site contributes: of other sites, too.
+
+    Parameters
+    ----------
+    sites : sequence of Counts
+        Of each site.
+    design : sequence of float
+        How many times as large each site's part is because patients have several samples, see `evidence.design`.
+
+    Returns
+    -------
+    (float, float)
+        NaN where there are no positives; the second also of one site.
+    """
+    total, many = Counts.total(sites), len(sites)
+    if not total.positives.any():
+        return float("nan"), float("nan")
+    of_positives, of_negatives = average_precision_influence(total.positives, total.negatives)
+    parts, sums = [], []
+    for own in sites:
+        place = own.places_in(total)
+        moved = of_positives[place], of_negatives[place]
+        parts.append(float(own.positives @ moved[0] ** 2 + own.negatives @ moved[1] ** 2))
+        sums.append(float(own.positives @ moved[0] + own.negatives @ moved[1]))
+    return float(np.dot(parts, design)), float(np.dot(sums, sums)) * many / (many - 1) if many > 1 else float("nan")
+
+
 def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Floats]:
     """Return a decision curve (Vickers and Elkin, Med Decis Making 26, 2006).
 
@@ -91,43 +142,126 @@ def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Fl
     return {"threshold": THRESHOLDS, "model": shares[0] - shares[1] * odds, "all": treated}
 
 
-def operating_points(positives: Floats, negatives: Floats, scores: Floats) -> list[dict[str, Any]]:
-    """Return the highest sensitivity at each specificity of `FIXED` or a higher one, and the reverse.
+def operating_points(
+    positives: Floats, negatives: Floats, scores: Floats, independent: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """Return the sensitivity at the lowest threshold that has a specificity of `FIXED`, and the reverse.
 
-    The interval (Wilson) takes the threshold as given.
+    The threshold is found among the scores of one class, the share among those of the other. So the interval (Wilson)
+    takes the threshold as given.
 
     Parameters
     ----------
     positives, negatives, scores : ndarray
         Shape (bins,): counts, and the score of each bin.
+    independent : (float, float)
+        How many independent samples the positives and the negatives are worth.
     """
     tp, fp = above(positives, negatives)
     p, n = tp[-1], fp[-1]
     if not (p and n):
         return []
-    tp, fp, thresholds = np.append(0.0, tp), np.append(0.0, fp), np.append(np.inf, scores[::-1])
+    sensitivity, specificity = np.append(0.0, tp) / p, 1 - np.append(0.0, fp) / n
+    lowest = np.nextafter(np.append(scores[::-1], -np.inf).astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    highest = np.append(np.inf, scores[::-1])  # of the thresholds that part the bins there
     points = []
-    for fixed, fixed_share, told, told_hits, size in (
-        ("specificity", 1 - fp / n, "sensitivity", tp, p),
-        ("sensitivity", tp / p, "specificity", n - fp, n),
+    for fixed, fixed_share, told, told_share, size, thresholds, which in (
+        ("specificity", specificity, "sensitivity", sensitivity, independent[0], lowest, -1),
+        ("sensitivity", sensitivity, "specificity", specificity, independent[1], highest, 0),
     ):
         for at in FIXED:
-            allowed = np.flatnonzero(fixed_share >= at - 1e-12)
-            best = allowed[np.argmax(told_hits[allowed])]
-            low, high = wilson(told_hits[best], size)
+            best = np.flatnonzero(fixed_share >= at - 1e-12)[which]
+            low, high = (float(end) for end in wilson(told_share[best], size))
             points.append({
                 "fixed": fixed, "at": at, "reached": float(fixed_share[best]), "told": told,
-                "value": float(told_hits[best] / size), "low": low, "high": high, "threshold": float(thresholds[best]),
+                "value": float(told_share[best]), "low": low, "high": high, "threshold": float(thresholds[best]),
             })  # fmt: skip
     return points
 
 
 def threshold(scores: Floats, labels: Floats, specificity: float) -> float:
-    """Return the point of `operating_points` with this specificity, of samples: who has this score or more is positive.
+    """Return the lowest score that leaves this share of the negatives below it: who has it, or more, is positive.
 
-    Infinity where no positive has a higher score than so many negatives, and without positives.
+    Minus infinity without negatives.
     """
-    negatives, positives = np.sort(scores[labels == 0]), scores[labels == 1]
+    negatives = np.sort(scores[labels == 0])
     below = int(np.ceil(specificity * len(negatives) - 1e-9))  # so many of them have to lie below it
-    above = positives[positives > negatives[below - 1]] if below else positives
-    return float(above.min(initial=np.inf))
+    return float(np.nextafter(negatives[below - 1], np.inf)) if below else -np.inf
+
+
+def threshold_of_sensitivity(scores: Floats, labels: Floats, sensitivity: float) -> float:
+    """Return the highest score that this share of the positives has, or more; infinity without positives."""
+    positives = np.sort(scores[labels == 1])[::-1]
+    return float(positives[int(np.ceil(sensitivity * len(positives) - 1e-9)) - 1]) if len(positives) else np.inf
+
+
+def roc_band(positives: Floats, negatives: Floats, independent: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Return the ends of the interval of the true positive rate at each false positive rate of `GRID`.
+
+    Two things are uncertain: which score has that false positive rate, and which share of the positives is above it.
+    Wilson's interval of either makes that of both (`evidence.intervals.recovered`).
+
+    Parameters
+    ----------
+    positives, negatives : ndarray
+        Shape (bins,); at least one of each.
+    independent : (float, float)
+        How many independent samples they are worth.
+    """
+    tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
+    tpr, fpr = tp / tp[-1], fp / fp[-1]
+    return _band(np.interp(GRID, fpr, tpr), [
+        wilson(np.interp(GRID, fpr, tpr), independent[0]),
+        [_at(end, fpr, tpr, independent[1]) for end in wilson(GRID, independent[1])],
+    ])  # fmt: skip
+
+
+def precision_band(
+    positives: Floats, negatives: Floats, independent: tuple[float, float], patients: float
+) -> tuple[Floats, Floats]:
+    """Return the ends of the interval of precision at each recall of `GRID`.
+
+    Three things are uncertain: which score has that recall, which share of the negatives is above it, and which share
+    of all is positive. Wilson's interval of each makes that of all.
+
+    Parameters
+    ----------
+    positives, negatives, independent
+        As for `roc_band`.
+    patients : float
+        Of how many patients they are: samples of one mostly share their class.
+    """
+    tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
+    tpr, fpr, share = tp / tp[-1], fp / fp[-1], tp[-1] / (tp[-1] + fp[-1])
+
+    def precision(at: Floats, share: Floats | float = share) -> Floats:
+        """Return the precision at a recall of `GRID`, at this false positive rate and share of positives."""
+        return np.asarray(share * GRID / (share * GRID + (1 - share) * at))
+
+    found = np.interp(GRID, tpr, fpr)
+    of_recall, of_negatives = wilson(GRID, independent[0]), wilson(found, independent[1])
+    of_share = wilson(share, patients)
+    value = precision(found)
+    low, high = _band(value, [
+        [precision(_at(end, tpr, fpr, independent[0])) for end in of_recall[::-1]],
+        [precision(end) for end in of_negatives[::-1]],
+        [precision(found, end) for end in of_share],
+    ])  # fmt: skip
+    # Few samples have the highest scores, so of them little is known by themselves. But who ranks higher is positive
+    # more often: precision at a lower recall is no lower, unless the curve itself says so.
+    bounds = np.triu(value[None, :] <= value[:, None])
+    return np.asarray(np.where(bounds, low[None, :], 0.0).max(1)), high
+
+
+def _at(share: Floats, shares: Floats, others: Floats, n: float) -> Floats:
+    """Return which share of the other class is above the score that this share of a class is above.
+
+    Of n samples the highest is expected to leave 1 in n + 1 above it, and not nobody.
+    """
+    first = np.diff(shares, prepend=-1.0) > 0  # at a sample of that class itself
+    return np.asarray(np.interp(share, np.append(shares[first] * n / (n + 1), 1.0), np.append(others[first], 1.0)))
+
+
+def _band(value: Floats, ends: Sequence[Sequence[Floats]]) -> tuple[Floats, Floats]:
+    low, high = recovered(value, [(np.minimum(own[0], value), np.maximum(own[1], value)) for own in ends])
+    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)

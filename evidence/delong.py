@@ -51,8 +51,8 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
     sites : sequence of Counts
         Of each site; one may have samples of one class only.
     design : sequence of float, optional
-        For each site how many times as large its part of the variance is because patients have several samples
-        (`design_effect`); default 1.
+        For each site how many times as large its part of the variance is because patients have several samples, see
+        `evidence.design`; default 1.
     """
     total = sites[0] if len(sites) == 1 else Counts.total(sites)
     positives, negatives = total.positives, total.negatives
@@ -61,13 +61,15 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
         return Auroc(math.nan, math.nan)
     of_positives, of_negatives = binned_placements(positives, negatives)
     value = float(positives @ of_positives / p)
-    variance = math.nan
-    if p > 1 and n > 1:
-        squares = ((of_positives - value) ** 2 / (p * (p - 1)), (of_negatives - value) ** 2 / (n * (n - 1)))
-        places = [own.places_in(total) for own in sites]
-        parts = [float(own.positives @ squares[0][place] + own.negatives @ squares[1][place])
-                 for own, place in zip(sites, places, strict=True)]  # fmt: skip
-        variance = float(np.dot(parts, np.ones(len(sites)) if design is None else design))
+    effects, sizes = np.ones(len(sites)) if design is None else np.array(design), np.array([own.sizes for own in sites])
+    variance = 0.0
+    for kind, size in enumerate((p, n)):
+        independent = size**2 / float(sizes[:, kind] @ effects)
+        if independent <= 1:
+            return Auroc(value, math.nan)
+        squares = ((of_positives, of_negatives)[kind] - value) ** 2 / size**2
+        parts = [float((own.positives, own.negatives)[kind] @ squares[own.places_in(total)]) for own in sites]
+        variance += float(effects @ parts) * float(independent / (independent - 1))
     return Auroc(value, variance)
 
 
@@ -136,19 +138,13 @@ def covariance(one: Floats, other: Floats, labels: Floats, patients: Ints) -> fl
 
     covariance, sizes = 0.0, []
     for label in (1, 0):
-        size = len(np.unique(patients[labels == label]))
+        size = int(np.count_nonzero(np.bincount(patients[labels == label])))
         sizes.append(size)
         covariance += size / max(1, size - 1) * float(sums(one, label) @ sums(other, label))
     if min(sizes) < 2:
         return math.nan
     between = sums(one, 1) @ sums(other, 0) + sums(one, 0) @ sums(other, 1)
     return covariance + many / (many - 1) * float(between)
-
-
-def design_effect(scores: Floats, labels: Floats, patients: Ints) -> float:
-    """Return how many times as large the variance is because patients have several samples; 1 where it is unknown."""
-    clustered, alone = exact(scores, labels, patients).variance, exact(scores, labels).variance
-    return clustered / alone if alone > 0 and clustered > 0 else 1.0
 
 
 def paired(one: Floats, other: Floats, labels: Floats, patients: Ints | None = None) -> tuple[Auroc, Auroc, float]:

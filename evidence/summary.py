@@ -48,8 +48,8 @@ An estimate has ``value``, ``low``, ``high`` and ``by``, the method of the inter
     An estimate, and ``ties``: the most by which it may be off because some sites told of groups of samples, and not of
     the order within; 0 where none did.
 ``auprc``
-    An estimate, by the bootstrap over patients, and ``ties``; pooled also ``low-sites`` and ``high-sites``, where sites
-    are drawn anew as well.
+    An estimate, for other patients of these sites, and ``ties``; pooled of several sites also ``low-sites`` and
+    ``high-sites``, for other sites, too.
 ``calibration``
     ``intercept`` and ``slope`` (estimates), ``brier``, ``ece``, and ``curve``: points with ``predicted``, ``observed``,
     ``low``, ``high``, ``n``.
@@ -70,11 +70,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evidence import calibration, curves, delong
-from evidence.bootstrap import Replicates, drawn_anew
 from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
 from evidence.comparison import compared
-from evidence.grid import Counts
-from evidence.intervals import LEVEL, of_auroc
+from evidence.design import SINGLE, Design
+from evidence.grid import CLASSES, Counts
+from evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, of_other_sites, worth
 from evidence.within import own_auroc, subgroups, within
 from problems.pooling import unknown
 
@@ -112,8 +112,8 @@ class Site:
         Of its scores.
     auroc : Auroc, optional
         Its own, exactly; default: that of the counts.
-    design : float
-        See `evidence.delong.design_effect`.
+    design : Design
+        How many times as large variances are because patients have several samples.
     grouped : bool
         Whether it told of groups of patients only.
     groups : sequence of Group
@@ -126,7 +126,7 @@ class Site:
 
     counts: Counts
     auroc: delong.Auroc | None = None
-    design: float = 1.0
+    design: Design = SINGLE
     grouped: bool = False
     groups: Sequence[Group] = ()
     other: delong.Auroc | None = None
@@ -141,7 +141,6 @@ def summary(
     common: bool,
     log_odds: bool,
     test: Site | None = None,
-    random: np.random.Generator,
     asked_to_compare: bool = False,
 ) -> dict[str, Any]:
     """Return the content of evidence.json, as JSON has it.
@@ -156,15 +155,12 @@ def summary(
         Whether scores are log-odds of a positive.
     test : Site, optional
         The common test set.
-    random : numpy.random.Generator
-        Of the bootstrap.
     asked_to_compare : bool
         Whether the run has another model, so that it is said where it cannot be compared.
     """
     every, counts = list(sites.values()), [site.counts for site in sites.values()]
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
     whole = AS_THEY_ARE if log_odds else platt(Counts.total(counts)) if common and counts else None
-    design = [site.design for site in every]
     found: dict[str, Any] = {"version": VERSION, "level": LEVEL, "model": "common" if common else "own"}
     found["probabilities"] = {
         "by": "none" if log_odds else "platt",
@@ -174,22 +170,10 @@ def summary(
     }
     found["pooled"] = found["common-test-set"] = None
     if common and every:
-        own, patients, both = drawn_anew(counts, design, random)
-        auroc = delong.from_counts(counts, design)
-        pooled = _evaluation(every, fits, auroc, design, patients.average_precision())
-        found["pooled"] = _banded(pooled, patients)
-        found["pooled"]["auprc"] |= dict(zip(("low-sites", "high-sites"), both.average_precision(), strict=True))
-    else:
-        own = [Replicates.of_site(site.counts, random, site.design).average_precision() for site in every]
-    found["sites"] = {
-        name: _evaluation([site], [fit], own_auroc(site), [site.design], ends)
-        for (name, site), fit, ends in zip(sites.items(), fits, own, strict=True)
-    }
+        found["pooled"] = evaluation(every, fits) | bands(every)
+    found["sites"] = {name: evaluation([site], [fit]) for (name, site), fit in zip(sites.items(), fits, strict=True)}
     if test is not None:
-        patients = Replicates.of_site(test.counts, random)
-        fit = whole or platt(test.counts)
-        one = _evaluation([test], [fit], own_auroc(test), [1.0], patients.average_precision())
-        found["common-test-set"] = _banded(one, patients)
+        found["common-test-set"] = evaluation([test], [whole or platt(test.counts)]) | bands([test])
     found["within-sites"] = within(every)
     found["subgroups"] = subgroups(every)
     found["compared"] = compared(sites, test)
@@ -231,45 +215,76 @@ def _fits(counts: Sequence[Counts], *, common: bool, log_odds: bool) -> tuple[li
     return (others, "other-sites") if others else ([platt(Counts.total(counts))] * len(counts), "same-patients")
 
 
-def _evaluation(
-    sites: Sequence[Site],
-    fits: Sequence[Fit],
-    auroc: delong.Auroc,
-    design: Sequence[float],
-    auprc_ends: tuple[float, float],
-) -> dict[str, Any]:
-    """Evaluate sites, ranked together."""
-    total = Counts.total([site.counts for site in sites])
-    off = unknown([(site.counts.histograms(), site.grouped) for site in sites],
-                  {"auroc": auroc.value, "auprc": float(curves.average_precision(total.positives, total.negatives))})
-    positives, negatives = total.positives, total.negatives
-    effective = [sum(getattr(site.counts, kind).sum() / effect for site, effect in zip(sites, design, strict=True))
-                 for kind in ("positives", "negatives")]  # fmt: skip
-    log_odds = np.concatenate([fit.log_odds(site.counts.centres()) for site, fit in zip(sites, fits, strict=True)])
-    by_site = [np.concatenate([getattr(site.counts, kind) for site in sites]) for kind in ("positives", "negatives")]
-    some = by_site[0] + by_site[1] > 0
-    predicted = log_odds[some], by_site[0][some], by_site[1][some]
-    risk = probability(predicted[0])
-    ap = {"value": float(curves.average_precision(positives, negatives)), "low": auprc_ends[0], "high": auprc_ends[1]}
+def evaluation(sites: Sequence[Site], fits: Sequence[Fit]) -> dict[str, Any]:
+    """Evaluate sites, ranked together; of one site, by its own AUROC.
+
+    Parameters
+    ----------
+    sites : sequence of Site
+        At least one.
+    fits : sequence of Fit
+        How the scores of each become log-odds.
+    """
+    counts = [site.counts for site in sites]
+    total = Counts.total(counts)
+    auroc = delong.from_counts(counts, [site.design.auroc for site in sites]) if len(sites) > 1 else own_auroc(sites[0])
+    precision = _average_precision(sites, total)
+    off = unknown([(own.histograms(), site.grouped) for own, site in zip(counts, sites, strict=True)],
+                  {"auroc": auroc.value, "auprc": precision["value"]})  # fmt: skip
+    log_odds = np.concatenate([fit.log_odds(own.centres()) for fit, own in zip(fits, counts, strict=True)])
+    design = [np.concatenate([np.full(len(site.counts.bins), getattr(site.design, of)) for site in sites])
+              * _worth(sites, 0, of).factor for of in ("intercept", "slope", "curve")]  # fmt: skip
+    by_site = [np.concatenate([getattr(own, kind) for own in counts]) for kind in CLASSES]
+    predicted = log_odds, by_site[0], by_site[1]
     return {
         "n": int(total.every.sum()),
-        "positives": int(positives.sum()),
+        "positives": int(total.positives.sum()),
         "grouped": any(site.grouped for site in sites),
-        "auroc": of_auroc(auroc.value, auroc.variance, *effective) | {"ties": off["auroc"]},
-        "auprc": ap | {"by": "bootstrap", "ties": off["auprc"]},
-        "calibration": calibration.assessment(*predicted),
-        "points": curves.operating_points(positives, negatives, total.centres()),
-        "roc": curves.roc(positives, negatives),
-        "precision-recall": curves.precision_recall(positives, negatives),
-        "net-benefit": curves.net_benefit(risk, *predicted[1:]),
+        "auroc": of_auroc(auroc.value, auroc.variance, _worth(sites, 0, "auroc"), _worth(sites, 1, "auroc"))
+        | {"ties": off["auroc"]},
+        "auprc": precision | {"ties": off["auprc"]},
+        "calibration": calibration.assessment(*predicted, (design[0], design[1], design[2])),
+        "points": curves.operating_points(total.positives, total.negatives, total.centres(), _independent(sites)),
+        "roc": curves.roc(total.positives, total.negatives),
+        "precision-recall": curves.precision_recall(total.positives, total.negatives),
+        "net-benefit": curves.net_benefit(probability(predicted[0]), *predicted[1:]),
     }
 
 
-def _banded(evaluation: dict[str, Any], patients: Replicates) -> dict[str, Any]:
-    """Put the bands of its curves into an evaluation."""
-    for name, ends in (("roc", patients.roc_band()), ("precision-recall", patients.precision_band())):
-        evaluation[name] |= {"band": {"at": curves.GRID, "low": ends[0], "high": ends[1]}}
-    return evaluation
+def _average_precision(sites: Sequence[Site], total: Counts) -> dict[str, Any]:
+    value = float(curves.average_precision(total.positives, total.negatives))
+    patients, every = curves.average_precision_variance(
+        [site.counts for site in sites], [site.design.auprc for site in sites]
+    )
+    found = of_average_precision(value, patients, _worth(sites, 0, "auprc"))
+    if len(sites) == 1:
+        return found
+    low, high = of_other_sites(value, every, len(sites))
+    return found | {"low-sites": min(low, found["low"]), "high-sites": max(high, found["high"])}
+
+
+def _worth(sites: Sequence[Site], kind: int, of: str) -> Worth:
+    """Return what the positives (0) or negatives (1) of sites are worth for the number whose design effect this is."""
+    design, largest = ([getattr(site.design, name) for site in sites] for name in (of, "largest"))
+    return worth([site.counts.sizes[kind] for site in sites], design, largest)
+
+
+def _independent(sites: Sequence[Site]) -> tuple[float, float]:
+    """Return how many independent positives and negatives there are, for sensitivity and specificity."""
+    return _worth(sites, 0, "sensitivity").independent, _worth(sites, 1, "specificity").independent
+
+
+def bands(sites: Sequence[Site]) -> dict[str, Any]:
+    """Return the curves of an evaluation with their bands."""
+    total = Counts.total([site.counts for site in sites])
+    pair, worth_of = (total.positives, total.negatives), _independent(sites)
+    found = {"roc": curves.roc(*pair), "precision-recall": curves.precision_recall(*pair)}
+    if total.positives.any() and total.negatives.any():
+        patients = sum(_worth(sites, kind, "largest").patients for kind in (0, 1))
+        both = curves.roc_band(*pair, worth_of), curves.precision_band(*pair, worth_of, patients)
+        for curve, (low, high) in zip(found.values(), both, strict=True):
+            curve["band"] = {"at": curves.GRID, "low": low, "high": high}  # type: ignore[assignment]
+    return found
 
 
 def _as_json(value: Any) -> Any:

@@ -10,10 +10,11 @@ A site whose rules let it tell of groups of patients only tells no more of its s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from evidence.delong import Auroc
+from evidence.design import SINGLE, Design
 from evidence.grid import Counts
 from keys import Binary, Number, Schema, Several, Text, mistakes
 from problems.histogram import ENTRY, Histogram
@@ -26,6 +27,7 @@ MOST_GROUPS = 100
 LARGEST = 1e30  # of a score: beyond it a model has diverged
 COUNT = Number(0, 2**53, whole=True)
 SHARE, VARIANCE = Number(0, 1, nan=True, rounding=1e-9), Number(0, 1, nan=True)
+EFFECT = Number(1e-6, 1e6)  # a design effect
 COLUMNS: dict[str, Number | Text] = {
     "column": Text(),
     "name": Text(),
@@ -35,6 +37,7 @@ COLUMNS: dict[str, Number | Text] = {
     "true-negatives": COUNT,
     "auroc": SHARE,
     "variance": VARIANCE,
+    **{f"design-{of}": EFFECT for of in ("auroc", "sensitivity", "specificity", "largest")},
 }
 
 
@@ -53,6 +56,9 @@ class Group:
         its negatives are below.
     auroc : Auroc
         With the variance.
+    design : (float, float, float, float)
+        How many times as large the variances of AUROC, sensitivity and specificity are because patients have several
+        samples, and could be at most, see `evidence.design`.
     """
 
     column: str
@@ -61,6 +67,12 @@ class Group:
     positives: int
     hits: tuple[int, int]
     auroc: Auroc
+    design: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many positives and negatives it has."""
+        return self.positives, self.n - self.positives
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +83,8 @@ class Told:
     ----------
     auroc : Auroc
         The site's own, exactly; NaN of one that tells of groups of patients only.
-    design : float
-        See `evidence.delong.design_effect`; 1 where each patient has one sample.
+    design : Design
+        How many times as large variances are because patients have several samples.
     groups : sequence of Group
         Subgroups.
     other : Auroc
@@ -84,7 +96,7 @@ class Told:
     """
 
     auroc: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
-    design: float = 1.0
+    design: Design = SINGLE
     groups: Sequence[Group] = ()
     other: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
     covariance: float = math.nan
@@ -93,7 +105,7 @@ class Told:
     def record(self) -> dict[str, Any]:
         """Write it as a record of a message."""
         rows = [
-            (one.column, one.name, one.n, one.positives, *one.hits, one.auroc.value, one.auroc.variance)
+            (one.column, one.name, one.n, one.positives, *one.hits, one.auroc.value, one.auroc.variance, *one.design)
             for one in self.groups
         ]
         groups = {key: [row[place] for row in rows] for place, key in enumerate(COLUMNS)}
@@ -102,7 +114,7 @@ class Told:
         return {
             "auroc": self.auroc.value,
             "variance": self.auroc.variance,
-            "design": self.design,
+            "design": self.design.told(),
             "other-auroc": self.other.value,
             "other-variance": self.other.variance,
             "covariance": self.covariance,
@@ -118,10 +130,10 @@ class Told:
         of_other = [record[f"other-{kind}-scores"] for kind in ("positive", "negative")]
         return cls(
             Auroc(record["auroc"], record["variance"]),
-            record["design"],
+            Design(*record["design"]),
             [
-                Group(column, name, n, positives, (p_right, n_right), Auroc(*auroc))
-                for column, name, n, positives, p_right, n_right, *auroc in rows
+                Group(column, name, n, positives, (p_right, n_right), Auroc(value, variance), tuple(design))
+                for column, name, n, positives, p_right, n_right, value, variance, *design in rows
             ],
             Auroc(record["other-auroc"], record["other-variance"]),
             record["covariance"],
@@ -134,7 +146,7 @@ class Told:
         schema: Schema = {
             "auroc": SHARE,
             "variance": VARIANCE,
-            "design": Number(1e-3, 1e6),
+            "design": Several(EFFECT, (len(fields(Design)),)),
             "other-auroc": SHARE,
             "other-variance": VARIANCE,
             "covariance": Number(-1, 1, nan=True),

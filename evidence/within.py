@@ -8,36 +8,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evidence import delong
-from evidence.intervals import Estimate, estimate, normal, spread, wilson
+from evidence.intervals import Estimate, Worth, of_auroc, of_mean_auroc, of_share, worth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evidence.summary import Site
-    from evidence.sums import Floats
     from evidence.told import Group
 
 
 def own_auroc(site: Site) -> delong.Auroc:
     """Return what a site told of its AUROC, else that of its counts."""
-    return site.auroc or delong.from_counts([site.counts], [site.design])
+    return site.auroc or delong.from_counts([site.counts], [site.design.auroc])
 
 
 def within(sites: Sequence[Site]) -> dict[str, Any]:
-    """Return the mean of the sites' own AUROCs; its variance is that of a mean of independent numbers."""
-    own = [(own_auroc(site), site.counts.positives.sum(), site.counts.negatives.sum()) for site in sites]
-    own = [one for one in own if not math.isnan(one[0].value)]
-    return {"sites": len(own), "auroc": _mean(own, np.ones(len(own)))}
+    """Return the mean of the sites' own AUROCs, with the interval that theirs give."""
+    own = [ranked for site in sites if (ranked := _ranked(own_auroc(site), site.counts.sizes, site.design.auroc,
+                                                          site.design.largest))]  # fmt: skip
+    return {"sites": len(own), "auroc": of_mean_auroc(own)}
 
 
-def _mean(own: Sequence[tuple[delong.Auroc, float, float]], weights: Floats) -> Estimate:
-    """Return the weighted mean of AUROCs, each with its positives and negatives."""
-    if not len(own):
-        return normal(math.nan, math.nan, "")
-    shares = weights / weights.sum()
-    variances = [spread(auroc.value, auroc.variance, positives, negatives) for auroc, positives, negatives in own]
-    found = normal(float(shares @ [auroc.value for auroc, *_ in own]), float(shares**2 @ variances), "DeLong, Newcombe")
-    return found | {end: min(1.0, max(0.0, found[end])) for end in ("low", "high")}
+def _ranked(
+    auroc: delong.Auroc, sizes: tuple[float, float], design: float, largest: float
+) -> tuple[Estimate, Worth, Worth] | None:
+    """Return an AUROC with its interval and what it is of; None where it is not defined."""
+    if math.isnan(auroc.value):
+        return None
+    positives, negatives = (worth([size], [design], [largest]) for size in sizes)
+    return of_auroc(auroc.value, auroc.variance, positives, negatives), positives, negatives
 
 
 def subgroups(sites: Sequence[Site]) -> dict[str, dict[str, Any]]:
@@ -50,21 +49,23 @@ def subgroups(sites: Sequence[Site]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for (column, name), both in told.items():
         groups = [group for group, _ in both]
-        ranked = [group for group in groups if not math.isnan(group.auroc.value)]
-        own = [(group.auroc, float(group.positives), float(group.n - group.positives)) for group in ranked]
+        own = [(ranked, float(np.prod(group.sizes))) for group in groups
+               if (ranked := _ranked(group.auroc, group.sizes, group.design[0], group.design[3]))]  # fmt: skip
         judged = [group for group, has_threshold in both if has_threshold]
-        positives, negatives = sum(one.positives for one in judged), sum(one.n - one.positives for one in judged)
         found.setdefault(column, {})[name] = {
             "n": int(sum(group.n for group in groups)),
             "positives": int(sum(group.positives for group in groups)),
             "sites": len(groups),
-            "auroc": _mean(own, np.array([positives * negatives for _, positives, negatives in own])),
-            "sensitivity": _share(sum(one.hits[0] for one in judged), positives),
-            "specificity": _share(sum(one.hits[1] for one in judged), negatives),
+            "auroc": of_mean_auroc([ranked for ranked, _ in own], [pairs for _, pairs in own]),
+            "sensitivity": _share(judged, 0),
+            "specificity": _share(judged, 1),
         }
     return found
 
 
-def _share(hits: int, n: int) -> Estimate:
-    """Return a share with its interval."""
-    return estimate(hits / n if n else math.nan, *wilson(hits, n), "Wilson")
+def _share(groups: Sequence[Group], kind: int) -> Estimate:
+    """Return how many of a class were told right: of the positives (0) or of the negatives (1)."""
+    found = worth(*zip(*((group.sizes[kind], group.design[kind + 1], group.design[3]) for group in groups), strict=True)
+                  if groups else [(), (), ()])  # fmt: skip
+    total = sum(group.sizes[kind] for group in groups)
+    return of_share(sum(group.hits[kind] for group in groups) / total if total else math.nan, found.independent)

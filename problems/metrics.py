@@ -114,6 +114,11 @@ def metric(name: str) -> Metric:
     return METRICS[kind]
 
 
+def within_range(name: str, values: np.ndarray) -> np.ndarray:
+    """Return values cut to what a metric can be; an empty name is none's, and has no range."""
+    return np.clip(values, METRICS[name].low, METRICS[name].high) if name else values
+
+
 def split(name: str) -> tuple[str, str]:
     """Return the metric and the label in a name like ``"auroc.Edema"``; the label is empty where there is none."""
     kind, _, label = name.partition(".")

@@ -10,9 +10,9 @@ import numpy as np
 
 from datasets import patients_of_test
 from evidence import Counts, Site, of_labels, summary
-from evidence.delong import design_effect, exact, paired
+from evidence.delong import exact, paired
+from evidence.design import Design
 from evidence.summary import NOT_COMPARED
-from keys import Stream
 from models import ModelError
 from models.storage import replacing
 from problems import ranks
@@ -49,7 +49,7 @@ def evidence_of(
     names = problem.labels or ("",)
     tested = {} if test is None else _tested(config, problem, names, model, other, test)
     found: dict[str, dict[str, Any]] = {}
-    for place, name in enumerate(names):
+    for name in names:
         if labels.get(name) or tested.get(name):
             found[name] = summary(
                 labels.get(name, {}),
@@ -57,7 +57,6 @@ def evidence_of(
                 log_odds=problem.log_odds,
                 test=tested.get(name),
                 asked_to_compare=other is not None,
-                random=np.random.default_rng([config.seed, Stream.EVIDENCE, *[place] * bool(name)]),
             )
     if not found:
         return None
@@ -118,8 +117,7 @@ def _tested(
             continue
         own, truth = scores[known, place], labels[known, place]
         whose = None if patients is None else patients[known]
-        design = 1.0 if whose is None else design_effect(own, truth, whose)
-        site = Site(Counts.of(own, truth), exact(own, truth, whose), design)
+        site = Site(Counts.of(own, truth), exact(own, truth, whose), Design.of(own, truth, whose))
         if of_other is not None:
             _, theirs, covariance = paired(own, of_other[known, place], truth, whose)
             site = replace(site, other=theirs, covariance=covariance)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from client_app.policy.coarse import merged
 from client_app.policy.protect import few
 from evidence.curves import SAME_FOR_ALL, threshold
 from evidence.delong import Auroc, exact, from_counts
+from evidence.design import Design, most
 from evidence.grid import Counts
 from evidence.told import Group
 from problems.histogram import Histogram
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from datasets.source import Mask
     from evidence.sums import Floats, Ints
 
+STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
 DIGITS = 3  # of an AUROC and of a standard deviation that are told of groups of patients
 
 
@@ -40,14 +44,16 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
         parts = {name: mask for name, mask in parts.items() if mask.any()}
         if site.exact:
             for name, mask in parts.items():
-                own = exact(scores[mask], labels[mask], None if patients is None else patients[mask])
-                hits = _hits(scores[mask], labels[mask], at)
-                found.append(Group(column.name, name, int(mask.sum()), int(labels[mask].sum()), hits, own))
+                whose = None if patients is None else np.unique(patients[mask], return_inverse=True)[1]
+                own, hits = exact(scores[mask], labels[mask], whose), _hits(scores[mask], labels[mask], at)
+                design = Design.of_group(scores[mask], labels[mask], whose, at)
+                found.append(Group(column.name, name, int(mask.sum()), int(labels[mask].sum()), hits, own, design))
         elif all(_enough(labels[mask], site.policy) for mask in parts.values()):
             fewest = site.policy.fewest_of_each_class
             found += [
-                _coarse(column.name, name, scores[mask], labels[mask], at, fewest) for name, mask in parts.items()
-            ]
+                _coarse(column.name, name, scores[mask], labels[mask], at, fewest,
+                        1.0 if patients is None else largest(patients[mask])) for name, mask in parts.items()
+            ]  # fmt: skip
     return found
 
 
@@ -62,15 +68,26 @@ def _enough(labels: Floats, policy: Policy) -> bool:
     return len(labels) >= policy.fewest_held_out and not any(few(n, policy.fewest_of_each_class) for n in classes)
 
 
-def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int) -> Group:
+def largest(patients: Ints) -> float:
+    """Return the largest design effect that there can be, rounded up to a multiple of `STEP`.
+
+    It depends on no score, so no model that a coordinator makes up can read a patient from it.
+    """
+    return float(STEP * np.ceil(most(patients) / STEP - 1e-9))
+
+
+def _coarse(
+    column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int, design: float
+) -> Group:
     """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms.
 
-    Those that the threshold tells right are a multiple, too, the nearest.
+    Those that the threshold tells right are a multiple, too, the nearest. All variances are ``design`` times as large
+    as they would be if each patient had one sample.
     """
     positives, negatives = (merged(Histogram.of(scores[labels == label]), fewest) for label in (1, 0))
     told = from_counts([Counts.of_histograms(positives, negatives)])
     p, n = (int(count) // fewest * fewest for count in (labels.sum(), (1 - labels).sum()))
     right = [fewest * round(count / fewest) for count in _hits(scores, labels, at)]
-    variance = float(f"{told.variance**0.5:.{DIGITS}f}") ** 2
+    variance = float(f"{(design * told.variance) ** 0.5:.{DIGITS}f}") ** 2
     auroc = Auroc(round(told.value, DIGITS), variance)
-    return Group(column, name, p + n, p, (min(right[0], p), min(right[1], n)), auroc)
+    return Group(column, name, p + n, p, (min(right[0], p), min(right[1], n)), auroc, (design,) * 4)

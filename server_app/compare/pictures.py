@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from problems.metrics import METRICS
+from problems.metrics import METRICS, within_range
 from server_app.compare import AGAINST
 from server_app.compare.runs import metric, name_of
 from server_app.page.drawing import drawn, save
@@ -44,7 +44,8 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "rounds") -> None:
-    """Draw a line per group, the mean of its runs, and a band of one standard deviation to either side.
+    """Draw a line per group, the mean of its runs, and a band of one standard deviation to either side,
+    within what the metric can be.
 
     What the runs had spent by a round is averaged, too.
     """
@@ -63,9 +64,10 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
         places = [statistics.mean(spent[r]) for r in rounds]
         kind = style(place)
         axes.plot(places, means, linewidth=1.5, label=group.label, **kind)
+        low, high = (within_range(name_of(path), np.array(means) + side * np.array(deviations)) for side in (-1, 1))
         if len(rounds) == 1:  # neither a line nor a band has a width there
-            axes.errorbar(places, means, deviations, fmt="o", color=kind["color"], markersize=4, capsize=2)
-        low, high = ([m + side * d for m, d in zip(means, deviations, strict=True)] for side in (-1, 1))
+            bars = [means - low, high - means]
+            axes.errorbar(places, means, bars, fmt="o", color=kind["color"], markersize=4, capsize=2)
         axes.fill_between(places, low, high, color=kind["color"], alpha=0.15, linewidth=0)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from problems.metrics import HEADLINE, METRICS
+from problems.metrics import HEADLINE, METRICS, within_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ def _over_rounds(axes: Axes, name: str, records: Sequence[Record], said: str, pe
         over = [record.get("over-sites", {}).get(name, {}) for record in records]
         spread, worst = (_numbers(each.get(key) for each in over) for key in ("std", "worst-decile"))
         known = ~np.isnan(spread)
-        low, high = (means - spread)[known], (means + spread)[known]
+        low, high = (within_range(name, means + side * spread)[known] for side in (-1, 1))
         axes.fill_between(rounds[known], low, high, color=VERMILLION, alpha=0.15, linewidth=0)
         _line(axes, rounds, worst, color=VERMILLION, linewidth=1, linestyle="--")
     _line(axes, rounds, means, color=VERMILLION, linewidth=2)

@@ -62,7 +62,7 @@ PAGE = """<!doctype html>
 {% if part.evidence %}
 <section><{{ level }}>Telling positives from negatives</{{ level }}>
 <div class="pair">
-{{ picture(at, "roc", "Receiver operating characteristic. Band: 95 % of bootstrap replicates over patients.") }}
+{{ picture(at, "roc", "Receiver operating characteristic. Band: 95 % intervals, point by point.") }}
 {{ picture(at, "precision-recall", "Precision and recall. Dotted: the share of positives, which chance reaches.") }}
 </div>
 {{ picture(at, "forest", "AUROC of the final model, with 95 % intervals.", "narrow") }}

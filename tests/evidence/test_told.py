@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Message
 from config import RunConfig
 from evidence import Counts, Told
 from evidence.delong import Auroc, exact
+from evidence.design import Design
 from evidence.paired import Spread, merged_of, merged_record, wrong_merged
 from evidence.told import Group
 from problems.histogram import Histogram
@@ -24,7 +25,8 @@ from server_app.local import LocalGrid, unused_run_id
 from tests.server_app.sites import job
 
 SCORES, LABELS = np.arange(12.0), np.repeat([0.0, 1.0], 6)
-GROUPS = [Group("sex", "f", 7, 3, (2, 4), Auroc(0.5, 0.1)), Group("sex", "m", 5, 3, (0, 2), Auroc(math.nan, math.nan))]
+GROUPS = [Group("sex", "f", 7, 3, (2, 4), Auroc(0.5, 0.1), (2.0, 1.5, 1.0, 4.0)),
+          Group("sex", "m", 5, 3, (0, 2), Auroc(math.nan, math.nan))]  # fmt: skip
 
 
 OTHER = Counts.of(SCORES[::-1], LABELS)
@@ -32,7 +34,7 @@ OTHER = Counts.of(SCORES[::-1], LABELS)
 
 def good() -> dict[str, Any]:
     own = exact(SCORES, LABELS)
-    return Told(own, 1.5, GROUPS, exact(SCORES[::-1], LABELS), 0.0, OTHER).record()
+    return Told(own, Design(1.5, 1.25, largest=4.0), GROUPS, exact(SCORES[::-1], LABELS), 0.0, OTHER).record()
 
 
 def packed(*scores: float) -> bytes:
@@ -61,7 +63,9 @@ def test_what_is_told_is_read_again() -> None:
         ({"auroc": 1.5}, "auroc = 1.5: must be"),
         ({"auroc": math.nan}, "auroc = nan: it has samples of both classes"),
         ({"variance": -1.0}, "variance = -1.0"),
-        ({"design": 0.0}, "design = 0.0"),
+        ({"design": 1.5}, "design = 1.5: must be a list of 8"),
+        ({"design": [0.0] * 8}, "design = [0.0"),
+        ({"group-design-largest": [1.0]}, "have not the same length"),
         ({"covariance": 7.0}, "covariance = 7.0"),
         ({"other-negative-scores": b""}, "other-negative-scores: its counts add up to 0: it has 6"),
         ({"group-name": ["f"]}, "have not the same length"),

@@ -317,6 +317,19 @@ def test_curves_stand_over_what_was_spent(runs: Path, against: str, step: float)
     assert COST["seconds"] == 0.5
 
 
+@pytest.mark.parametrize("values", [[0.99, 0.9, 1.0], [0.01, 0.2, 0.0]])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_band_stays_within_what_a_metric_can_be(tmp_path: Path, values: list[float], rounds: int) -> None:
+    for seed, value in enumerate(values):
+        leave(tmp_path / f"{seed}", [value] * rounds, seed=seed, **FEDAVG)
+    axes = Figure().subplots()
+    curves(axes, compared(tmp_path / "*").groups, "central.auroc")
+    ends = np.concatenate([path.vertices[:, 1] for drawn in axes.collections for path in drawn.get_paths()])
+    assert ends.min() >= 0
+    assert ends.max() <= 1
+    assert ends.max() - ends.min() > 0.05
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
-from scipy.stats import norm
-from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
+from scipy.stats import t
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from client_app import evidence as at_the_site
 from client_app.app import call
@@ -64,12 +64,21 @@ def together(sites: Mapping[str, Scored]) -> Scored:
     return np.concatenate([s for s, _ in sites.values()]), np.concatenate([y for _, y in sites.values()])
 
 
+def degrees(labels: np.ndarray) -> float:
+    return float(min(labels.sum(), (1 - labels).sum())) - 1
+
+
+def quantile(labels: np.ndarray) -> float:
+    return float(t.ppf(0.975, degrees(labels)))
+
+
 def is_delong(estimate: Mapping[str, Any], labels: np.ndarray, scores: np.ndarray, error: float) -> None:
-    """Check an AUROC and its interval: on the logit scale by the variance of all pairs."""
+    """Check an AUROC and its interval: on the logit scale by the variance of all pairs, and Student's t."""
     assert estimate["value"] == pytest.approx(roc_auc_score(labels, scores), abs=error)
     if estimate["by"] == "DeLong":
         [value], [[variance]] = delong(labels, scores)
-        ends = np.log(value / (1 - value)) + np.array([-1.96, 1.96]) * np.sqrt(variance) / (value * (1 - value))
+        margin = quantile(labels) * np.sqrt(variance) / (value * (1 - value))
+        ends = np.log(value / (1 - value)) + np.array([-1, 1]) * margin
         assert (estimate["low"], estimate["high"]) == pytest.approx(tuple(probability(ends)), abs=max(error, 1e-4))
 
 
@@ -234,9 +243,8 @@ def test_subgroups_of_the_columns_that_the_study_names(
     assert group["n"] == pytest.approx(sum(len(labels) for _, labels in own), abs=6 * (fewest - 1))
     right = np.zeros((2, 2))  # of positives and negatives: how many are told right, and how many there are
     for among, scores, labels in older:
-        fpr, tpr, thresholds = roc_curve(labels, scores, drop_intermediate=False)
-        at = thresholds[np.argmax(np.where(1 - fpr >= 0.9, tpr, -1))]
-        for kind, told_right in enumerate((scores >= at, scores < at)):
+        lowest = min(at for at in scores[labels == 0] if (scores[labels == 0] <= at).mean() >= 0.9)
+        for kind, told_right in enumerate((scores > lowest, scores <= lowest)):
             of_class = among & (labels == 1 - kind)
             right[kind] += (told_right & of_class).sum(), of_class.sum()
     for key, (hits, count) in zip(("sensitivity", "specificity"), right, strict=True):
@@ -262,20 +270,21 @@ def test_two_models_are_compared_on_the_same_patients(tmp_path: Path, evidence: 
 
     monkeypatch.setattr(at_the_site, "_scored", noting)
     found = left_by(simulate(job(tmp_path, compare_with=str(first.folder), rounds=2)))
-    compared, differences, variances = found["compared"], [], []
+    compared, differences, variances, free = found["compared"], [], [], 0.0
     for name, (labels, own, other) in seen.items():
         if 1 < labels.sum() < len(labels) - 1:
             values, covariance = delong(labels, own, other)
             differences.append(values[0] - values[1])
             variances.append(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+            free += degrees(labels)
             told = compared["by-site"][name]
             assert (told["auroc"], told["other"]) == pytest.approx(tuple(values), abs=1e-9)
             assert told["difference"]["value"] == pytest.approx(differences[-1], abs=1e-9)
     assert compared["sites"] == len(differences) > 1
     within, spread = compared["difference"], np.sqrt(sum(variances)) / len(variances)
     assert within["value"] == pytest.approx(np.mean(differences), abs=1e-9)
-    assert within["high"] - within["low"] == pytest.approx(2 * 1.959964 * spread, rel=1e-5)
-    assert compared["p"] == pytest.approx(2 * norm.sf(abs(np.mean(differences)) / spread), rel=1e-6)
+    assert within["high"] - within["low"] == pytest.approx(2 * t.ppf(0.975, free) * spread, rel=1e-5)
+    assert compared["p"] == pytest.approx(2 * t.sf(abs(np.mean(differences)) / spread, free), rel=1e-6)
     test = compared["common-test-set"]
     assert test["auroc"] == pytest.approx(found["common-test-set"]["auroc"]["value"])
     assert test["other"] == pytest.approx(first.metrics[-1]["central"]["auroc"])
@@ -318,8 +327,9 @@ def test_two_models_are_compared_on_all_sites_patients_ranked_together(
     assert pooled["auroc"] == found["pooled"]["auroc"]["value"]
     difference = pooled["difference"]
     assert difference["value"] == pytest.approx(values[0] - values[1], abs=error)
-    assert difference["high"] - difference["low"] == pytest.approx(2 * 1.959964 * spread, abs=max(error, 1e-6))
-    assert pooled["p"] == pytest.approx(2 * norm.sf(abs(values[0] - values[1]) / spread), abs=2e-2, rel=1e-6)
+    assert difference["high"] - difference["low"] == pytest.approx(2 * quantile(labels) * spread, abs=max(error, 1e-6))
+    p = 2 * t.sf(abs(values[0] - values[1]) / spread, degrees(labels))
+    assert pooled["p"] == pytest.approx(p, abs=2e-2, rel=1e-6)
 
 
 @pytest.mark.slow

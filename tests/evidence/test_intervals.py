@@ -1,0 +1,320 @@
+"""Intervals: what repeated samples, one site alone and a perfect ranking have to leave them, and references."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evidence import Counts, Site, summary
+from evidence.calibration import logistic
+from evidence.curves import (
+    FIXED,
+    GRID,
+    average_precision,
+    average_precision_influence,
+    average_precision_variance,
+    precision_band,
+    precision_recall,
+    roc,
+    roc_band,
+    threshold,
+)
+from evidence.delong import exact, paired
+from evidence.design import Design, effect, most
+from evidence.intervals import Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
+from evidence.told import Group
+from tests.evidence.cases import Scored, of_patients
+
+ENDS = ("low", "high", "low-sites", "high-sites", "value")
+
+
+def site(
+    scores: np.ndarray, labels: np.ndarray, patients: np.ndarray | None, other: np.ndarray, *, grouped: bool = False
+) -> Site:
+    """Return what is known of a site whose model is compared with another, and which has a subgroup."""
+    own, theirs, covariance = paired(scores, other, labels, patients)
+    first = np.arange(len(labels)) % 3 < 2 if patients is None else patients % 3 < 2
+    whose = None if patients is None else np.unique(patients[first], return_inverse=True)[1]
+    right, truth = scores[first] >= 0, labels[first]
+    group = Group(
+        "age", "old", len(truth), int(truth.sum()), (int(truth[right].sum()), int((1 - truth[~right]).sum())),
+        exact(scores[first], truth, whose), Design.of_group(scores[first], truth, whose, 0.0),
+    )  # fmt: skip
+    found = Site(
+        Counts.of(scores, labels), own, Design.of(scores, labels, patients), groups=[group],
+        other=theirs, covariance=covariance,
+    )  # fmt: skip
+    return replace(found, auroc=None, other=None, grouped=True, design=Design.alike(1.0 if patients is None else
+                   most(patients))) if grouped else found  # fmt: skip
+
+
+def some_site(seed: int, n: int, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw scores, labels, and another model's scores."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) < 0.3).astype(float)
+    labels[:4] = 0, 1, 0, 1
+    if kind == "one class":
+        labels[:] = 1
+    scores = np.round(rng.normal(size=n) + labels * {"perfect": 50, "noise": 0}.get(kind, 1.2), 2)
+    return scores, labels, np.round(scores + rng.normal(size=n), 2)
+
+
+def intervals(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every end of an interval, and what it is of, in a content of evidence.json."""
+    if isinstance(found, dict):
+        if {"at", "low", "high"} == found.keys():
+            yield from ((f"{path}.{end}[{place}]", value) for end in ("low", "high")
+                        for place, value in enumerate(found[end]))  # fmt: skip
+            return
+        for key, item in found.items():
+            if key in ENDS:
+                yield f"{path}.{key}", math.nan if item is None else item
+            else:
+                yield from intervals(item, f"{path}.{key}")
+    elif isinstance(found, list):
+        for place, item in enumerate(found):
+            if isinstance(item, dict):
+                yield from intervals(item, f"{path}[{place}]")
+
+
+SITES = {
+    "one": [(0, 80, "")],
+    "four": [(1, 60, ""), (2, 25, ""), (3, 90, "noise"), (4, 40, "one class")],
+    "perfect": [(5, 30, "perfect"), (6, 40, "perfect")],
+    "few": [(7, 9, ""), (8, 12, "noise")],
+    "one class": [(9, 20, "one class")],
+}
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["samples", "groups"])
+@pytest.mark.parametrize("name", SITES)
+def test_every_sample_k_times_leaves_every_interval_what_it_is_with_one(name: str, grouped: bool) -> None:
+    def found(times: int) -> dict[str, float]:
+        sites = {}
+        for seed, n, kind in SITES[name]:
+            rows = np.repeat(np.arange(n), times)
+            scores, labels, other = (own[rows] for own in some_site(seed, n, kind))
+            patients = rows if times > 1 else None
+            sites[f"site-{seed}"] = site(scores, labels, patients, other, grouped=grouped)
+        test = next(iter(sites.values()))
+        return dict(intervals(summary(sites, common=True, log_odds=True, test=test)))
+
+    alone, several = found(1), found(5)
+    assert len(alone) > 400 or name == "one class"
+    assert several == pytest.approx(alone, rel=1e-6, abs=2e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["", "noise", "perfect"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_one_site_alone_has_one_interval_for_one_number(kind: str, times: int) -> None:
+    rows = np.repeat(np.arange(50), times)
+    scores, labels, other = (own[rows] for own in some_site(3, 50, kind))
+    noisy = scores + np.random.default_rng(0).normal(size=len(rows)) * (kind != "perfect")
+    found = summary({"a": site(noisy, labels, rows if times > 1 else None, other)}, common=True, log_odds=True)
+    every = found["pooled"]["auroc"], found["sites"]["a"]["auroc"], found["within-sites"]["auroc"]
+    ends = [[one[end] for end in ("value", "low", "high")] for one in every]
+    assert ends[0] == ends[1] == pytest.approx(ends[2], abs=1e-12)
+    assert found["pooled"]["auprc"] == found["sites"]["a"]["auprc"]
+
+
+@pytest.mark.parametrize("n", [200, 20])
+def test_the_mean_within_many_alike_sites_is_as_much_surer_as_their_number_says(n: int) -> None:
+    scores, labels, other = some_site(1, n, "")
+    alone = summary({"0": site(scores, labels, None, other)}, common=True, log_odds=True)["within-sites"]["auroc"]
+    many = {str(place): site(scores, labels, None, other) for place in range(9)}
+    mean = summary(many, common=True, log_odds=True)["within-sites"]["auroc"]
+    assert mean["value"] == pytest.approx(alone["value"])
+    assert (alone["high"] - alone["low"]) / (mean["high"] - mean["low"]) == pytest.approx(3, rel=0.15)
+
+
+def test_a_mean_of_few_perfect_rankings_is_not_certain_and_stays_a_share() -> None:
+    sites = {}
+    for seed in range(5):
+        scores, labels, other = some_site(seed, 20, "perfect")
+        sites[str(seed)] = site(scores, labels, None, other)
+    one, mean = (summary(some, common=True, log_odds=True)["within-sites"]["auroc"]
+                 for some in ({"0": sites["0"]}, sites))  # fmt: skip
+    assert one["low"] < mean["low"] < 0.995
+    assert mean["high"] == 1
+
+
+def test_sizes_of_patients_decide_between_delong_and_newcombe() -> None:
+    few, many = Worth(40.0, 1.0, 8.0), Worth(40.0, 1.0, 40.0)
+    assert of_auroc(0.8, 0.004, few, many)["by"] == "Newcombe"
+    assert of_auroc(0.8, 0.004, many, many)["by"] == "DeLong"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=1, max_size=40), st.integers(1, 30))
+def test_every_interval_and_band_holds_its_value_and_stays_within_what_it_can_be(
+    samples: list[tuple[int, bool]], patients: int
+) -> None:
+    scores, labels = (np.array(column, float) for column in zip(*samples, strict=True))
+    whose = np.unique(np.arange(len(labels)) % patients, return_inverse=True)[1]
+    found = summary({"a": site(scores, labels, whose, -scores)}, common=True, log_odds=True)["pooled"]
+    for kind in ("auroc", "auprc"):
+        one = found[kind]
+        if one["low"] is not None:
+            assert 0 <= one["low"] <= one["value"] <= one["high"] <= 1
+    for curve in ("roc", "precision-recall"):
+        if band := found[curve].get("band"):
+            assert min(band["low"]) >= 0
+            assert max(band["high"]) <= 1
+            assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+    for point in found["points"]:
+        assert 0 <= point["low"] <= point["value"] <= point["high"] <= 1
+
+
+def test_the_bands_of_a_perfect_ranking_do_not_fall_where_scores_are_highest() -> None:
+    positives, negatives = np.repeat([0.0, 1.0], [90, 12]), np.repeat([1.0, 0.0], [90, 12])
+    low, high = precision_band(positives, negatives, (12.0, 90.0), 102.0)
+    assert (np.diff(low) <= 1e-12).all()
+    assert low[GRID <= 0.5].min() > 0.6
+    assert (high == 1).all()
+    low, high = roc_band(positives, negatives, (12.0, 90.0))
+    assert (np.diff(low) >= -1e-12).all()
+    assert low[0] > 0.1
+
+
+def test_bands_hold_their_curves() -> None:
+    scores, labels, _ = some_site(4, 300, "")
+    counts = Counts.of(scores, labels)
+    pair, sizes = (counts.positives, counts.negatives), (float(labels.sum()), float(300 - labels.sum()))
+    for curve, (low, high), (x, y) in (
+        (roc(*pair), roc_band(*pair, sizes), ("fpr", "tpr")),
+        (precision_recall(*pair), precision_band(*pair, sizes, 300.0), ("recall", "precision")),
+    ):
+        there = np.interp(GRID, curve[x], curve[y])
+        assert (low <= there + 0.02).all()
+        assert (there <= high + 0.02).all()
+
+
+def test_what_a_sample_adds_to_average_precision_is_its_derivative() -> None:
+    rng = np.random.default_rng(2)
+    positives, negatives = rng.integers(0, 4, 12).astype(float), rng.integers(0, 6, 12).astype(float)
+    value = float(average_precision(positives, negatives))
+    for kind, moved in enumerate(average_precision_influence(positives, negatives)):
+        for place in range(12):
+            more = [positives.copy(), negatives.copy()]
+            more[kind][place] += 1e-6
+            wanted = (float(average_precision(more[0], more[1])) - value) / 1e-6
+            assert moved[place] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_variance_of_average_precision_is_that_of_patients_and_of_sites() -> None:
+    sites = [Counts.of(*some_site(seed, 60, "")[:2]) for seed in range(4)]
+    several = [Counts(own.bins, 5 * own.positives, 5 * own.negatives) for own in sites]
+    alone = average_precision_variance(sites, [1.0] * 4)
+    assert average_precision_variance(several, [5.0] * 4) == pytest.approx(alone)
+    alike = average_precision_variance([sites[0]] * 4, [1.0] * 4)
+    assert alike[1] == pytest.approx(0, abs=1e-12), "sites that do not differ say the same"
+    assert alike[0] == pytest.approx(average_precision_variance(sites[:1], [1.0])[0] / 4)
+
+
+def drawn_anew(own: Scored, whose: np.ndarray, number: Any, times: int = 300) -> tuple[float, float]:
+    """Return the variances of a number when patients are drawn anew, with all their samples, and when samples are."""
+    rng, found = np.random.default_rng(0), []
+    for units in (whose, np.arange(len(whose))):
+        rows = [np.flatnonzero(units == unit) for unit in np.unique(units)]
+        values = []
+        for _ in range(times):
+            chosen = np.concatenate([rows[place] for place in rng.integers(0, len(rows), len(rows))])
+            values.append(number(own[0][chosen], own[1][chosen]))
+        found.append(float(np.var(values)))
+    return found[0], found[1]
+
+
+def _slope(scores: np.ndarray, labels: np.ndarray) -> float:
+    return logistic(scores, labels, 1 - labels).slope
+
+
+def _precision(scores: np.ndarray, labels: np.ndarray) -> float:
+    counts = Counts.of(scores, labels)
+    return float(average_precision(counts.positives, counts.negatives))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_design_effects_are_those_of_a_bootstrap_of_patients(seed: int) -> None:
+    [(own, whose)] = of_patients(seed, sites=1, patients=80)
+    design = Design.of(*own, whose)
+    at = threshold(*own, FIXED[1])
+    numbers = {
+        "auprc": _precision,
+        "slope": _slope,
+        "sensitivity": lambda scores, labels: float((scores[labels == 1] >= at).mean()),
+        "specificity": lambda scores, labels: float((scores[labels == 0] < at).mean()),
+    }
+    for name, number in numbers.items():
+        patients, samples = drawn_anew(own, whose, number)
+        assert getattr(design, name) == pytest.approx(patients / samples, rel=0.45), name
+        assert 1.2 < getattr(design, name) <= 1.3 * design.largest
+
+
+def test_where_an_effect_cannot_be_known_it_is_the_largest() -> None:
+    patients = np.repeat(np.arange(5), [1, 2, 3, 4, 5])
+    labels = (patients > 2).astype(float)
+    assert most(patients) == pytest.approx(55 / 15)
+    assert effect(np.zeros(15), patients) == most(patients)
+    assert Design.of(np.arange(15.0), np.ones(15), patients) == Design.alike(most(patients))
+    perfect = Design.of(labels, labels, patients)
+    assert (perfect.auroc, perfect.auprc, perfect.slope) == (most(patients),) * 3
+    assert Design.of(np.arange(15.0), labels, None) == Design()
+
+
+def test_the_interval_of_average_precision_is_that_of_whole_patients() -> None:
+    """A common test set whose patients have a dozen samples each: as wide as if patients are drawn anew."""
+    rng = np.random.default_rng(3)
+    whose = np.repeat(np.arange(60), 12)
+    labels = (rng.random(60) < 0.3).astype(float)[whose]
+    scores = rng.normal(size=60)[whose] + 0.4 * rng.normal(size=len(whose)) + labels
+    found = summary({}, common=True, log_odds=True, test=site(scores, labels, whose, -scores))["common-test-set"]
+    spread = math.sqrt(drawn_anew((scores, labels), whose, _precision)[0])
+    assert (found["auprc"]["high"] - found["auprc"]["low"]) / (2 * 1.96 * spread) == pytest.approx(1, abs=0.3)
+
+
+def test_the_interval_of_one_number_is_recovered_as_it_is_and_of_normal_ones_by_their_squares() -> None:
+    assert recovered(0.7, [(0.5, 0.8)]) == pytest.approx((0.5, 0.8))
+    assert recovered(1.0, [(0.7, 1.3), (0.6, 1.4)]) == pytest.approx((0.5, 1.5))
+
+
+def test_few_patients_make_a_variance_uncertain_and_single_or_equal_samples_do_not() -> None:
+    assert worth([40], [1.0], [1.0]) == Worth(40.0, 1.0, 40.0)
+    assert worth([40], [4.0], [4.0]) == Worth(10.0, 1.0, 10.0)
+    some = worth([40], [2.0], [4.0])
+    assert some.factor == pytest.approx((student(9) / student(19)) ** 2)
+    assert some.independent == pytest.approx(20 / some.factor)
+    assert worth([], [], []).independent == 0
+
+
+@pytest.mark.parametrize(("value", "by_variance"), [(0.6, 20.0), (1.0, math.inf)])
+def test_average_precision_has_the_interval_of_a_share_of_no_more_than_its_positives(
+    value: float, by_variance: float
+) -> None:
+    variance = value * (1 - value) / by_variance
+    found = of_average_precision(value, variance, Worth(12.0, 1.0, 12.0))
+    assert (found["low"], found["high"]) == wilson(value, 12)
+    found = of_average_precision(value, variance, Worth(500.0, 1.0, 500.0))
+    assert (found["low"], found["high"]) == pytest.approx(wilson(value, min(by_variance, 500)))
+
+
+def of(scores: Sequence[float], labels: Sequence[int]) -> Scored:
+    return np.array(scores, float), np.array(labels, float)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.8, 0.9, 0.95, 1.0])
+def test_the_threshold_of_subgroups_is_the_lowest_that_leaves_so_many_negatives_below(share: float) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores, labels = rng.integers(-6, 6, 40).astype(float), (rng.random(40) < 0.3).astype(float)
+        at, negatives = threshold(scores, labels, share), scores[labels == 0]
+        assert (negatives < at).mean() >= share - 1e-9
+        lower = [below for below in np.unique(negatives) if below < at]
+        assert all((negatives < below).mean() < share for below in lower) or share == 0
+    assert threshold(*of([1, 2], [1, 1]), 0.9) == -math.inf
