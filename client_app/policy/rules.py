@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from client_app.connection import JoinConfig
 from config import RunConfig
 from config.errors import explain
 from config.tables import SHARED, tables
@@ -101,7 +102,9 @@ class Policy(BaseModel):
 
     @classmethod
     def read(cls, path: str) -> Policy:
-        """Read the table ``[policy]`` of a TOML file; its other tables and keys are somebody else's.
+        """Read the table ``[policy]`` of a TOML file; beside it may stand what `JoinConfig` reads, and nothing else.
+
+        A rule that stands elsewhere, or in a table of another name, would else be no rule, and nobody would notice.
 
         Parameters
         ----------
@@ -116,17 +119,22 @@ class Policy(BaseModel):
         if not path:
             return _protective()
         try:
-            table = read_toml(path).get("policy", {})
+            values = read_toml(path)
         except (OSError, ValueError) as error:
             raise PolicyError("policy", [f"{shorter(path)} cannot be read: {reason(error)}"]) from None
+        table = values.pop("policy", {})
         if not isinstance(table, dict):
             raise PolicyError("policy", [f"{path}: policy = {shown(table)} must be a table, [policy]"])
-        return cls._parse(table, path)
+        return cls._parse(table, values, path)
 
     @classmethod
-    def _parse(cls, table: dict[str, Any], path: str) -> Policy:
-        keys = {f.alias or name for name, f in cls.model_fields.items()}
-        wrong = [unknown("key", key, keys) for key in table if key not in keys]
+    def _parse(cls, table: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
+        keys = _keys(cls)
+        wrong = [f"{key}: it is a rule, and stands outside the table [policy]: move it below that line"
+                 for key in beside if key in keys and key not in _keys(JoinConfig)]  # fmt: skip
+        known = {"policy", *_keys(JoinConfig)}
+        wrong += [unknown("key", key, known) for key in beside if key not in keys | known]
+        wrong += [unknown("key", key, keys) for key in table if key not in keys]
         wrong += [text for key, value in table.items() for text in text_errors(key, value)]
         given = {key: value for key, value in table.items() if key in keys}
         if isinstance(given.get("ranges"), dict):
@@ -173,6 +181,10 @@ class Policy(BaseModel):
                 yield f"folds = {run.folds}: who is held out is this site's decision, and it allows {other}"
             if self.strict and not run.folds and run.holdout_share != self.holdout_share:
                 yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
+
+
+def _keys(model: type[BaseModel]) -> set[str]:
+    return {f.alias or name for name, f in model.model_fields.items()}
 
 
 @cache

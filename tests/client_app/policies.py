@@ -19,7 +19,7 @@ def site_toml(folder: Path, **keys: Any) -> str:
     """Write a policy and return the file; a dict is a table."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {key: keys.pop(key) for key in list(keys) if isinstance(keys[key], dict)}
-    lines = ["name = 'of another reader'", "[policy]"]
+    lines = ["superlink = 'a:1' # of another reader", "[policy]"]
     lines += [f"{key.replace('_', '-')} = {toml_value(value)}" for key, value in keys.items()]
     for key, table in tables.items():
         lines += [f"[policy.{key}]", *(f'"{name}" = {toml_value(value)}' for name, value in table.items())]

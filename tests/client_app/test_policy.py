@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_app.__main__ import main
+from client_app.connection import JoinConfig
 from client_app.policy import Policy, PolicyError
 from client_app.policy.records import Records
 from datasets import Facts
@@ -41,7 +47,37 @@ def test_everything_wrong_with_a_policy_is_told_at_once(tmp_path: Path) -> None:
         assert [line for line in said if part in line], part
 
 
-@pytest.mark.parametrize("text", ["[policy", "policy = 3", "[policy]\nstrict = 1", None])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[Policy]\nstrict = true", "Did you mean 'policy'?"),
+        ("[polcy]\nstrict = true\n[policy]\nmost-rounds = 5", "unknown key 'polcy'. Did you mean 'policy'?"),
+        ("strict = true", "strict: it is a rule, and stands outside the table [policy]"),
+        ("site = 'a'\nranges.seed = [1, 2]\n[policy]", "ranges: it is a rule"),
+        ("[audit]\n[policy]", "unknown key 'audit'"),
+        ("[join]\n[policy]", "unknown key 'join'"),
+    ],
+)
+def test_a_rule_that_would_be_ignored_is_a_mistake(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    with pytest.raises(PolicyError) as refused:
+        Policy.read(str(path))
+    [line] = refused.value.problems
+    assert said in line
+
+
+@given(st.text(min_size=1, max_size=12))
+def test_no_table_but_one_of_a_known_name_is_passed_over(name: str) -> None:
+    known = {"policy", *(f.alias or key for key, f in JoinConfig.model_fields.items())}
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+        file.write(f"[{json.dumps(name)}]\nstrict = true\n" if name.isprintable() else "[x]\nstrict = true\n")
+        file.flush()
+        with nullcontext() if name in known else pytest.raises(PolicyError):
+            Policy.read(file.name)
+
+
+@pytest.mark.parametrize("text", ["[policy", "policy = 3", "[policy]\nstrict = 1", "[polcy]", "strict = true", None])
 def test_a_site_without_a_readable_policy_refuses_everything(tmp_path: Path, text: str | None) -> None:
     hospital = Hospital(tmp_path, *table(60, seed=0))
     if text is None:
@@ -57,7 +93,7 @@ def test_a_site_without_a_readable_policy_refuses_everything(tmp_path: Path, tex
 
 def test_the_file_is_shared_with_other_readers(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
-    path.write_text('superlink = "host:9092"\n[audit]\nx = 1\n')
+    path.write_text('superlink = "host:9092"\nsite = "north"\nstudy = "study.toml"\n')
     assert Policy.read(str(path)) == Policy.read("")
     defaults = Policy.read("")
     assert (defaults.fewest_training, defaults.fewest_held_out, defaults.fewest_of_each_class) == (20, 10, 5)
