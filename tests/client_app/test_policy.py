@@ -100,6 +100,15 @@ def test_the_file_is_shared_with_other_readers(tmp_path: Path) -> None:
     assert (defaults.most_rounds, defaults.runs_per_day) == (200, 10)
 
 
+@pytest.mark.parametrize("release", ["", " ", "0123456789ab ", " 0123456789ab", "0123456789a", "0123456789abc",
+                                     "0123456789AB", "0123456789ab\n", "0123 456789ab"], ids=repr)  # fmt: skip
+def test_a_release_is_twelve_digits_and_nothing_else(tmp_path: Path, release: str) -> None:
+    """A policy that allows one that cannot be would allow none, and not say why."""
+    with pytest.raises(PolicyError, match="12 hexadecimal digits"):
+        Policy.read(site_toml(tmp_path, releases=["0123456789ab", release]))
+    assert Policy.read(site_toml(tmp_path, releases=["0123456789ab"])).releases == ["0123456789ab"]
+
+
 # ---------------------------------------------------------------------- what a run may be
 
 

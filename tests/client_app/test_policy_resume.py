@@ -92,6 +92,36 @@ def test_a_run_that_is_stopped_again_and_again_counts_at_last(hospital: Hospital
     assert "1 runs within 24 hours" in str(said[-1])
 
 
+@pytest.mark.parametrize(("most", "counts"), [(2, True), (3, False)])
+def test_a_run_that_has_had_all_its_rounds_begins_anew(tmp_path: Path, most: int, counts: bool) -> None:
+    """It asks for as many rounds as a run may have, is stopped, and comes back: that is one more run."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", runs_per_day=1, most_rounds=most)
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+        assert [train(grid, run=KEY), train(grid, run=KEY, round=2)] == ["", ""]
+    with hospital.run() as grid:
+        assert ("1 runs within 24 hours" in str(begun(grid))) == counts
+
+
+@pytest.mark.parametrize("when", ["before its first round", "after its rounds"])
+def test_a_run_that_was_refused_once_does_not_come_back(tmp_path: Path, when: str) -> None:
+    """Whatever else has been played under its key, and however many rounds more than until it was refused."""
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", most_rounds=2)
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+        assert [train(grid, run=KEY), train(grid, run=KEY, round=2)] == ["", ""]
+    with hospital.run() as grid:
+        assert isinstance(begun(grid), Facts)
+        for server_round in (1, 2) if when == "after its rounds" else ():
+            assert not train(grid, run=KEY, round=server_round)
+        number = grid.contexts[0].run_id
+        assert main(["refuse", str(number), "--state-dir", str(hospital.state)]) == 0
+    for _ in range(2):
+        with hospital.run() as grid:
+            assert "its operator refused the run" in str(begun(grid))
+            assert "its operator refused the run" in train(grid, run=KEY)
+
+
 @pytest.mark.slow
 def test_a_resumed_run_is_approved_once(tmp_path: Path) -> None:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a", approve="ask")

@@ -37,6 +37,20 @@ def test_three_sets_say_what_no_two_of_them_do() -> None:
         assert isolates(every, [rows(*AP), rows(*PA)], FEWEST) == alone
 
 
+@pytest.mark.parametrize(("gone", "come"), [(1, 1), (2, 1), (2, 2), (FEWEST - 1, 1), (1, FEWEST - 1), (3, 3)])
+def test_a_union_of_few_is_few_and_one_of_enough_is_not(gone: int, come: int) -> None:
+    """The difference is about those who have gone and those who have come, together: exactly the fewest are enough."""
+    before, now = rows(*AP, *range(100, 100 + gone)), rows(*AP, *range(200, 200 + come))
+    assert isolates(now, [before], FEWEST) == (gone + come < FEWEST)
+
+
+@pytest.mark.parametrize("told", [FEWEST - 1, FEWEST])
+def test_a_set_of_the_fewest_was_told_of(told: int) -> None:
+    few = rows(*range(told))
+    every, without = rows(*range(told + 1)), told == FEWEST
+    assert isolates(every, [few], FEWEST) == without, "one more than a set that was told of"
+
+
 def test_a_change_counts_with_what_it_changes() -> None:
     before, corrected = rows(*AP), np.hstack([rows(0, said=1), rows(*AP[1:])])
     assert isolates(corrected, [before], FEWEST)
@@ -75,19 +89,29 @@ def test_patients_with_many_images_are_no_small_groups_by_their_number() -> None
     assert isolates(first[:, 1:], [first], 20), "one image less of one patient"
 
 
+def about(sets: list[set[int]], most: int = 2) -> int:
+    """Return the fewest of twelve patients that a combination with the first set is about, times up to so many each."""
+    times = [one for one in product(range(-most, most + 1), repeat=len(sets)) if one[0]]
+    sums = np.array(times) @ [[who in one for who in range(12)] for one in sets]
+    return min(filter(None, np.count_nonzero(sums, axis=1).tolist()), default=12)
+
+
+@pytest.mark.parametrize(
+    "sets", [[{3, 4, 5, 6}, {0, 1, 4, 6}, {0, 1, 2, 4}], [{1, 2, 3, 4, 6}, {0, 1, 4, 5, 6}, {0, 3, 4, 5, 6}]], ids=str
+)
+def test_a_combination_about_exactly_the_fewest_is_none_of_few(sets: list[set[int]]) -> None:
+    """It is about several small groups, which have to be added up."""
+    told = [rows(*sorted(one)) for one in sets]
+    assert about(sets, 4) == FEWEST
+    assert not isolates(told[0], told[1:], FEWEST)
+    assert isolates(told[0], told[1:], FEWEST + 1)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 11), min_size=FEWEST), min_size=2, max_size=4))
 def test_no_small_combination_is_missed(sets: list[set[int]]) -> None:
     """All with whole numbers from -2 to 2 are tried, of a history of which none is about few."""
-
-    def found(those: list[set[int]]) -> bool:
-        for times in product(range(-2, 3), repeat=len(those)):
-            weight = [sum(t * (who in one) for t, one in zip(times, those, strict=True)) for who in range(12)]
-            if 0 < np.count_nonzero(weight) < FEWEST:
-                return True
-        return False
-
-    if found(sets) and not isolates_any(sets[1:]):
+    if about(sets) < FEWEST and not isolates_any(sets[1:]):
         assert isolates(rows(*sorted(sets[0])), [rows(*sorted(one)) for one in sets[1:]], FEWEST)
 
 

@@ -131,6 +131,7 @@ def test_one_file_is_read(tmp_path: Path) -> None:
         ("", "label"),
         (STUDY.replace("decimal", "decimals"), "unknown key 'decimals'. Did you mean 'decimal'?"),
         (STUDY.replace("unit", "units"), "unknown key 'columns.Alter.units'. Did you mean 'columns.Alter.unit'?"),
+        (STUDY.replace("[0, 120]", "[1, 1]"), "columns.Alter.range = [1.0, 1.0]: the first number must be below"),
         (STUDY.replace("[0, 120]", "[120, 0]"), "columns.Alter.range = [120.0, 0.0]: the first number must be below"),
         (STUDY.replace('";"', '","'), "it is the decimal mark, too"),
         (STUDY.replace('"krank"', '"Gesund"'), "label: 'gesund' means more than one class"),
