@@ -104,7 +104,6 @@ def test_a_combination_about_exactly_the_fewest_is_none_of_few(sets: list[set[in
     told = [rows(*sorted(one)) for one in sets]
     assert about(sets, 4) == FEWEST
     assert not isolates(told[0], told[1:], FEWEST)
-    assert isolates(told[0], told[1:], FEWEST + 1)
 
 
 @settings(max_examples=150, deadline=None)

@@ -38,7 +38,8 @@ def test_an_evaluation_is_over_no_more_samples_than_are_held_out(n: int) -> None
 def test_counts_per_class_add_up_to_what_is_held_out(counts: list[int]) -> None:
     record: dict[str, Any] = {
         "name": "north", "partition-id": -1, "examples": 20, "held-out": HELD_OUT, "missing": 0,
-        "class-counts": [9, 11], "held-out-counts": counts, "label-counts": [], "label-positives": [], "classes": 2, "shape": [3], "columns": "",
+        "class-counts": [9, 11], "held-out-counts": counts, "label-counts": [], "label-positives": [],
+        "classes": 2, "shape": [3], "columns": "",
         "patients": [], "count": [], "total": [], "squares": [], "notes": [],
     }  # fmt: skip
     wrong = wrong_facts(record, 1, needs_data=True, multiclass=True)
