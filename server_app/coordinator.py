@@ -17,6 +17,7 @@ from models import prepare, resolve_device
 from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
+from server_app.connected import wait_for_sites
 from server_app.evaluation import central_evaluation, common_test_set
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given_model import GivenModel
@@ -191,7 +192,7 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
     exchange = Exchange(
         grid,
         config.round_timeout,
-        [Site(i, f"node {node}", node) for i, node in enumerate(wait_for_sites(config, grid))],
+        [Site(i, f"node {node}", node) for i, node in enumerate(wait_for_sites(config, grid, progress.say))],
         config.min_replies,
         config.on_bad_update,
         progress.warn,
@@ -241,33 +242,6 @@ def starting_point(problem: Problem, given: GivenModel | None, progress: Progres
     if (buffers := problem.buffers()).numel():
         start["buffers"] = buffers
     return start
-
-
-def wait_for_sites(config: RunConfig, grid: Grid) -> list[int]:
-    """Return the addresses of exactly ``sites`` nodes.
-
-    Raises
-    ------
-    RunError
-        When they are not there within ``wait-timeout``, or when there are more.
-    """
-    deadline = time.monotonic() + config.wait_timeout
-    pause = 0.05
-    while len(nodes := sorted(grid.get_node_ids())) < config.sites:
-        if time.monotonic() > deadline:
-            raise RunError(
-                f"{len(nodes)} of sites = {config.sites} are connected after wait-timeout = {config.wait_timeout:g} s. "
-                f"Start the others, set sites={len(nodes)}, or in a simulation: flwr run . --federation-config "
-                f'"num-supernodes={config.sites}"'
-            )
-        time.sleep(pause)
-        pause = min(1.0, 1.5 * pause)
-    if len(nodes) > config.sites:
-        raise RunError(
-            f"{len(nodes)} sites are connected, but sites = {config.sites}: end the others, set sites={len(nodes)}, or "
-            f'in a simulation: flwr run . --federation-config "num-supernodes={config.sites}"'
-        )
-    return nodes
 
 
 def where_models_are(grid: Grid, *, common: bool = False) -> str:

@@ -62,8 +62,10 @@ def test_the_histogram_reads_patients_out_without_the_rules_and_none_with_them(t
         sizes = [Histogram.unpacked(told[f"{kind}-scores"]).counts.sum() for kind in ("positive", "negative")]
         assert sizes == [told["positives"], told["n"] - told["positives"]]
         assert told["fewest"] == fewest
-        near = np.abs(features[:, 2] - np.concatenate([values_of(told[f"{kind}-scores"])
-                                                       for kind in ("positive", "negative")])[:, None]).min(1)
+        near = np.abs(
+            features[:, 2]
+            - np.concatenate([values_of(told[f"{kind}-scores"]) for kind in ("positive", "negative")])[:, None]
+        ).min(1)
         assert (near < 1e-6).all() == (fewest == 1), "where a group stands is no patient's own score"
         assert fewest == 1 or told["auroc"] == pool([told])["auroc"], "nor is more told by what follows from it"
     assert len(found["without"]) > 40

@@ -162,9 +162,7 @@ def test_every_metric_of_every_problem_has_a_row_and_can_be_pooled(variant: dict
     reported = problem.metrics(x, y, held_out)
     assert reported.keys() <= METRICS.keys()
     pooled = pool([reported, reported])
-    assert pooled.keys() - set(TIES.values()) == {
-        name for name in reported if METRICS[name].pooled != "only"
-    }
+    assert pooled.keys() - set(TIES.values()) == {name for name in reported if METRICS[name].pooled != "only"}
     counts = {name for name in pooled if METRICS[name].pooled == "sum"}
     assert all(pooled[name] == 2 * float(str(reported[name])) for name in counts)
     assert pooled.keys() & set(HEADLINE), "something for the tables and curves"
