@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from datasets import wrong_facts
 from federation import BadAnswerError, Site
@@ -24,7 +24,7 @@ HELD_OUT = 10
 def test_an_evaluation_is_over_no_more_samples_than_are_held_out(n: int) -> None:
     """Pooled numbers weigh sites by it: whoever says more counts for more."""
     site = Site(0, "north", 1, held_out=HELD_OUT)
-    content = RecordDict({"metrics": MetricRecord({"loss": 0.5, "n": n})})
+    content = RecordDict({"metrics": ConfigRecord({"loss": 0.5, "n": n})})
     said = cast("Message", SimpleNamespace(content=content))
     answers = Answers(cast("Rehearsal", None))  # a last evaluation has no vectors
     if n <= HELD_OUT:
