@@ -6,6 +6,7 @@ from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
 from datasets.facts import Facts, columns_hash, patient_hashes, wrong_facts
 from datasets.image_cache import ImageCache
+from datasets.judged_on import fingerprints
 from datasets.loading import SiteData, features_of, forget_data, load_site, load_test, patients_of_test
 from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
@@ -32,6 +33,7 @@ __all__ = [
     "cohort_schema",
     "columns_hash",
     "features_of",
+    "fingerprints",
     "forget_data",
     "label_values",
     "load_site",

@@ -18,7 +18,7 @@ from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
 from server_app.connected import wait_for_sites
-from server_app.evaluation import central_evaluation, common_test_set
+from server_app.evaluation import central_evaluation, common_test_set, judged_on
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given_model import GivenModel
 from server_app.local import LocalGrid
@@ -143,7 +143,8 @@ def _play(
     state.note_start(sites, cohort, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    report.about(about.gathered(sites, cohort, start, str(problem.device)))
+    samples = judged_on(config) if isinstance(grid, LocalGrid) else {}
+    report.about(about.gathered(sites, cohort, start, str(problem.device), samples))
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:

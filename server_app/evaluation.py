@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import MetricRecord
 
-from datasets import load_test
+from datasets import fingerprints, load_test
 from federation import unpack
 from problems import PROBLEMS
 from server_app.report import plain
@@ -47,6 +47,11 @@ def central_evaluation(
         return MetricRecord({**plain(metrics)}) if metrics else None
 
     return evaluate
+
+
+def judged_on(config: RunConfig) -> dict[str, str]:
+    """Return digests of the samples that a simulated run is judged on, by which `server_app.compare` knows its like."""
+    return fingerprints(config.data(), config.sites) if PROBLEMS[config.problem].needs_data else {}
 
 
 def common_test_set(config: RunConfig, problem: Problem, cohort: Cohort, report: Report) -> Samples | None:

@@ -9,10 +9,11 @@ from config import ConfigError
 from keys import unknown
 from problems import PROBLEMS
 from problems.metrics import HEADLINE, METRICS, RANKINGS
-from server_app.compare.folders import Found, edges, grouped, require_comparable
+from server_app.compare.folders import Found, edges, grouped
 from server_app.compare.groups import CONFIDENCE, Difference, Group
 from server_app.compare.pictures import draw
 from server_app.compare.runs import final, label_of, metric, name_of, paths
+from server_app.compare.samples import require_comparable
 from server_app.compare.text import NOTHING, amount, latex, markdown, remark, spread, write_csv
 from strategies import ALGORITHMS
 

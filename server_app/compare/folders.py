@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from config.resume import FREE
 from config.tables import renamed
 from keys import shown as quoted
 from keys.files import as_path, is_file, read_json, read_toml, reason
-from problems import PROBLEMS
 from problems.metrics import split
 from server_app.compare.grids import beyond, steps
 from server_app.compare.groups import Group
@@ -31,6 +30,7 @@ from server_app.compare.runs import (
     shown,
 )
 from server_app.evidence import FILE as EVIDENCE
+from server_app.page.about import FILE as ABOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 REPEATED = ("seed", "fold")  # runs that differ in these alone are a group, and are paired by them
 MEASURED = {"evaluate-every", "central-test", "evidence", "compare-with"}  # of what is trained they change nothing
 ASIDE = FREE | MEASURED | {"state-dir", *REPEATED}  # makes no other setting
-LABELS = ("label", "label-preset", "uncertain", "blank")
-TEST_SET = ("dataset", "data-file", "study", "group-column", *LABELS, "image-size", "image-fit", "image-colour",
-            "positive-classes", "negative-classes", "test-share", "data-seed")  # fmt: skip
-HELD_OUT = (*TEST_SET, "partition", "concentration", "sites", "holdout-share", "personal-test", "folds")
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,14 @@ class Found:
         Every key of its config.toml that makes it another setting.
     run : Run
         What came of it.
+    samples : dict
+        Digests of the samples that it was judged on, see `datasets.judged_on`; empty for a hospital's run.
     """
 
     path: Path
     written: Mapping[str, Any]
     run: Run
+    samples: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Found:
@@ -89,22 +88,7 @@ class Found:
         written = config.written()
         repeat = {key: written[key] for key in REPEATED if key != "fold" or config.folds}
         run = Run(written, repeat, _ended(path, config))
-        return cls(path, {key: value for key, value in written.items() if key not in ASIDE}, run)
-
-    def data(self, path: str) -> dict[str, Any]:
-        """Return the keys that decide on which samples a metric is taken."""
-        problem = PROBLEMS[str(self.written["problem"])]
-        if not problem.needs_data:
-            name = f"{self.written['problem']}."
-            return {"problem": name[:-1], "sites": self.written["sites"]} | {
-                key: value for key, value in self.written.items() if key.startswith(name)
-            }
-        keys = dict.fromkeys(TEST_SET if path.startswith("central.") else HELD_OUT)
-        if self.written["folds"]:  # these play no part then
-            keys = {key: None for key in keys if key not in ("holdout-share", "test-share")}
-        if self.written["partition"] != "dirichlet":
-            keys.pop("concentration", None)
-        return {key: self.written[key] for key in keys if key in self.written}
+        return cls(path, {key: value for key, value in written.items() if key not in ASIDE}, run, _samples(path))
 
     def over_patients(self, path: str) -> dict[str, float]:
         """Return the interval over patients that the run's evidence.json has of a metric; empty without one."""
@@ -117,6 +101,15 @@ class Found:
             return {f"{path}, {end} over patients": float(found[end]) for end in ("low", "high")}
         except (OSError, ValueError, LookupError, TypeError):
             return {}
+
+
+def _samples(path: Path) -> dict[str, str]:
+    """Return a run's digests of samples; none where it did not write them."""
+    try:
+        told = read_json(path / ABOUT)["samples"]
+        return {part: str(digest) for part, digest in told.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def _ended(path: Path, config: RunConfig) -> Outcome:
@@ -188,41 +181,6 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
         chose = len(once) - len(reported)
         notes.append(f"Left out: runs by which their sweep chose ({chose}); by themselves they can be compared.")
     return reported or list(once.values()), notes
-
-
-def require_comparable(found: Sequence[Found], path: str) -> None:
-    """Check that a metric is taken on the same samples in all runs of a seed.
-
-    Raises
-    ------
-    ConfigError
-        Naming the runs that differ from most, and in what.
-    """
-    where = "the test samples" if path.startswith("central.") else "the held-out samples"
-    data = [tuple(each.data(path).items()) for each in found]
-    common = dict(max(data, key=data.count))  # type: ignore[arg-type]
-    wrong = []
-    for each, own in zip(found, map(dict, data), strict=True):
-        texts = [f"{key} = {quoted(own.get(key))}, {quoted(common.get(key))} in most" for key in {**common, **own}
-                 if own.get(key) != common.get(key)]  # fmt: skip
-        if texts:
-            wrong.append(f"{each.path}: {where} are others than those of most runs ({'; '.join(texts)}): leave it out")
-    counts: dict[tuple[Any, ...], dict[Any, list[Found]]] = {}
-    for each in found if not wrong else ():
-        part, last = path.partition(".")[0], each.run.outcome.last
-        of = f".{label}" if (label := label_of(path)) else ""
-        count = tuple(metric(last, f"{part}.{key}{of}") for key in ("n", "positives"))
-        if None not in count:
-            counts.setdefault(tuple(each.run.repeat.items()), {}).setdefault(count, []).append(each)
-    for seed, sizes in counts.items():
-        most = max(sizes, key=lambda count: len(sizes[count]))
-        wrong += [
-            f"{each.path}: of seed {dict(seed)['seed']}, {where} are {count[0]:g}, {count[1]:g} of them positive, and "
-            f"{most[0]:g}, {most[1]:g} in {sizes[most][0].path}: the data differ; leave one out"
-            for count, those in sizes.items() for each in those if count != most
-        ]  # fmt: skip
-    if wrong:
-        raise ConfigError("runs to compare", wrong)
 
 
 def grouped(found: Sequence[Found]) -> tuple[list[Group], list[str]]:

@@ -27,13 +27,15 @@ TOLD = ("examples", "positives", "held-out", "missing", "class-counts", "label-c
         "notes")  # what a page shows of `Facts`  # fmt: skip
 
 
-def gathered(sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str) -> dict[str, Any]:
+def gathered(
+    sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str, samples: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the file's content.
 
     ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's
     vectors, by name; ``inputs`` shape, classes and the share of positives, of several labels by name in ``priors``;
-    ``versions`` those of Python and packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator
-    computes.
+    ``samples`` which ones models are judged on, as `datasets.judged_on` says; ``versions`` those of Python and
+    packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator computes.
     """
     told = {site.name: {key: value for key, value in to_record(facts).items() if key in TOLD and value not in ([], "")}
             for site, facts in sites.items()}  # fmt: skip
@@ -45,6 +47,7 @@ def gathered(sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device:
         "sites": told,
         "parameters": {name: len(vector) for name, vector in start.items()},
         "inputs": inputs,
+        "samples": dict(samples),
         "device": device,
         "app": fingerprint(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},

@@ -218,6 +218,49 @@ def test_runs_on_other_samples_are_named(runs: Path, keys: dict[str, Any], metri
     assert re.search(why, text)
 
 
+def judged_on(folder: Path, **samples: str) -> None:
+    """Note the digests of the samples that a run was judged on."""
+    (folder / "about.json").write_text(json.dumps({"samples": {k.replace("_", "-"): v for k, v in samples.items()}}))
+
+
+@pytest.mark.parametrize("metric", ["auroc", "pooled.auroc"])
+@pytest.mark.parametrize("keys", [{"data_seed": 5}, {"test_share": 0.2}])
+def test_the_same_samples_are_compared_whatever_the_words(runs: Path, keys: dict[str, Any], metric: str) -> None:
+    """Of seeds that both have; and what is equal at one seed is at a seed that only one of them has."""
+    for seed in range(3):
+        for name in VALUES:
+            judged_on(runs / f"{name}-{seed}", central=f"c{seed}", held_out=f"h{seed}")
+        if seed:
+            other = leave(runs / f"other-{seed}", [0.1, 0.2], algorithm="codasca", seed=seed, **keys)
+            judged_on(other, central=f"c{seed}", held_out=f"h{seed}")
+    leave(runs / "other-7", [0.1, 0.2], algorithm="codasca", seed=7, **keys)
+    assert len(compared(runs / "*", metrics=[metric]).groups) == 3
+    judged_on(runs / "other-1", central="another", held_out="another")
+    assert all(str(runs / "other-") in text for text in refused(runs / "*", metrics=[metric]))
+
+
+def test_other_samples_under_the_same_words_are_refused(runs: Path) -> None:
+    """As of a file that was changed between two runs, without a row more or less."""
+    for seed in range(3):
+        for name in VALUES:
+            judged_on(runs / f"{name}-{seed}", central=f"c{seed}", held_out=f"h{seed}")
+    assert compared(runs / "*")
+    leave(runs / "again", [0.1, 0.2], algorithm="codasca", seed=1, hidden=8)
+    judged_on(runs / "again", central="changed", held_out="h1")
+    (text,) = refused(runs / "*")
+    assert text.startswith(f"{runs / 'again'}: of seed 1, the test samples are others than in {runs}/")
+    assert len(compared(runs / "*", metrics=["pooled.auroc"]).groups) == 3, "the held-out ones are the same"
+
+
+@pytest.mark.parametrize("told", ["", "[]", "{", '{"samples": 3}', '{"samples": {"central": null}}', '{"samples": []}'])
+def test_runs_without_digests_are_compared_by_their_words(runs: Path, told: str) -> None:
+    (runs / "fedavg-0" / "about.json").write_text(told)
+    assert len(compared(runs / "*").groups) == 2
+    leave(runs / "other", [0.1, 0.2], algorithm="codasca", seed=0, data_seed=5)
+    (text,) = refused(runs / "*")
+    assert "data-seed = 5, -1 in most" in text
+
+
 def test_a_metric_or_a_group_that_is_not_there_is_refused_with_the_nearest(runs: Path) -> None:
     assert "Did you mean 'pooled.auroc'?" in refused(runs / "*", metrics=["poled.auroc"])[0]
     assert "Did you mean 'codasca'?" in refused(runs / "*", versus="codaska")[0]
