@@ -143,8 +143,7 @@ def _play(
     state.note_start(sites, cohort, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    samples = judged_on(config) if isinstance(grid, LocalGrid) else {}
-    report.about(about.gathered(sites, cohort, start, str(problem.device), samples))
+    report.about(about.gathered(sites, cohort, start, str(problem.device), judged_on(config, grid)))
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:

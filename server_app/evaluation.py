@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from flwr.app import MetricRecord
 
-from datasets import fingerprints, load_test
+from datasets import DataError, fingerprints, load_test
 from federation import unpack
 from problems import PROBLEMS
+from server_app.local import LocalGrid
 from server_app.report import plain
 from strategies import ALGORITHMS
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flwr.app import ArrayRecord
+    from flwr.serverapp import Grid
 
     from config import RunConfig
     from datasets import Cohort, Samples
@@ -49,9 +51,17 @@ def central_evaluation(
     return evaluate
 
 
-def judged_on(config: RunConfig) -> dict[str, str]:
-    """Return digests of the samples that a simulated run is judged on, by which `server_app.compare` knows its like."""
-    return fingerprints(config.data(), config.sites) if PROBLEMS[config.problem].needs_data else {}
+def judged_on(config: RunConfig, grid: Grid) -> dict[str, str]:
+    """Return digests of the samples that a run on this machine is judged on, by which `server_app.compare` goes.
+
+    None where a site has no part in the run because of its data.
+    """
+    if not (isinstance(grid, LocalGrid) and PROBLEMS[config.problem].needs_data):
+        return {}
+    try:
+        return fingerprints(config.data(), config.sites)
+    except DataError:
+        return {}
 
 
 def common_test_set(config: RunConfig, problem: Problem, cohort: Cohort, report: Report) -> Samples | None:

@@ -210,11 +210,12 @@ def _expected(run: RunConfig) -> list[str]:
     names = [*problem.reports, *(f"{name}.{label}" for name in RANKINGS for label in labels if name in problem.reports)]
     if problem.needs_data:
         names.append("loss")
+    counts = [name for name, row in METRICS.items() if not row.better and row.pooled != "only"]
     tested = not run.strategy.personalised and not (problem.needs_data and (
         run.dataset == "site" or not run.central_test or run.bn != "average"
     ))  # fmt: skip
     parts = ["central"] * tested + ["pooled"]
-    found = [f"{part}.{name}" for part in parts for name in (*names, "n", "positives")]
+    found = [f"{part}.{name}" for part in parts for name in (*names, *counts)]
     return found + [f"over-sites.{name}.{kind}" for name in names for kind in ("mean", "std", "worst-decile")]
 
 
