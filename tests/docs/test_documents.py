@@ -30,7 +30,7 @@ from keys import flatten, hyper, read_overrides
 from models import MODELS
 from problems import PROBLEMS, capabilities, papers
 from server_app import simulate
-from server_app.compare import folders
+from server_app.compare import samples
 from server_app.sweep import file as sweep_file
 from strategies import ALGORITHMS, can_solve
 from strategies.dispfl import erk
@@ -358,11 +358,13 @@ def test_the_page_about_comparisons_can_be_followed_to_the_letter(tmp_path: Path
     said = (tmp_path / "runs" / "digits" / "table.md").read_text(encoding="utf-8").splitlines()
     number = r"\d+\.\d{4}"
     for here, there in zip(shown, said, strict=False):
-        cells, counted = here.split(" | ")[:3], there.split(" | ")[:3]
+        cells, counted = here.split(" | ")[:6], there.split(" | ")[:6]
         assert [re.sub(number, "", cell) for cell in cells] == [re.sub(number, "", cell) for cell in counted]
         # Processors add in other orders: the last digits are those of the page's machine.
         values, found = ([float(n) for n in re.findall(number, " ".join(row))] for row in (cells, counted))
         assert found == pytest.approx(values, abs=1e-3)
+    sentence = page.partition("and, at the end:\n\n```\n")[2].partition("\n```")[0]
+    assert re.sub(number, "", sentence) in re.sub(number, "", "\n".join(said))
     assert (tmp_path / "playground" / "first" / "curves-bytes.pdf").exists()
 
 
@@ -370,4 +372,4 @@ def test_the_page_about_comparisons_has_every_key_of_a_sweep_and_of_what_must_be
     page = TEXTS["docs/compare.md"]
     assert {row[0].strip("`") for row in table(page, "key")} == {*sweep_file.PARTS} - {"base", "compare", "tune"}
     told = {key for row in table(page, "metric") for key in re.findall(r"`([\w-]+)`", row[1])}
-    assert {*folders.HELD_OUT} - told == {"positive-classes", "negative-classes"}
+    assert {*samples.OF_SITES} - told == {"positive-classes", "negative-classes"}
