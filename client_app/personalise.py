@@ -14,7 +14,7 @@ from client_app.probabilities import Entry, fitted
 from config import RunConfig, read_overrides
 from config.tables import renamed
 from datasets import Cohort, Meaning, columns_hash
-from keys import shown
+from keys import shorter, shown
 from keys.files import is_file, reason
 from models import ModelError, prepare, resolve_device
 from models.storage import Stored
@@ -85,7 +85,8 @@ class FinishedRun:
         """
         file, written = folder / "model.safetensors", folder / "config.toml"
         if not is_file(written):
-            raise PersonaliseError(f"{folder} is no run folder: it has no config.toml; name one such as runs/<run>")
+            text = "is no run folder: it has no config.toml; name one such as runs/<run>"
+            raise PersonaliseError(f"{shorter(str(folder))} {text}")
         config = RunConfig.parse(renamed(read_overrides([str(written)])) | dict(changes or {}))
         if not PROBLEMS[config.problem].needs_data:
             raise PersonaliseError(

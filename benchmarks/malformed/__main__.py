@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-from benchmarks.malformed import OUTCOMES, Kind, commands, configs, data, files, messages, outcome
+from benchmarks.malformed import OUTCOMES, Kind, commands, configs, data, described, files, messages, outcome
 from benchmarks.pages import insert
 
 MODULES: dict[str, dict[str, Kind]] = {
@@ -21,6 +21,7 @@ MODULES: dict[str, dict[str, Kind]] = {
     "run-config": configs.KINDS,
     "files": files.KINDS,
     "data": data.KINDS,
+    "what describes data": described.KINDS,
     "commands": commands.KINDS,
 }
 """Boundary, kinds of what can be wrong there."""

@@ -33,7 +33,8 @@ def places(folder: Path) -> Iterator[tuple[str, str]]:
     yield "a loop", str(folder / "loop")
     yield "nothing", str(folder / "nothing")
     yield "a file's part", str(folder / "text" / "x")
-    yield from (("no path", text) for text in ("\0", "~nobody/x", "x" * 5000, "/dev/zero/x"))
+    names = ("\0", "~nobody/x", "x" * 5000, "x" * 300, "/".join(["x" * 200] * 30), "/dev/zero/x")
+    yield from ((f"no path, {text[:9]!r} of {len(text)}", text) for text in names)
     yield "a device without end", "/dev/zero"
 
 
@@ -122,7 +123,7 @@ def of_the_coordinator(rng: Random) -> Iterator[Case]:
     import server_app.__main__ as module
 
     run = "{run}"
-    compare = ["compare", run, "--metric", "auroc", "--against", "rounds"]
+    compare = ["compare", run, "--metric", "auroc", "--against", "rounds", "--to", "out"]
     yield from typed(module, compare, {"1": "path", "--metric": "word", "--against": "word"})
     yield from typed(module, ["report", run], {"1": "path"})
     predict = ["predict", run, "{run}/patients.csv", "--device", "cpu"]
