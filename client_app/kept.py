@@ -45,4 +45,5 @@ def model_facts(
         more["lacking"] = lacking
     if maps is not None:
         more["platt"] = [*maps]
-    return {"hidden": run.hidden, **more, **cohort.facts(), **Meaning.of(config, cohort, data.features).facts()}
+    meaning = Meaning.of(config, cohort, data.features, data.class_names)
+    return {"hidden": run.hidden, **more, **cohort.facts(), **meaning.facts()}

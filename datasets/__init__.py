@@ -4,10 +4,10 @@ from datasets.augmentation import Augmentation
 from datasets.cohort import Cohort, cohort_schema, wrong_cohort
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
-from datasets.facts import Facts, columns_hash, patient_hashes, wrong_facts
+from datasets.facts import Facts, absent_classes, columns_hash, patient_hashes, wrong_facts
 from datasets.image_cache import ImageCache
 from datasets.judged_on import fingerprints
-from datasets.loading import SiteData, features_of, forget_data, load_site, load_test, patients_of_test
+from datasets.loading import SiteData, class_names_of, features_of, forget_data, load_site, load_test, patients_of_test
 from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
@@ -30,6 +30,8 @@ __all__ = [
     "Sampler",
     "Samples",
     "SiteData",
+    "absent_classes",
+    "class_names_of",
     "cohort_schema",
     "columns_hash",
     "features_of",

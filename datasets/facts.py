@@ -105,6 +105,15 @@ class Facts:
         )
 
 
+def absent_classes(told: Mapping[str, Facts]) -> list[int]:
+    """Return the classes that no site has, as 0 of labels 1, 2 and 3; where a site tells no counts nobody knows."""
+    every = told.values()
+    counts = (counts for one in every for counts in (one.class_counts, one.held_out_counts))
+    there = {label for own in counts for label, count in enumerate(own) if count}
+    known = all(one.class_counts for one in every)
+    return sorted({*range(max(one.classes for one in every))} - there) if known else []
+
+
 PATIENT_BITS = 60  # of a hash
 COUNT = Number(0, 2**31, whole=True)  # of samples: more than any hospital has
 HASH, NAME = Text(64, plain=True), Text(name=True)

@@ -61,6 +61,8 @@ class SiteData:
     account
         What was left out, removed or dealt otherwise between the files and the samples of all sites, a line each, in
         numbers.
+    class_names
+        Of a table with a label column: for each class the value that means it.
     """
 
     name: str
@@ -75,6 +77,7 @@ class SiteData:
     doubts: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
     account: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
@@ -132,6 +135,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.source.doubts,
         pool.source.notes,
         account,
+        pool.source.class_names,
     )
 
 
@@ -179,6 +183,13 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
     if config.dataset in (TABLE, FOLDERS):
         return pool_of(config, Places.of(config.data_root, config.download)).source.features
     return SOURCES[config.dataset].features
+
+
+def class_names_of(config: DataConfig) -> tuple[str, ...]:
+    """Return for each class the value of the label that means it, of a table that is on this machine; else nothing."""
+    if config.dataset not in (TABLE, FOLDERS):
+        return ()
+    return pool_of(config, Places.of(config.data_root, config.download)).source.class_names
 
 
 def forget_data() -> None:

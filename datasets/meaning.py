@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,8 +60,13 @@ class Meaning:
     image_colour: Colour = "auto"
 
     @classmethod
-    def of(cls, config: DataConfig, cohort: Cohort, features: tuple[str, ...]) -> Meaning:
-        """Sum up what is known of a run's data; features of other names than the sites' are none of theirs."""
+    def of(
+        cls, config: DataConfig, cohort: Cohort, features: tuple[str, ...], class_names: Sequence[str] = ()
+    ) -> Meaning:
+        """Sum up what is known of a run's data; features of other names than the sites' are none of theirs.
+
+        ``class_names`` has for each class the value that means it, where that is known; else it is its number.
+        """
         study = config.study
         if study:
             label, classes = study.label, study.classes
@@ -73,7 +78,8 @@ class Meaning:
             label, sides = "", (config.negative_classes, config.positive_classes)
             classes = tuple(tuple(map(str, side)) for side in sides) if all(sides) else ()
         if not config.binary and not study:
-            classes = tuple((str(number),) for number in range(cohort.classes))
+            named = len(class_names) == cohort.classes
+            classes = tuple((name,) for name in (class_names if named else map(str, range(cohort.classes))))
         return cls(
             dataset=config.dataset,
             features=features if columns_hash(features) == cohort.columns else (),

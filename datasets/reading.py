@@ -124,6 +124,8 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
         source = _folders_source(places, config.column, config.binary, config.images, config.labels)
     else:
         source = _source(config.dataset, places, config.images.form)
+    if config.dataset == FOLDERS and not (config.binary or config.labels):
+        _require_no_gap(source.classes)
     # Classes of labels that may be unknown are the labels.
     labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))
@@ -144,9 +146,27 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
     return Pool(source, torch.from_numpy(labels), classes, unit, whole, kept[~test], kept[test], account)
 
 
+def _require_no_gap(classes: Ints) -> None:
+    """Refuse hospitals' classes of which none of them has one: it would be learnt from nobody."""
+    found = np.unique(classes)
+    if len(found) <= found[-1]:
+        lacks = min({*range(len(found))} - {*found.tolist()})
+        told = examples([f"{own} becomes {number}" for number, own in enumerate(found.tolist())])
+        raise DataError.plain(
+            f"site-folders: no folder has a row of class {lacks}, and the highest is {found[-1]}: number the classes "
+            f"from 0 without a gap, in all folders alike ({told}). Hospitals map such labels with a study file, under "
+            '[label]: classes = [["1"], ["2"], ["3"]], say'
+        )
+
+
 def _account(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iterator[str]:
     """Say what was done to the rows of a source; these units are left."""
     yield from map(str, source.changes)
+    if not config.binary and source.class_names and source.class_names != tuple(map(str, range(source.class_count))):
+        counts = np.bincount(source.classes, minlength=source.class_count)
+        told = (f"{name!r} ({count:,} rows) is class {number}"
+                for number, (name, count) in enumerate(zip(source.class_names, counts, strict=True)))  # fmt: skip
+        yield f"the values of the label were numbered in their order: {', '.join(told)}"
     if left := len(source.classes) - len(unit):
         why = "no label of them is known" if config.labels else "they are of classes that the class lists leave out"
         yield str(Change(left, len(source.classes), f"samples are left out: {why}"))

@@ -78,6 +78,8 @@ class Source:
         Which rows were left out because the run wants it so, for the hospital's own log.
     changes
         What was done to rows as they were read, without a name or a value of them.
+    class_names
+        Of a table with a label column: for each class the value that means it.
     """
 
     inputs: Tensor
@@ -93,6 +95,7 @@ class Source:
     doubts: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @classmethod
     def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from config.study import read_study
-from datasets import Cohort, Facts, Meaning, columns_hash, features_of, standardisation, wrong_facts
+from datasets import (
+    Cohort,
+    Facts,
+    Meaning,
+    absent_classes,
+    class_names_of,
+    columns_hash,
+    features_of,
+    standardisation,
+    wrong_facts,
+)
 from datasets.config import SITE
 from federation import BadAnswerError, RunError, Site
 from federation.answers import require_records
@@ -148,7 +158,7 @@ def what_it_means(config: RunConfig, cohort: Cohort, progress: Progress) -> Mean
     data = config.data()
     if config.dataset == SITE and config.study:
         data = replace(data, study=read_study(config.study))
-    meaning = Meaning.of(data, cohort, features := features_of(data))
+    meaning = Meaning.of(data, cohort, features := features_of(data), class_names_of(data))
     if features and not meaning.features and data.study:
         raise RunError(
             f"study = {config.study!r}: the sites have other columns than its {len(features)} (fingerprint "
@@ -205,6 +215,10 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
         yield "no site tells how many samples it has of each class, for there are few of one: take larger classes"
     elif problem.multiclass and len(classes) < 2:
         yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
+    elif problem.multiclass and config.dataset == SITE and not config.study and (absent := absent_classes(facts)):
+        fix = 'or map them in a study file that all name, and the run, under [label]: classes = [["1"], ["2"]], say'
+        none = f"no site has samples of class {', '.join(map(str, absent))}, and the highest is {max(classes)}"
+        yield f"{none}: number the classes from 0 without a gap, at all sites alike, {fix}"
     elif not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"
         yield f"all {examples} training samples of all sites are {only}: a ranking needs both classes"
@@ -235,9 +249,8 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
         text = "is not applied: it is for one label of two classes, and never for hospitals' own patients"
         progress.say(f"thin-share = {config.thin_share:g} {text}")
-    if config.dataset != SITE:
-        for line in dict.fromkeys(note for one in facts.values() for note in one.notes):
-            progress.say(line)
+    for line in dict.fromkeys(note for one in facts.values() for note in one.notes if config.dataset != SITE):
+        progress.say(line)
     for name, one in facts.items():
         for note in one.notes if config.dataset == SITE else ():
             progress.warn(f"site {name!r}: {note}")

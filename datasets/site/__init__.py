@@ -105,14 +105,15 @@ def read_rows(
     listed: bool = False,
     images: ImageRules = PLAIN,
     labels: Labels | None = None,
+    maps: bool = False,
 ) -> Source:
     """Read the rows of a file that lies in a frame: as features, or where they are ``listed`` as images."""
     problems: list[DataError] = []
     columns = list(labels.names) if labels else [label]
     if labels:
-        (classes, written), class_count = read_clinical(frame, file, labels, problems), 2
+        classes, written = read_clinical(frame, file, labels, problems)
     else:
-        classes, class_count = read_labels(frame, file, label, binary, problems)
+        classes, names = read_labels(frame, file, label, binary, problems, maps)
         written = classes.astype(np.float32)
     patients = read_patients(frame, file, patient, columns, problems) if patient else []
     doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
@@ -132,7 +133,7 @@ def read_rows(
     if problems:
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
-    read_as = [*_read_as(labels, written, classes)] if labels else []
+    changes += _read_as(labels, written, classes) if labels else ()
     if features:
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
         whose = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
@@ -142,18 +143,18 @@ def read_rows(
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = _listed(frame[kept])
     whose = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or whose
-    what = [b"%b\0%b" % row for row in zip(whose, said, strict=True)]
     return Source(
         tensor_of(inputs),
         classes,
-        class_count,
+        2 if labels else len(names),
         features=features,
         whose=digests(whose),
-        what=digests(what),
+        what=digests(b"%b\0%b" % row for row in zip(whose, said, strict=True)),
         by_patient=bool(patients),
         doubts=(*doubts.errors(), *left_out),
-        notes=(*notes, *(f"{file}: {change}" for change in read_as)),
-        changes=(*changes, *read_as),
+        notes=tuple(notes),
+        changes=tuple(changes),
+        class_names=() if labels else names,
     )
 
 

@@ -18,7 +18,7 @@ from datasets.labels import as_label, split_names
 from datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
 from datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
 from datasets.source import Ints
-from keys import hint
+from keys import hint, natural
 from keys.files import read_file, reason
 from keys.memory import free_memory
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
 _MOST_CLASSES = 1000  # as many as three digits name; more are a column of ids, not of classes
+_WHOLE = re.compile("-?[0-9]+")
 _ALLOWED = "0/1, -1/+1, no/yes or false/true"
 
 
@@ -146,9 +147,13 @@ def _at(rows: Iterable[int], values: pd.Series) -> str:
 
 
 def read_labels(
-    frame: pd.DataFrame, file: Path, label: str, binary: bool, problems: list[DataError]
-) -> tuple[Ints, int]:
-    """Classes of the rows and how many classes there are; what is wrong goes to the problems."""
+    frame: pd.DataFrame, file: Path, label: str, binary: bool, problems: list[DataError], maps: bool = False
+) -> tuple[Ints, tuple[str, ...]]:
+    """Classes of the rows, and for each class the value that means it; what is wrong goes to the problems.
+
+    Values that do not number the classes from 0 without a gap are mapped in their order where this file is all there
+    is (``maps``): of several hospitals one may lack a class.
+    """
     if label not in frame.columns:
         columns = [str(name) for name in frame.columns]
         # Raised at once: the other columns cannot be judged while one of them may be the label.
@@ -175,18 +180,36 @@ def read_labels(
         allowed = f"class numbers from 0 to {_MOST_CLASSES - 1}"
         if all(re.fullmatch("[0-9]{1,3}", name) for name in found):
             codes = {name: int(name) for name in found}
+        if maps and sorted(codes.values()) != [*range(len(found))]:
+            allowed, codes = f"whole numbers or words, at most {_MOST_CLASSES:,} different ones", in_order(found)
     if found and not codes:
         listed = examples([f"{name!r} ({count} rows)" for name, count in found.most_common()])
         problems.append(
             DataError(
-                f"{file}: label {label!r} has the values {listed}; allowed: {allowed}",
+                f"{file}: label {label!r} has the values {listed}; allowed: {allowed}. A hospital's table or one of "
+                f"your own may have others if a study file says what they mean, under [label]: {_as_study(binary)}",
                 f"{file.name}: the label has {len(found)} different values that are not {allowed}",
             )
         )
     if problems:
-        return np.zeros(0, np.int64), 0
+        return np.zeros(0, np.int64), ()
     classes: Ints = np.array([codes[value] for value in values], np.int64)
-    return classes, 2 if binary else max(codes.values()) + 1
+    said = {code: name for name, code in codes.items()}
+    return classes, tuple(said.get(code, str(code)) for code in range(2 if binary else max(said) + 1))
+
+
+def in_order(values: Iterable[str]) -> dict[str, int]:
+    """Number classes from 0: whole numbers by their size, then words; nothing for other numbers, or ever so many."""
+    whole, others = set[str](), set[str]()
+    for value in values:
+        (whole if _WHOLE.fullmatch(value) else others).add(value)
+    if len(whole) + len(others) > _MOST_CLASSES or any(map(is_number, others)):
+        return {}
+    return {name: code for code, name in enumerate([*sorted(whole, key=int), *sorted(others, key=natural)])}
+
+
+def _as_study(binary: bool) -> str:
+    return 'negative = ["1"] and positive = ["2"], say' if binary else 'classes = [["1"], ["2"], ["3"]], say'
 
 
 def read_patients(

@@ -69,7 +69,7 @@ def read_grouped(
     groups, names = _groups(frame, path, group, label, problems) if group else (None, ())
     try:
         own = frame.drop(columns=group) if names and group != patient else frame
-        source = read_rows(own, path, label, binary, patient, labels=labels)
+        source = read_rows(own, path, label, binary, patient, labels=labels, maps=not study)
     except DataError as error:
         problems.append(error)
     if problems:

@@ -168,7 +168,10 @@ class Content:
         meaning = self.meaning
         if meaning is None or not (meaning.label or meaning.classes):
             return UNKNOWN
-        positive = f", positive: {' or '.join(meaning.classes[1])}" if len(meaning.classes) == 2 else ""
+        means = [" or ".join(own) for own in meaning.classes]
+        positive = f", positive: {means[1]}" if len(means) == 2 else ""
+        if len(means) > 2 and means != [*map(str, range(len(means)))]:
+            positive = ", " + ", ".join(f"class {number}: {own}" for number, own in enumerate(means))
         unusual = "".join(f". {text.removesuffix('.')}" for text in meaning.unusual())
         column = f"columns {', '.join(self.labels)}" if self.labels else f"column {meaning.label}"
         return f"{column if meaning.label else 'classes of the data set'}{positive}{unusual}"

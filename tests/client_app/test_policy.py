@@ -165,7 +165,7 @@ def test_a_policy_holds_for_simulated_parts_too_but_its_minima_do_not(tmp_path: 
     def site(**policy: Any) -> dict[str, Value]:
         return {"partition-id": 0, "policy": site_toml(tmp_path, **policy), "state-dir": str(tmp_path / "state")}
 
-    job = {"dataset": "breast-cancer", "sites": 1, "thin_share": 0.9, "holdout_share": 0.3}
+    job = {"dataset": "breast-cancer", "sites": 1, "holdout_share": 0.3}
     with SiteGrid(site_job(tmp_path, **job), [site(fewest_training=10_000)]) as grid:
         facts = told(grid)
         assert isinstance(facts, Facts)

@@ -335,6 +335,6 @@ def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
 
 
 def test_a_sampler_that_a_site_cannot_use_is_refused_before_training(tmp_path: Path) -> None:
-    """Site 4 of the default split has no positive training sample."""
+    """Site 4 has no positive training sample."""
     with pytest.raises(RunError, match=r"fixed-positives.*site-4"):
-        simulate({"sampler": "fixed-positives", "workers": 1, "runs-dir": str(tmp_path)})
+        simulate({"sampler": "fixed-positives", "thin-share": 0.1, "workers": 1, "runs-dir": str(tmp_path)})

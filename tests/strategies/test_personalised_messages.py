@@ -116,7 +116,7 @@ def entries(vector: torch.Tensor) -> set[int]:
 )
 def test_heads_never_leave_the_site(algorithm: str, keys: dict[str, Any], tmp_path: Path) -> None:
     """No number of a trained head is in any message, or in any file of the run; nor is there room for one."""
-    grid, result = run(tmp_path, algorithm, **keys)
+    grid, result = run(tmp_path, algorithm, thin_share=0.1, **keys)
     own = set().union(*map(entries, grid.heads))
     assert len(own) > 4 * 3 * 5, "four heads of at least five numbers, after three rounds"
     bodies = 0
