@@ -4,7 +4,7 @@ from datasets.augmentation import Augmentation
 from datasets.cohort import Cohort, cohort_schema, wrong_cohort
 from datasets.config import DATASETS, DataConfig
 from datasets.errors import DataError
-from datasets.facts import Facts, absent_classes, columns_hash, patient_hashes, wrong_facts
+from datasets.facts import Facts, class_of_nobody, columns_hash, patient_hashes, wrong_facts
 from datasets.image_cache import ImageCache
 from datasets.judged_on import fingerprints
 from datasets.loading import SiteData, class_names_of, features_of, forget_data, load_site, load_test, patients_of_test
@@ -30,8 +30,8 @@ __all__ = [
     "Sampler",
     "Samples",
     "SiteData",
-    "absent_classes",
     "class_names_of",
+    "class_of_nobody",
     "cohort_schema",
     "columns_hash",
     "features_of",

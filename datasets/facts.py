@@ -105,13 +105,22 @@ class Facts:
         )
 
 
-def absent_classes(told: Mapping[str, Facts]) -> list[int]:
-    """Return the classes that no site has, as 0 of labels 1, 2 and 3; where a site tells no counts nobody knows."""
+def class_of_nobody(told: Mapping[str, Facts]) -> str:
+    """Say of which classes no site has a sample, as of 0 where labels are 1, 2 and 3; empty where there are none.
+
+    It is empty, too, where a site tells no counts: then nobody knows.
+    """
     every = told.values()
     counts = (counts for one in every for counts in (one.class_counts, one.held_out_counts))
     there = {label for own in counts for label, count in enumerate(own) if count}
-    known = all(one.class_counts for one in every)
-    return sorted({*range(max(one.classes for one in every))} - there) if known else []
+    absent = sorted({*range(max(one.classes for one in every))} - there)
+    if not absent or not all(one.class_counts for one in every):
+        return ""
+    return (
+        f"no site has samples of class {', '.join(map(str, absent))}, and the highest is {max(there)}: number the "
+        "classes from 0 without a gap, at all sites alike, or map them in a study file that all sites and the run "
+        'name, under [label]: classes = [["1"], ["2"], ["3"]], say'
+    )
 
 
 PATIENT_BITS = 60  # of a hash

@@ -13,8 +13,8 @@ from datasets import (
     Cohort,
     Facts,
     Meaning,
-    absent_classes,
     class_names_of,
+    class_of_nobody,
     columns_hash,
     features_of,
     standardisation,
@@ -215,10 +215,8 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
         yield "no site tells how many samples it has of each class, for there are few of one: take larger classes"
     elif problem.multiclass and len(classes) < 2:
         yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
-    elif problem.multiclass and config.dataset == SITE and not config.study and (absent := absent_classes(facts)):
-        fix = 'or map them in a study file that all name, and the run, under [label]: classes = [["1"], ["2"]], say'
-        none = f"no site has samples of class {', '.join(map(str, absent))}, and the highest is {max(classes)}"
-        yield f"{none}: number the classes from 0 without a gap, at all sites alike, {fix}"
+    elif problem.multiclass and config.dataset == SITE and not config.study and (text := class_of_nobody(facts)):
+        yield text
     elif not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"
         yield f"all {examples} training samples of all sites are {only}: a ranking needs both classes"
@@ -247,8 +245,7 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     if text := outweighing(config, facts):
         progress.warn(text)
     if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
-        text = "is not applied: it is for one label of two classes, and never for hospitals' own patients"
-        progress.say(f"thin-share = {config.thin_share:g} {text}")
+        progress.say(f"thin-share = {config.thin_share:g} is not applied: it is for one label of two classes")
     for line in dict.fromkeys(note for one in facts.values() for note in one.notes if config.dataset != SITE):
         progress.say(line)
     for name, one in facts.items():
