@@ -131,8 +131,10 @@ def _forget(site: OpenSite, request: Request) -> None:
 def _among(own: list[Counts], merged: tuple[Counts, Counts]) -> bool:
     """Whether the counts of all sites for both models have this site's, of both classes, and of as many patients."""
     sizes = {total.sizes for total in merged}
-    return len(sizes) == 1 and all(sizes.pop()) and all(
-        counts.among(total) for counts, total in zip(own, merged, strict=True)
+    return (
+        len(sizes) == 1
+        and all(sizes.pop())
+        and all(counts.among(total) for counts, total in zip(own, merged, strict=True))
     )
 
 

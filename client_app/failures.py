@@ -6,6 +6,8 @@ import re
 
 import grpc  # type: ignore[import-untyped,unused-ignore]  # has no types
 
+from client_app.proxy import proxy_for, said_of
+
 CLOCKS = "the clocks of site and coordinator differ by more than a few seconds: set them by NTP"
 
 FAILURES = (
@@ -51,7 +53,10 @@ def why(error: Exception | None, address: str, *, refused: bool, known: bool) ->
         return ("this site's key is not registered: give its public half to the coordinator, who enters it with "
                 "'flwr supernode register'; trying on")  # fmt: skip
     details = str(error.details())
+    if (proxy := proxy_for(address)) and (text := proxy.failed(f"{details} {error.code().name}", address)):
+        return text
     for pattern, text in FAILURES:
         if re.search(pattern, details, re.IGNORECASE):
-            return text.format(address=address, host=address.rpartition(":")[0])
+            unused = f" ({said})" if (said := said_of(address)) else ""
+            return text.format(address=address, host=address.rpartition(":")[0]) + unused
     return f"no connection to {address}: {error.code().name}, {details}"

@@ -127,8 +127,7 @@ def lines(outcome: Personalised) -> Sequence[str]:
     shown = {name: f"mean {name}" if several and name in RANKINGS else name for name in named}
     width = max(map(len, shown.values()))
     return [f"{'':{width}}    before     after"] + [
-        f"{shown[name]:{width}}  {before.get(name, float('nan')):8.4f}  {numbers[name]:8.4f}"
-        for name in named
+        f"{shown[name]:{width}}  {before.get(name, float('nan')):8.4f}  {numbers[name]:8.4f}" for name in named
     ]
 
 

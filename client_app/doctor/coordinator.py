@@ -11,41 +11,69 @@ from typing import TYPE_CHECKING
 
 from client_app.connection import JoinConfig, read_certificates, read_key
 from client_app.doctor.finding import Finding
+from client_app.proxy import ProxyError, proxy_for, said_of
 from keys import ConfigError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 SECONDS = 5.0  # that a connection may take
+NEEDED = "if this network's way out is a proxy, set https_proxy=http://HOST:PORT"
 SOON = 30  # days before its end that a certificate is worth a warning
 
 
 def examine_connection(config: JoinConfig) -> Iterator[Finding]:
     """Try the coordinator's name, port, certificate, and this site's key there."""
-    host, _, port = config.superlink.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    except OSError as error:
-        text = f"{host} cannot be resolved ({error.strerror}): check superlink, and this machine's DNS"
-        yield Finding("error", "name", text)
+    way = list(_way(config.superlink))
+    yield from way
+    if any(finding.level == "error" for finding in way):
         return
-    yield Finding("ok", "name", f"{host} is {found[0][4][0]}")
-    try:
-        socket.create_connection((host, int(port)), SECONDS).close()
-    except OSError as error:
-        text = f"{config.superlink} does not take connections ({error}): it is not running, or a firewall is in between"
-        yield Finding("error", "port", text)
-        return
-    yield Finding("ok", "port", f"{config.superlink} takes connections")
     if config.insecure:
         yield Finding("warning", "TLS", "none, for tests on one machine only: name root-certificates and key instead")
         return
-    tls = list(_tls(config, host, int(port)))
+    tls = list(_tls(config, config.superlink.rpartition(":")[0]))
     yield from tls
     yield from _key(config, connects=all(finding.level != "error" for finding in tls))
 
 
-def _tls(config: JoinConfig, host: str, port: int) -> Iterator[Finding]:
+def _way(address: str) -> Iterator[Finding]:
+    """Try to reach the coordinator as gRPC does: by a proxy, if the environment names one for it."""
+    host, _, port = address.rpartition(":")
+    if (proxy := proxy_for(address)) is not None:
+        try:
+            _opened(address).close()
+        except ProxyError as error:
+            yield Finding("error", "proxy", str(error))
+        else:
+            yield Finding("ok", "proxy", f"{proxy} lets this machine through to {address}")
+        return
+    if unused := said_of(address):
+        yield Finding("ok" if "excludes" in unused else "warning", "proxy", unused)
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        text = f"{host} cannot be resolved ({error.strerror}): check superlink, and this machine's DNS; {NEEDED}"
+        yield Finding("error", "name", text)
+        return
+    yield Finding("ok", "name", f"{host} is {found[0][4][0]}")
+    try:
+        _opened(address).close()
+    except OSError as error:
+        text = f"{address} does not take connections ({error}): it is not running, or a firewall is in between; "
+        yield Finding("error", "port", text + NEEDED)
+        return
+    yield Finding("ok", "port", f"{address} takes connections")
+
+
+def _opened(address: str) -> socket.socket:
+    """Return a connection to the coordinator, by the proxy that gRPC takes, if it takes one."""
+    if (proxy := proxy_for(address)) is not None:
+        return proxy.opened(address, SECONDS)
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), SECONDS)
+
+
+def _tls(config: JoinConfig, host: str) -> Iterator[Finding]:
     from cryptography.x509 import load_der_x509_certificate
 
     try:
@@ -57,7 +85,7 @@ def _tls(config: JoinConfig, host: str, port: int) -> Iterator[Finding]:
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((host, port), SECONDS) as plain,
+            _opened(config.superlink) as plain,
             context.wrap_socket(plain, server_hostname=host) as wrapped,
         ):
             certificate = load_der_x509_certificate(wrapped.getpeercert(binary_form=True) or b"")

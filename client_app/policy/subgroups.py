@@ -76,9 +76,7 @@ def largest(patients: Ints) -> float:
     return float(STEP * np.ceil(most(patients) / STEP - 1e-9))
 
 
-def _coarse(
-    column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int, design: float
-) -> Group:
+def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int, design: float) -> Group:
     """Return a subgroup: of each class the largest multiple of ``fewest``, and an AUROC from merged histograms.
 
     Those that the threshold tells right are a multiple, too, the nearest. All variances are ``design`` times as large

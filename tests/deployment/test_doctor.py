@@ -11,6 +11,7 @@ import pytest
 
 from bin.run import free_port
 from server_app.submission import flower_environment
+from tests.client_app.proxies import proxy
 from tests.deployment.processes import Guarded, answers
 
 pytestmark = pytest.mark.deployments
@@ -39,7 +40,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
-    guarded: Guarded, tmp_path: Path, data: Path
+    guarded: Guarded, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = guarded.folder / "certificates"
     home = tmp_path / "home"
@@ -60,6 +61,14 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     assert lines["clock"].startswith("ok ")
     assert lines["data"] == "ok 40 samples, 20 positive, 2 features; 0 values missing"
     assert all(line.startswith("ok") for about, line in lines.items() if about not in ("memory", "state")), lines
+
+    with proxy(b"HTTP/1.1 200 OK") as there:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{there.port}")
+        [(code, lines)] = doctor(good, {})
+        assert code == 0, lines
+        assert len(there.asked) >= 3, "the port, the certificate and the key were tried by way of it"
+        assert [lines[about].split()[0] for about in ("proxy", "TLS", "clock", "key")] == ["ok"] * 4
+    monkeypatch.delenv("https_proxy")
 
     (data / "data.csv").write_text("age,dose,label\n1,x,0\n")
     host = os.uname().nodename
