@@ -10,7 +10,7 @@ from datasets import SOURCES
 from datasets.config import FOLDERS, OWN, SITE, SIZED, TABLE
 from datasets.labels import wrong_labels
 from datasets.partition import NATURAL
-from federation.stages import MOST_STEPS
+from federation.stages import MOST_STEPS, Stages
 from keys import shown
 from keys.fields import is_number
 from models import STEMS, keeps_statistics
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 STAGES = ("local-steps", "stage-iterations", "stage-growth", "stage-steps-growth")
-STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its work
 
 
 def contradictions(run: RunConfig) -> list[str]:
@@ -76,17 +75,13 @@ def _stages(run: RunConfig) -> Iterator[str]:
     if not all(map(is_number, values)):
         return  # which is said of the key
     steps, iterations, growth, steps_growth = map(float, values)
-    done = 0.0
-    for _ in range(STAGES_TRIED if iterations and steps_growth > 1 else 0):
-        done, iterations, steps = done + max(1.0, iterations / steps), iterations * growth, steps * steps_growth
-        if done >= run.rounds:
-            return
-        if steps > MOST_STEPS:
-            yield (
-                f"stage-steps-growth = {steps_growth:g}: from round {done + 1:.0f} on a site would take {steps:.3g} "
-                f"local steps, and {MOST_STEPS:,} are allowed; lower it, or raise stage-iterations"
-            )
-            return
+    if not (1 <= steps <= MOST_STEPS and iterations >= 0 and 1 <= growth <= 1e6 and 1 <= steps_growth <= 1e6):
+        return  # as well
+    if found := Stages(int(steps), int(iterations), growth=growth, steps_growth=steps_growth).beyond(run.rounds):
+        yield (
+            f"stage-steps-growth = {steps_growth:g}: from round {found[0]} on a site would take {found[1]:,} local "
+            f"steps, and {MOST_STEPS:,} are allowed; lower it, or raise stage-iterations"
+        )
 
 
 def _start(run: RunConfig) -> Iterator[str]:

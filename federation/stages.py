@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MOST_STEPS = 10**6  # local steps of a round
+STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its work
 
 
 @dataclass(frozen=True)
@@ -86,26 +92,41 @@ class Stages:
         """
         if not 1 <= round <= rounds:
             raise ValueError(f"round = {round}: a run of {rounds} rounds has rounds 1 to {rounds}")
-        stage, start, iteration = 1, 1, 0
-        while True:
+        iteration = 0
+        for stage, start, length, steps in self._each(rounds):  # noqa: B007  used behind it
+            if round < start + length:
+                break
+            iteration += length * steps
+        return Turn(
+            round=round,
+            rounds=rounds,
+            phase=phase,
+            stage=stage,
+            starts_stage=round == start,
+            ends_stage=round == start + length - 1,
+            rate=self.decay ** (1 - stage),
+            local_steps=steps,
+            iteration=iteration + (round - start) * steps,
+            round_in_stage=round - start + 1,
+            sites=sites,
+        )
+
+    def beyond(self, rounds: int) -> tuple[int, int] | None:
+        """Return the first round that would take more than `MOST_STEPS` local steps, and how many; None without one."""
+        if not self.iterations or self.steps_growth == 1:
+            return None
+        stages = islice(self._each(rounds), STAGES_TRIED)
+        return next(((start, steps) for _, start, _, steps in stages if steps > MOST_STEPS), None)
+
+    def _each(self, rounds: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield each stage of a run: its number, its first round, how many it has, and their local steps."""
+        stage, start = 1, 1
+        while start <= rounds:
             steps = math.floor(self.local_steps * self.steps_growth ** (stage - 1) + 0.5)
             length = rounds + 1 - start
             if self.iterations:
                 # Less a trifle: 50 · 1.1 is a little over 55 in floating point, and would make 56 rounds of one step.
                 wanted = math.ceil(self.iterations * self.growth ** (stage - 1) / steps - 1e-6)
                 length = min(length, max(1, wanted))
-            if round < start + length:
-                return Turn(
-                    round=round,
-                    rounds=rounds,
-                    phase=phase,
-                    stage=stage,
-                    starts_stage=round == start,
-                    ends_stage=round == start + length - 1,
-                    rate=self.decay ** (1 - stage),
-                    local_steps=steps,
-                    iteration=iteration + (round - start) * steps,
-                    round_in_stage=round - start + 1,
-                    sites=sites,
-                )
-            stage, start, iteration = stage + 1, start + length, iteration + length * steps
+            yield stage, start, length, steps
+            stage, start = stage + 1, start + length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,7 +17,7 @@ from torch import nn
 from problems import PROBLEMS, ProblemError
 from problems.bce import Bce
 from problems.histogram import Histogram
-from problems.metrics import HEADLINE, METRICS, TIES, ranked, ranking
+from problems.metrics import HEADLINE, METRICS, TIES, contradictions, ranked, ranking
 from problems.pooling import pool
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
@@ -177,6 +178,21 @@ def test_the_table_is_complete() -> None:
         assert row.better in ("up", "down") or not (row.headline or row.diverges or row.log)
         assert row.headline or not row.log
     assert [name for name in METRICS if METRICS[name].headline] == list(HEADLINE)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5))
+def test_more_right_answers_than_samples_of_a_class_cannot_be(classes: list[tuple[int, int]]) -> None:
+    """In any class; as many as there are can."""
+    right, total = ([own[part] for own in classes] for part in (0, 1))
+    told = {"n": sum(total), "class-correct": right, "class-counts": total, "loss": 0.0}
+    wrong = contradictions(told)
+    assert bool(wrong) == any(mine > all_ for mine, all_ in classes)
+    if wrong:
+        assert re.fullmatch(r"class-correct has \d+ of \d+", wrong[0])
+    assert contradictions(told | {"n": sum(total) + 1})[:1] == [
+        f"n = {sum(total) + 1}, and class-counts add up to {sum(total)}"
+    ]
 
 
 OPTIMISED = {

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
+from config import ConfigError, RunConfig
 from federation import Stages, Turn
 from federation.output import Output
 from strategies.codasca import Codasca
@@ -21,6 +22,35 @@ GROWTHS = st.sampled_from([1.0, 1.1, 1.2, 1.5, 2.0, 3.0])
 
 def turns(stages: Stages, rounds: int) -> list[Turn]:
     return [stages.turn(r, rounds) for r in range(1, rounds + 1)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    rounds=st.integers(1, 40),
+    steps=st.sampled_from([1, 3, 1000, 333_333, 500_000, 999_999, 10**6]),
+    iterations=st.sampled_from([0, 1, 7, 50, 10**6, 10**8]),
+    growth=st.sampled_from([1.0, 1.1, 2.0, 10.0]),
+    steps_growth=st.sampled_from([1.0, 1.05, 1.5, 2.0, 3.0, 10.0, 1e6]),
+)
+def test_a_run_is_refused_where_one_of_its_rounds_has_more_steps_than_allowed_and_only_there(
+    rounds: int, steps: int, iterations: int, growth: float, steps_growth: float
+) -> None:
+    """As its rounds have them, one by one: in whole steps, and whole rounds of a stage."""
+    keys = {"local-steps": steps, "stage-iterations": iterations, "stage-growth": growth, "rounds": rounds}
+    stages = Stages(steps, iterations, growth=growth, steps_growth=steps_growth)
+    first = None
+    for r in range(1, rounds + 1):
+        if (turn := stages.turn(r, rounds)).local_steps > 10**6:
+            first = r, turn.local_steps
+            break
+    assert stages.beyond(rounds) == first
+    if first is None:
+        assert RunConfig.parse(keys | {"stage-steps-growth": steps_growth})
+        return
+    with pytest.raises(ConfigError) as told:
+        RunConfig.parse(keys | {"stage-steps-growth": steps_growth})
+    (text,) = told.value.problems
+    assert f"from round {first[0]} on a site would take {first[1]:,} local steps" in text
 
 
 @pytest.mark.slow
