@@ -30,7 +30,7 @@ from client_app.policy.records import Records
 from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from datasets import Cohort, DataConfig, Facts, SiteData, load_site, patient_hashes, stamp
 from datasets.config import FOLDERS, OWN, SITE, TABLE
-from datasets.facts import LONGEST_NOTE
+from datasets.facts import LONGEST_NOTE, MOST_NOTES
 from federation.rehearsal import Rehearsal
 from keys import files_named, latest
 from keys.memory import return_freed_memory
@@ -195,7 +195,8 @@ class OpenSite:
             facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))
         elif self.policy.compare_patients:
             notes += ("compare-patients: no column says whose a row is here, so there is nothing to compare",)
-        return protected(replace(facts, notes=notes), data, self.policy)
+        warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.doubts[:MOST_NOTES])
+        return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends: the same to all sites, site 0's will do."""

@@ -10,6 +10,7 @@ from datasets.judged_on import fingerprints
 from datasets.loading import SiteData, class_names_of, features_of, forget_data, load_site, load_test, patients_of_test
 from datasets.meaning import Meaning
 from datasets.partition import PARTITIONS
+from datasets.reading import data_doubts
 from datasets.samplers import SAMPLERS, Sampler, make_sampler
 from datasets.samples import Samples, moments, standardisation
 from datasets.site import label_values, stamp
@@ -34,6 +35,7 @@ __all__ = [
     "class_of_nobody",
     "cohort_schema",
     "columns_hash",
+    "data_doubts",
     "features_of",
     "fingerprints",
     "forget_data",

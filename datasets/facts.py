@@ -50,6 +50,8 @@ class Facts:
     notes : tuple of str
         What a hospital does otherwise than the run asked, by its own rules; in words. Of data that a run splits itself
         what was done to all of them, see `SiteData.account`: the same at each site.
+    warnings : tuple of str
+        What may be wrong with a hospital's own data; in words, and counts.
     """
 
     name: str = ""
@@ -70,6 +72,7 @@ class Facts:
     total: tuple[float, ...] = ()
     squares: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: SiteData, *, name: str, partition_id: int, multiclass: bool, standardise: bool) -> Facts:
@@ -127,7 +130,7 @@ PATIENT_BITS = 60  # of a hash
 COUNT = Number(0, 2**31, whole=True)  # of samples: more than any hospital has
 HASH, NAME = Text(64, plain=True), Text(name=True)
 LARGEST = 3.4e38  # of an input, a float32
-LONGEST_NOTE = 500  # characters
+LONGEST_NOTE, MOST_NOTES = 500, 20  # characters; notes of a site
 FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for what goes beyond one key
     "name": Text(),
     "partition-id": Number(-1, 2**31, whole=True),
@@ -146,7 +149,8 @@ FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for wh
     "count": Several(Number(0, 2**53)),
     "total": Several(Number()),
     "squares": Several(Number(0)),
-    "notes": Several(Text(LONGEST_NOTE), most=20),
+    "notes": Several(Text(LONGEST_NOTE), most=MOST_NOTES),
+    "warnings": Several(Text(LONGEST_NOTE), most=MOST_NOTES),
 }
 
 

@@ -223,6 +223,19 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
     return labels
 
 
+def data_doubts(config: DataConfig) -> tuple[DataError, ...]:
+    """Return what may be a mistake in the table, or the folders, of a simulation; a hospital tells of its own itself.
+
+    Raises
+    ------
+    DataError
+        The data cannot be read.
+    """
+    if config.dataset not in (TABLE, FOLDERS):
+        return ()
+    return pool_of(config, Places.of(config.data_root, config.download)).source.doubts
+
+
 def forget_read() -> None:
     """Let go of what this process has read."""
     for stage in (_source, _site_source, _table_source, _folders_source, pool_of):

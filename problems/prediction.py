@@ -5,20 +5,39 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from datasets.errors import DataError
 from datasets.site.newcomers import newcomers
+from datasets.units import Watched
 from keys.files import as_path, reason
 from models.storage import replacing
 
 if TYPE_CHECKING:
+    from datasets.site.newcomers.images import NewcomerImages
+    from datasets.site.newcomers.table import NewcomerTable
     from problems.trained import TrainedModel
 
 
-def predict(model: TrainedModel, source: str | Path, target: str | Path, others: Sequence[str] = ()) -> list[str]:
+MOST = 10  # features that are warned of by name
+
+
+def _to_stderr(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def predict(
+    model: TrainedModel,
+    source: str | Path,
+    target: str | Path,
+    others: Sequence[str] = (),
+    warn: Callable[[str], None] = _to_stderr,
+) -> list[str]:
     """Write a CSV file with a line for each patient: what is known besides the features, the score, the probability.
 
     Of several labels there is a score, and a probability, for each.
@@ -33,6 +52,9 @@ def predict(model: TrainedModel, source: str | Path, target: str | Path, others:
         A file that does not exist yet. It is there when it is complete, and not before.
     others
         Columns that are no features, see `NewcomerTable`.
+    warn
+        Is told of features whose values are far outside of what the model was trained on, see `datasets.units`; where
+        the model standardises its inputs, as only that model's file says what these were.
 
     Returns
     -------
@@ -48,7 +70,7 @@ def predict(model: TrainedModel, source: str | Path, target: str | Path, others:
     added = model.columns
     if twice := [name for name in added if name in rows.kept]:
         raise DataError(f"{rows.file}: the column {twice[0]!r} would be there twice: rename it")
-    count = 0
+    count, watched = 0, _watched(model)
     try:
         path = as_path(target)
         if os.path.lexists(path):
@@ -59,13 +81,39 @@ def predict(model: TrainedModel, source: str | Path, target: str | Path, others:
             lines.writerow([*rows.kept, *added])
             for chunk in rows.chunks():
                 scores = model.scores(chunk.inputs)
+                if watched:
+                    watched.add(chunk.inputs.double().numpy())
                 count += len(scores)
                 values = model.told(scores)
                 lines.writerows([*kept, *map(repr, own)] for kept, *own in zip(chunk.kept, *values, strict=True))
             file.detach()
     except OSError as error:
         raise DataError(f"{target} cannot be written: {reason(error)}") from None
+    for text in _outside(model, rows, watched) if watched else ():
+        warn(text)
     return [*model.notes, *rows.notes, *_summary(model, count, rows.missing, path)]
+
+
+def _watched(model: TrainedModel) -> Watched | None:
+    """Return what watches the values of a table; None where the training's mean and spread are not known."""
+    if len(model.cohort.shape) != 1 or not model.cohort.shift:
+        return None
+    return Watched(np.array(model.cohort.shift, np.float64), np.array(model.cohort.scale, np.float64))
+
+
+def _outside(model: TrainedModel, rows: NewcomerTable | NewcomerImages, watched: Watched) -> Iterator[str]:
+    """Yield a line for each feature whose values are far outside of the training's."""
+    names = getattr(rows, "features", ())
+    found = watched.found()
+    for feature, (many, of, typical) in list(found.items())[:MOST]:
+        yield (
+            f"{rows.file}: column {names[feature]!r}: {many:,} of {of:,} values are far outside of what the model was "
+            f"trained on: {typical:.3g} on average, where the training's mean is {watched.mean[feature]:.3g} and its "
+            f"standard deviation {watched.spread[feature]:.2g}. Is it in another unit, or coded otherwise? Scores of "
+            "these rows mean nothing if so"
+        )
+    if len(found) > MOST:
+        yield f"{rows.file}: so are values of {len(found) - MOST} more columns"
 
 
 def _summary(model: TrainedModel, count: int, missing: int, path: Path) -> Iterator[str]:

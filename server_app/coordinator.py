@@ -18,6 +18,7 @@ from problems import ranks
 from problems.network import NetworkProblem
 from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
 from server_app.connected import wait_for_sites
+from server_app.data_warnings import data_warnings
 from server_app.evaluation import central_evaluation, common_test_set, judged_on
 from server_app.evidence import compared_with, evidence_of, in_words
 from server_app.given_model import GivenModel
@@ -129,11 +130,11 @@ def _play(
     """Meet the sites, build the problem, play all rounds; return the final model, and each site's facts by its name."""
     strategy, progress = config.strategy, report.progress
     exchange, sites = meet(config, grid, report, state)
-    begins = given.start
-    if not state.last:
-        begins = begins or GivenModel.read(config)  # a run that goes on from its start
+    # Read here, it is that of a run that goes on from its start.
+    begins = given.start or (None if state.last else GivenModel.read(config))
     cohort = agreed(config, begins, sites, state, progress)
     meaning = what_it_means(config, cohort, progress)
+    warnings = data_warnings(config, sites, meaning.features, progress)
     device = resolve_device(config.device)
     prepare(device, config.matmul_precision)
     problem = config.build_problem(config.setting(cohort, device))
@@ -143,7 +144,7 @@ def _play(
     state.note_start(sites, cohort, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    report.about(about.gathered(sites, cohort, start, str(problem.device), judged_on(config, grid)))
+    report.about(about.gathered(sites, cohort, start, str(problem.device), judged_on(config, grid), warnings))
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:

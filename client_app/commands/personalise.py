@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,6 +92,8 @@ def run(options: argparse.Namespace) -> None:
     own_data = config.data(options.data_dir, options.label)
     own_data = replace(own_data, patient=options.patient, study=study_of(options.study))
     data = load_site(own_data, 0, 1)
+    for doubt in data.doubts:
+        print(f"warning: {doubt}", file=sys.stderr)
     outcome = personalise(
         given,
         data,

@@ -116,7 +116,7 @@ def read_rows(
         classes, names = read_labels(frame, file, label, binary, problems, maps)
         written = classes.astype(np.float32)
     patients = read_patients(frame, file, patient, columns, problems) if patient else []
-    doubts = Doubts(file, classes if classes.ndim == 1 else (classes == 1).any(1).astype(np.int64))
+    doubts = Doubts(file, classes)
     kept, left_out, notes, changes = np.ones(len(frame), np.bool_), list[DataError](), list[str](), list[Change]()
     if listed:
         found = _images(frame, file, images, labels, columns, patient, problems)

@@ -10,15 +10,8 @@ from numpy.typing import NDArray
 
 from datasets.errors import DataError, examples
 from datasets.identity import digests, of_values
+from datasets.site.columns import kind_of
 from datasets.source import Ints
-
-_FEWEST = 20  # rows that a column of numbers which are all different needs to look like one of identifiers
-
-_EMPTY = ("hold no value", "remove them")
-_CONSTANT = ("hold one and the same value in all rows", "remove them, unless they vary at other sites")
-_DATES = ("hold dates (YYYYMMDD)", "replace them by a time between two events, such as an age")
-_NUMBERED = ("hold another whole number in each row, as identifiers do", "remove them if they are")
-_LABELS = ("say the same as the label", "remove them")
 
 
 class Doubts:
@@ -29,32 +22,18 @@ class Doubts:
     file
         The table.
     classes
-        Shape (n,): the label of each row.
+        Shape (n,), or (n, L) of several labels: of each row, below 0 where it is not known.
     """
 
     def __init__(self, file: Path, classes: Ints) -> None:
-        self.file, self.classes = file, classes
+        self.file = file
+        self.labels = list(classes.T) if classes.ndim > 1 else [classes]
         self._found: dict[tuple[str, str], list[str]] = {}
         self._repeated = self._contradicting = 0
 
     def column(self, name: str, numbers: NDArray[np.float64]) -> None:
         """Look at a feature: shape (n,), NaN where missing."""
-        there = np.isfinite(numbers)
-        values = numbers[there]
-        different = np.unique(values)
-        whole = bool(np.all(values == np.rint(values)))
-        kind = None
-        if not len(different):
-            kind = _EMPTY
-        elif len(different) == 1:
-            kind = _CONSTANT
-        elif whole and np.all(_are_dates(values)):
-            kind = _DATES
-        elif whole and len(different) == len(values) >= _FEWEST:
-            kind = _NUMBERED
-        elif len(self.classes) and self._says_the_label(values, self.classes[there]):
-            kind = _LABELS
-        if kind:
+        if len(numbers) == len(self.labels[0]) and (kind := kind_of(name, numbers, self.labels)):
             self._found.setdefault(kind, []).append(repr(name))
 
     def rows(self, rows: Sequence[bytes]) -> None:
@@ -88,24 +67,18 @@ class Doubts:
         """Return an error for each kind; the public text holds counts only."""
         errors = [
             DataError(
-                f"{self.file}: columns {wrong}: {examples(names)}; {mend}",
+                f"{self.file.name}: columns {wrong}: {examples(names)}; {mend}",
                 f"{self.file.name}: {len(names)} columns {wrong}",
             )
             for (wrong, mend), names in self._found.items()
         ]
         if self._repeated:
             text = f"{self._repeated} rows repeat another one"
-            errors.append(DataError(f"{self.file}: {text}; remove them if it is the same patient", text))
+            errors.append(DataError(f"{self.file.name}: {text}; remove them if it is the same patient", text))
         if self._contradicting:
             text = f"{self._contradicting} rows have all features in common with others, and another label"
-            errors.append(DataError(f"{self.file}: {text}; keep those that are right", text))
+            errors.append(DataError(f"{self.file.name}: {text}; keep those that are right", text))
         return errors
-
-    @staticmethod
-    def _says_the_label(values: NDArray[np.float64], classes: Ints) -> bool:
-        """Whether each value goes with one class, and each class with one value."""
-        pairs = len(np.unique(np.stack([values, classes.astype(np.float64)]), axis=1).T)
-        return pairs == len(np.unique(values)) == len(np.unique(classes))
 
 
 def _pairs_by_chance(inputs: NDArray[np.float32]) -> float:
@@ -115,9 +88,3 @@ def _pairs_by_chance(inputs: NDArray[np.float32]) -> float:
         counts = np.unique(column, return_counts=True)[1].astype(np.float64)
         expected *= float((counts * (counts - 1)).sum()) / 2 / pairs
     return expected
-
-
-def _are_dates(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether each number is a day of the years 1900 to 2099."""
-    year, month, day = values // 10000, values // 100 % 100, values % 100
-    return (year >= 1900) & (year < 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)

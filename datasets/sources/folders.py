@@ -66,7 +66,7 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
     if problems:
         raise DataError.join(problems)
     for source in sources:
-        for text in () if source.features else (*source.doubts, *source.notes):
+        for text in source.notes:
             log.warning("%s", text)  # of images that are left out
     place = np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources])
     known = np.concatenate([source.whose for source in sources if source.whose is not None])
@@ -83,6 +83,19 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         whose=whose.reshape(-1).astype(np.uint64),
         by_patient=any(source.by_patient for source in sources),
         changes=Change.summed(change for source in sources for change in source.changes),
+        doubts=_doubts(names, sources),
+    )
+
+
+def _doubts(names: list[str], sources: list[Source]) -> tuple[DataError, ...]:
+    """Return what may be a mistake in any of the folders: what is the same in several, once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, source in zip(names, sources, strict=True):
+        for doubt in source.doubts:
+            found.setdefault((str(doubt), doubt.public), []).append(name)
+    return tuple(
+        DataError(f"{examples(where)}: {text}", f"{len(where)} folders: {public}")
+        for (text, public), where in found.items()
     )
 
 

@@ -75,7 +75,7 @@ def read_grouped(
     if problems:
         raise DataError.join(problems)
     whose = source.whose if source.by_patient else None
-    return replace(source, groups=groups, group_names=names, whose=whose, what=None, doubts=())
+    return replace(source, groups=groups, group_names=names, whose=whose, what=None)
 
 
 def _groups(

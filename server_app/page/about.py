@@ -13,7 +13,7 @@ from keys import to_record
 from models.storage import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from datasets import Cohort, Facts
@@ -28,14 +28,20 @@ TOLD = ("examples", "positives", "held-out", "missing", "class-counts", "label-c
 
 
 def gathered(
-    sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays, device: str, samples: Mapping[str, str]
+    sites: Mapping[Site, Facts],
+    cohort: Cohort,
+    start: Arrays,
+    device: str,
+    samples: Mapping[str, str],
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the file's content.
 
     ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's
     vectors, by name; ``inputs`` shape, classes and the share of positives, of several labels by name in ``priors``;
     ``samples`` which ones models are judged on, as `datasets.judged_on` says; ``versions`` those of Python and
-    packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator computes.
+    packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator computes;
+    ``data-warnings`` what may be wrong with the data, see `server_app.data_warnings`.
     """
     told = {site.name: {key: value for key, value in to_record(facts).items() if key in TOLD and value not in ([], "")}
             for site, facts in sites.items()}  # fmt: skip
@@ -50,6 +56,7 @@ def gathered(
         "samples": dict(samples),
         "device": device,
         "app": fingerprint(),
+        "data-warnings": list(warnings),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
     }
 

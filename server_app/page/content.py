@@ -140,6 +140,11 @@ class Content:
                 found.setdefault(note, []).append(label)
         return [note if len(of) == len(judged) else f"{', '.join(of)}: {note}" for note, of in found.items()]
 
+    @property
+    def data_warnings(self) -> list[str]:
+        """What may be wrong with the data, a line each."""
+        return list(self.about.get("data-warnings", []))
+
     @cached_property
     def meaning(self) -> Meaning | None:
         """What the inputs and labels are, as far as the model's file says; None without one."""

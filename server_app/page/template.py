@@ -107,6 +107,8 @@ for all patients of a site, which leaves 90 % of its negatives below it. Groups 
 <p>{{ data }}</p>
 {{ table(*sites) }}
 <p class="soft">{{ site_note }}</p>
+{% if run.data_warnings %}<p>What may be wrong with the data:</p>
+<ul>{% for text in run.data_warnings %}<li>{{ text }}</li>{% endfor %}</ul>{% endif %}
 {% if known[1] %}{{ table(*known) }}
 <p class="soft">Positive training samples, of those of which the label is known. A dash: the site has no such label.</p>
 {% endif %}

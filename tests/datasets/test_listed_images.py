@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets import DataConfig, DataError
+from datasets import DataConfig, DataError, data_doubts
 from datasets.image_cache import ImageCache
 from datasets.image_file import ImageForm
 from datasets.labels import Labels
@@ -267,7 +267,9 @@ def test_simulated_hospitals_lose_no_image_without_a_word(tmp_path: Path, caplog
     )
     sizes = [len(site.train) + len(site.held_out) for site in sites_of(replace(config, test_share=0.0), 2)]
     assert sizes == [10, 9]
-    assert "row 3 ('p2.png')" in caplog.text
+    [doubt] = data_doubts(config)
+    assert "south-1: " in str(doubt)
+    assert "row 3 ('p2.png')" in str(doubt)
     assert caplog.text.count("10 of 20 rows are left out by views = 'AP'") == 2
 
 

@@ -302,3 +302,41 @@ def test_a_file_that_exists_is_not_replaced(finished: Result, tmp_path: Path) ->
     assert file.read_text() == f"{HEADER}\n{GOOD}\n"
     with pytest.raises(DataError, match=r"cannot be written"):
         predict(TrainedModel.read(finished.folder), file, tmp_path / "absent" / "out.csv")
+
+
+# ---------------------------------------------------------------------- values far outside of the training's
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_another_unit_is_warned_of_and_changes_nothing(
+    finished: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int
+) -> None:
+    """On standard error, with the same scores and exit status: a file is read by other programs."""
+    inputs, _ = held_out(finished)
+    good = inputs[:rows].astype(np.float64)
+    wrong = good.copy()
+    wrong[:, 3] *= 1000
+    header = [*BREAST_CANCER]
+    scored = []
+    for name, values in (("good", good), ("wrong", wrong)):
+        file = write(tmp_path / f"{name}.csv", header, values.tolist())
+        assert main(["predict", str(finished.folder), str(file), "--to", str(tmp_path / f"{name}-out.csv")]) == 0
+        said = capsys.readouterr()
+        assert "far outside" not in said.out
+        scored.append(len(read(tmp_path / f"{name}-out.csv")))
+        if name == "good":
+            assert not said.err
+            continue
+        [line] = said.err.splitlines()
+        assert line.startswith("warning: ")
+        assert f"column {header[3]!r}: {rows} of {rows} values are far outside" in line
+    assert scored == [rows, rows]
+
+
+def test_the_first_of_many_columns_are_warned_of(finished: Result, tmp_path: Path) -> None:
+    inputs, _ = held_out(finished)
+    told: list[str] = []
+    file = write(tmp_path / "p.csv", BREAST_CANCER, (inputs[:5].astype(np.float64) * 1e6 - 1e8).tolist())
+    predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv", warn=told.append)
+    assert len(told) == 11
+    assert "20 more columns" in told[-1]

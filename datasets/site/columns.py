@@ -1,0 +1,219 @@
+"""What one column of numbers looks like, beside a measurement: an identifier, dates, codes, a copy of the label.
+
+Each rule is a heuristic that has to be silent on honest measurements; `docs/run-at-a-hospital.md` states them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.source import Ints
+
+Floats = NDArray[np.float64]
+
+EMPTY = ("hold no value", "remove them at all sites, or keep them where other sites have values")
+CONSTANT = ("hold one and the same value in all rows", "remove them, unless they vary at other sites")
+LABEL = ("say the same as the label", "remove them")
+LEAK = ("alone tell the label almost without error", "remove them if they define it, or are known only after it")
+DATES = ("hold dates (YYYYMMDD)", "replace them by a time between two events, such as an age")
+MONTHS = ("hold months (YYYYMM)", DATES[1])
+DAYS = ("hold dates (DDMMYYYY or MMDDYYYY)", DATES[1])
+SERIAL = ("hold whole numbers that look like a spreadsheet's dates (days since 1900)", DATES[1])
+NUMBERED = ("hold another whole number in each row, as identifiers do", "remove them if they are")
+REPEATED = (
+    "hold identifiers that repeat, as of patients with several rows",
+    "remove them; where they name patients say so, and a patient's rows are held out together",
+)
+ICD = ("hold numbers that look like ICD-9 codes", "make groups of diagnoses of them, each a column of 0 and 1")
+CODES = ("hold codes such as -9 or 999 beside their values, as for missing ones", "leave these cells empty if they are")
+
+_FEWEST = 20  # different values that identifiers and spreadsheet's dates need
+_FEW = 10  # rows of a class below which one column may tell it apart by chance
+_ERRORS = 50  # an error in so many rows of the smaller class is still "almost without"
+_WIDE = 10**4  # between the least and the largest of identifiers that only repeat
+_CATEGORIES = 20  # different values of a column that is a category
+_LONGER = [[7 * unit, 8 * unit, 9 * unit - 2, 9 * unit - 1, 9 * unit] for unit in (11.0, 111.0, 1111.0, 11111.0)]
+_ABOVE = [[7.0, 8.0, 9.0], *_LONGER]  # 77, 88, 97, 98, 99, and longer ones
+_MISSING_BELOW = np.array([-1.0, *(-code for group in _ABOVE for code in group)])
+_DIAGNOSES = np.array(  # the commonest three-digit ICD-9 codes of patients in hospital
+    [8, 38, 162, 174, 185, 197, 198, 211, 218, 244, 250, 272, 274, 276, 278, 280, 285, 288, 290, 291, 294, 295, 296,
+     300, 303, 305, 309, 311, 331, 332, 345, 348, 357, 362, 365, 396, 397, 401, 402, 403, 410, 411, 412, 413, 414, 415,
+     416, 424, 425, 426, 427, 428, 429, 431, 433, 434, 435, 436, 438, 440, 441, 443, 458, 459, 466, 472, 477, 482, 486,
+     491, 493, 496, 507, 511, 518, 530, 531, 532, 535, 540, 550, 553, 558, 560, 562, 564, 569, 571, 573, 574, 577, 578,
+     584, 585, 586, 590, 592, 593, 599, 600, 618, 625, 644, 648, 682, 707, 710, 714, 715, 719, 721, 722, 723, 724, 726,
+     728, 729, 733, 780, 781, 782, 784, 785, 786, 787, 788, 789, 790, 799, 805, 807, 808, 812, 813, 820, 823, 824, 850,
+     852, 873, 959, 965, 969, 995, 996, 997, 998, 999]
+)  # fmt: skip
+
+
+def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, str] | None:
+    """Return what is odd about a column, the gravest first, and what to do; None where nothing is.
+
+    Parameters
+    ----------
+    name
+        Of the column: one such as ``patient_id`` is believed with less evidence.
+    numbers
+        Shape (n,), NaN where missing.
+    labels
+        Of each label of the table, shape (n,): the class, below 0 where it is not known.
+    """
+    values = numbers[np.isfinite(numbers)]
+    different, counts = np.unique(values, return_counts=True)
+    if not len(different):
+        return EMPTY
+    if any(_tells(np.isnan(numbers).astype(np.float64), label) for label in labels):
+        return LEAK
+    if len(different) == 1:
+        return CONSTANT
+    whole, words = bool(np.array_equal(different, np.rint(different))), set(_words(name))
+    if whole and len(different) == len(values) >= _FEWEST and different[-1] - different[0] < 2 * len(different):
+        return NUMBERED  # in a table that is sorted by its label these tell it, too
+    for label in labels:
+        if _copies(numbers, label):
+            return LABEL
+        if _tells(numbers, label):
+            return LEAK
+    if whole:
+        tests: tuple[tuple[tuple[str, str], Callable[[], bool]], ...] = (
+            (DATES, lambda: _all_dates(different // 10000, different // 100 % 100, different % 100)),
+            (DAYS, lambda: _all_dates(different % 10000, different // 10000 % 100, different // 1000000)
+             or _all_dates(different % 10000, different // 1000000, different // 10000 % 100)),
+            (MONTHS, lambda: len(different) > 2 and _all_dates(different // 100, different % 100, np.ones(1))),
+            (NUMBERED, lambda: len(different) == len(values) >= (_FEWEST if words & _NAMES else 50)),
+            (SERIAL, lambda: _are_serial(different)),
+            (REPEATED, lambda: _repeat(words, values, different, counts)),
+        )  # fmt: skip
+        if found := next((kind for kind, holds in tests if holds()), None):
+            return found
+    if _are_icd(words, different, counts):
+        return ICD
+    return CODES if _has_codes(different, counts) else None
+
+
+# ---------------------------------------------------------------------- the label
+
+
+def _copies(numbers: Floats, label: Ints) -> bool:
+    """Whether each value goes with one class, and each class with one value."""
+    there = np.isfinite(numbers) & (label >= 0)
+    values, classes = numbers[there], label[there]
+    pairs = len(np.unique(np.stack([values, classes.astype(np.float64)]), axis=1).T)
+    return pairs == len(np.unique(values)) == len(np.unique(classes)) > 1
+
+
+def _tells(numbers: Floats, label: Ints) -> bool:
+    """Whether one cut through the values, or the class of each category, tells a label almost without error.
+
+    An error in 50 rows of the smaller class is allowed, and none below that. With fewer than 10 rows in a class, a good
+    column may do so by chance.
+    """
+    there = np.isfinite(numbers) & (label >= 0)
+    values, classes = numbers[there], label[there]
+    sizes = np.unique(classes, return_counts=True)[1]
+    if len(sizes) < 2 or sizes.min() < _FEW:
+        return False
+    allowed = int(sizes.min()) // _ERRORS
+    different, place = np.unique(values, return_inverse=True)
+    kinds, which = np.unique(classes, return_inverse=True)
+    if len(kinds) > _CATEGORIES:
+        return False
+    table = np.zeros((len(different), len(kinds)), np.int64)
+    np.add.at(table, (place, which), 1)
+    if 5 * len(different) <= len(values) and len(different) <= _CATEGORIES:
+        return int((table.sum(1) - table.max(1)).sum()) <= allowed
+    if len(kinds) > 2:  # in the order of the values, each class once
+        pure = (table > 0).sum(1) == 1
+        return bool(pure.all()) and int((np.diff(table.argmax(1)) != 0).sum()) == len(kinds) - 1
+    below = np.cumsum(table, axis=0)[:-1]
+    wrong = below[:, 0] + sizes[1] - below[:, 1]
+    return bool(len(wrong)) and min(int(wrong.min()), len(values) - int(wrong.max())) <= allowed
+
+
+# ---------------------------------------------------------------------- dates and identifiers
+
+
+def _all_dates(year: Floats, month: Floats, day: Floats) -> bool:
+    """Whether all are days of the years 1900 to 2099."""
+    fits = (year >= 1900) & (year < 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    return bool(np.all(fits))
+
+
+def _are_serial(different: Floats) -> bool:
+    """Whether whole numbers are days from 1970 to 2031 as spreadsheets count them, and not rounded."""
+    inside = different[0] >= 25569 and different[-1] <= 47848
+    return bool(inside and len(different) >= _FEWEST and np.mean(different % 10 == 0) <= 0.25)
+
+
+def _repeat(words: set[str], values: Floats, different: Floats, counts: Ints) -> bool:
+    """Whether whole numbers name something that has several rows.
+
+    By the column's name; or they are numbered from 0 or 1 without a gap, and the rows of each lie together; or they
+    repeat though the numbers next to them do not occur, as rounding does not explain.
+    """
+    if len(different) < _FEWEST or len(different) == len(values):
+        return bool(words & _NAMES) and len(different) > _CATEGORIES // 2 and len(different) < len(values)
+    if words & _NAMES:
+        return True
+    runs = 1 + int(np.count_nonzero(np.diff(values)))
+    gapless = different[0] in (0, 1) and different[-1] - different[0] == len(different) - 1
+    if gapless and runs == len(different) and len(values) >= 1.5 * len(different):
+        return True
+    often = counts > 1
+    if often.sum() < _FEWEST or counts[often].sum() < 0.7 * len(values) or different[-1] - different[0] < _WIDE:
+        return False
+    near = np.diff(different) == 1
+    beside = np.append(near, False) | np.append(False, near)
+    rounded = np.mean(different % 5 == 0) > 0.35 or np.gcd.reduce(np.diff(different).astype(np.int64)) > 1
+    return not rounded and float(beside[often].mean()) <= 0.2
+
+
+_NAMES = {"id", "ids", "subject", "subj", "subjid", "patient", "patid", "patientid", "pid", "mrn", "ptid", "caseid",
+          "hadm", "encounter", "participant"}  # words of a column's name  # fmt: skip
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a column's name, in small letters: of ``PatientID`` and ``patient_id`` patient and id."""
+    spaced = "".join(f" {c}" if c.isupper() and p.islower() else c for p, c in zip(f" {name}", name, strict=False))
+    return "".join(c.lower() if c.isalpha() else " " for c in spaced).split()
+
+
+# ---------------------------------------------------------------------- codes
+
+
+def _are_icd(words: set[str], different: Floats, counts: Ints) -> bool:
+    """Whether numbers are diagnoses: from 1 to 999.99, spread widely, and most of them among the commonest ones."""
+    if different[0] < 1 or different[-1] >= 1000 or not np.allclose(different * 100, np.rint(different * 100)):
+        return False
+    whole = np.floor(different)
+    known = np.isin(whole, _DIAGNOSES)
+    named = any(word.startswith(("icd", "diag")) or word == "dx" for word in words)
+    wide = len(np.unique(whole[known])) >= (5 if named else 10) and different[-1] - different[0] >= 300
+    return bool(wide and counts[known].sum() >= (0.4 if named else 0.75) * counts.sum())
+
+
+def _has_codes(different: Floats, counts: Ints) -> bool:
+    """Whether values stand apart that mean none: below zero where nothing else is, or nines above all others."""
+    if len(below := different[different < 0]) and np.isin(below, _MISSING_BELOW).all():
+        rest = different[different >= 0]
+        if below[0] == -1 and (len(rest) < 5 or counts[0] <= counts[1]):  # a value like 0 and 1
+            return False
+        if len(rest) > 1 and counts[: len(below)].sum() > 1:
+            return True
+    for group in _ABOVE:
+        code = group[-1]
+        if different[-1] != code or counts[-1] < 2:
+            continue
+        rest = different[~np.isin(different, group)]
+        if len(rest) < 2 or rest[0] < -code:
+            return False
+        if code == 9:  # of 1 to 4 and 9; 5 and 9 may be counts
+            return bool(rest[-1] <= 5 and np.array_equal(rest, np.rint(rest)))
+        if rest[-1] <= code / 2:
+            return True
+        upper = counts[:-1][(different[:-1] > 0.85 * code) & ~np.isin(different[:-1], group)]
+        return len(upper) > 2 and bool(counts[-1] >= 5 and counts[-1] >= 5 * upper.max())
+    return False

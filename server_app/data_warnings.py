@@ -1,0 +1,64 @@
+"""What may be wrong with the sites' data, said at a run's start and in its report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets import data_doubts
+from datasets.errors import examples
+from datasets.units import Moments, far_sites
+from problems import PROBLEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from config import RunConfig
+    from datasets import Facts
+    from federation import Site
+    from server_app.console import Progress
+
+MOST = 20  # features that are named
+
+
+def data_warnings(
+    config: RunConfig, sites: Mapping[Site, Facts], features: Sequence[str], progress: Progress
+) -> list[str]:
+    """Say what may be wrong, a line each, and return it.
+
+    Of files of this machine by the names of their columns, once for all simulated sites; of a hospital's own what it
+    tells of itself, which are counts; of all what their sums say of units, see `datasets.units`.
+    Of that the ``features``' names are told where they are known here.
+    """
+    if not PROBLEMS[config.problem].needs_data:
+        return []
+    told: dict[str, list[str]] = {}
+    for site, facts in sites.items():
+        for text in facts.warnings:
+            told.setdefault(text, []).append(repr(site.name))
+    own = [str(doubt) for doubt in data_doubts(config.data())]
+    hospitals = [f"{'sites' if len(names) > 1 else 'site'} {examples(names)}: {text}" for text, names in told.items()]
+    found = [*own, *hospitals, *_units(sites, features)]
+    for text in found:
+        progress.warn(text)
+    return found
+
+
+def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each feature whose mean or spread at a site is far from the others'."""
+    telling = {site.name: facts for site, facts in sites.items() if facts.count}
+    if len(telling) < 2 or any(len(facts.shape) != 1 for facts in telling.values()):
+        return
+    names = list(telling)
+    moments = [Moments(*(np.array(getattr(facts, key), np.float64) for key in ("count", "total", "squares")))
+               for facts in telling.values()]  # fmt: skip
+    found = far_sites(moments)
+    for feature, where in list(found.items())[:MOST]:
+        name = repr(features[feature]) if features else f"{feature + 1} (of the names in alphabetical order)"
+        each = "; ".join(f"{site!r} {one.mean[feature]:.3g} ± {one.spread[feature]:.2g}"
+                         for site, one in zip(names, moments, strict=True) if one.count[feature])  # fmt: skip
+        text = f"feature {name} at {', '.join(repr(names[site]) for site in where)} is far from the other sites'"
+        yield f"{text} (mean ± standard deviation: {each}): is it in another unit there, or coded otherwise?"
+    if len(found) > MOST:
+        yield f"{len(found) - MOST} more features are far from the other sites' somewhere"
