@@ -16,8 +16,8 @@ The form of the file, version 1. A number that is not defined is null; lists of 
 ``sites``
     An evaluation for each site, by name.
 ``within-sites``
-    The mean over the ``sites`` that have both classes, of their own ``auroc``, an estimate. A pooled AUROC counts pairs
-    across sites, too, so it rewards a model that tells sites apart.
+    The mean over the ``sites`` that have both classes, of their own ``auroc``, an estimate with ``ties``. A pooled
+    AUROC counts pairs across sites, too, so it rewards a model that tells sites apart.
 ``subgroups``
     By column and group: ``n``, ``positives``, ``sites`` (how many told of it), ``auroc``, an estimate: the mean within
     sites, weighted by their pairs; ``sensitivity`` and ``specificity``, estimates over all its samples, with a
@@ -75,6 +75,7 @@ from evidence.comparison import compared
 from evidence.design import SINGLE, Design
 from evidence.grid import CLASSES, Counts
 from evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, of_other_sites, worth
+from evidence.turned import turned_over
 from evidence.within import own_auroc, subgroups, within
 from problems.pooling import unknown
 
@@ -175,10 +176,13 @@ def summary(
     if test is not None:
         found["common-test-set"] = evaluation([test], [whole or platt(test.counts)]) | bands([test])
     found["within-sites"] = within(every)
+    own_ties = [one["auroc"]["ties"] for one in found["sites"].values() if not math.isnan(one["auroc"]["value"])]
+    found["within-sites"]["auroc"]["ties"] = float(np.mean(own_ties)) if own_ties else math.nan
     found["subgroups"] = subgroups(every)
     found["compared"] = compared(sites, test)
     said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
     said += [GROUPED] * any(site.grouped for site in every)
+    said += turned_over(_as_json(found))
     found["notes"] = said + [NOT_COMPARED] * (asked_to_compare and found["compared"] is None)
     return dict(_as_json(found))
 
@@ -201,7 +205,7 @@ def _mean_over(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             found[kind] = {
                 end: None if any(one[end] is None for one in known) else sum(one[end] for one in known) / len(known)
                 for end in ("value", "low", "high")
-            } | {"by": "mean of the labels' ends"}
+            } | {"by": "mean of the labels' ends", "ties": sum(one["ties"] or 0.0 for one in known) / len(known)}
     return found or None
 
 

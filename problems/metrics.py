@@ -147,11 +147,40 @@ def mean_of(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def shown(value: float | None) -> str:
-    """Format a metric; a dash where it is not defined."""
+def shown(value: float | None, off: float | None = 0.0, digits: int = 4) -> str:
+    """Format a metric, in no more digits than are known; a dash where it is not defined.
+
+    Parameters
+    ----------
+    value : float, optional
+        NaN or None where there is none.
+    off : float, optional
+        The most by which it may be off, as ``auroc-ties`` says. A share of which no digit is known is shown by its
+        ends, and one that may be anything by a dash.
+    digits : int
+        Behind the point, where all are known; of a small number its first digits instead.
+    """
     if value is None or math.isnan(value):
         return "-"
-    return f"{value:.3e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
+    if off and off >= 0.5 * 10**-digits:
+        known = math.ceil(-math.log10(2 * off)) - 1  # digits of which half a unit is more than this
+        if known > 0:
+            return f"{value:.{known}f}"
+        low, high = max(0.0, value - off), min(1.0, value + off)
+        return f"{low:.2f} to {high:.2f}" if low > 0 or high < 1 else "-"
+    return f"{value:.3e}" if value and abs(value) < 10 ** (1 - digits) and digits > 2 else f"{value:.{digits}f}"
+
+
+def shown_in(metrics: Mapping[str, Any], name: str) -> str:
+    """Format a metric of an evaluation, or of a line that has one, in the digits that are known."""
+    return shown(metrics.get(name), ties(metrics, name))
+
+
+def ties(metrics: Mapping[str, Any], name: str) -> float:
+    """Return the most by which a metric of an evaluation may be off, see `TIES`; 0 where nothing says so."""
+    kind, label = split(name)
+    found = metrics.get(f"{TIES[kind]}.{label}" if label else TIES[kind]) if kind in TIES else 0.0
+    return found if isinstance(found, int | float) and not math.isnan(found) else 0.0
 
 
 def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:

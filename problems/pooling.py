@@ -25,6 +25,7 @@ from problems.metrics import (
     of_labels,
     ranking,
     split,
+    ties,
 )
 from problems.roc import partial_auroc
 
@@ -172,4 +173,8 @@ def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         worst = values[len(values) - tenth :] if metric(name).better == "down" else values[:tenth]
         mean, std, decile = (values.mean(), values.std(), worst.mean()) if len(values) else (math.nan,) * 3
         summary[name] = {"mean": float(mean), "std": float(std), "worst-decile": float(decile)}
+        if most := max(ties(site, name) for site in sites):
+            kind, label = split(name)
+            # None is further off than the site that is furthest.
+            summary[f"{TIES[kind]}.{label}" if label else TIES[kind]] = dict.fromkeys(summary[name], most)
     return summary

@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from problems.metrics import HEADLINE, METRICS, shown, split
+from problems.metrics import HEADLINE, METRICS, TIES, shown, shown_in, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,8 @@ class Progress:
     def round(self, record: Record, rounds: int) -> None:
         """Print a round: its metrics, how long it took and how much it moved."""
         mean = _mean(record)
-        metrics = "  ".join(f"{mean}{METRICS[name].label} {shown(record[name])}" for name in HEADLINE if name in record)
+        there = [name for name in HEADLINE if name in record]
+        metrics = "  ".join(f"{mean}{METRICS[name].label} {shown_in(record, name)}" for name in there)
         moved = volume(record["bytes-down"] + record["bytes-up"])
         width = len(str(rounds))
         work = f"{record['gradients']:.0f} gradients"
@@ -113,7 +114,7 @@ class Progress:
         for site, metrics in per_site.items():
             counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
             gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
-            table.add_row(site, *counts, gradients, *(shown(metrics.get(name)) for name in names))
+            table.add_row(site, *counts, gradients, *(shown_in(metrics, name) for name in names))
         for label, n, values in _summaries(record, names, personalised, with_data=bool(counted)):
             table.add_section()
             table.add_row(label, *(n if key == "held-out" else "" for key in counted), "", *values)
@@ -126,6 +127,12 @@ def _mean(record: Record) -> str:
     return "mean " if any(split(name)[1] for name in told) else ""
 
 
+def _over_sites(over_sites: Record, name: str, key: str) -> str:
+    """Format what is known of a metric over sites that each have a model of their own."""
+    off = over_sites.get(TIES.get(name, ""), {}).get(key, 0.0) if key != "std" else 0.0
+    return shown(over_sites[name][key], off) if name in over_sites else ""
+
+
 def _summaries(
     record: Record, names: list[str], personalised: bool, *, with_data: bool
 ) -> Iterator[tuple[str, str, list[str]]]:
@@ -133,10 +140,10 @@ def _summaries(
     if personalised:
         over_sites = record["over-sites"]
         for key, label in OVER_SITES.items():
-            yield label, "", [shown(over_sites[name][key]) if name in over_sites else "" for name in names]
+            yield label, "", [_over_sites(over_sites, name, key) for name in names]
         return
     central = "common test set" if with_data else "at the coordinator"
     for kind, label in (("pooled", "all sites, pooled"), ("central", central)):
         if kind in record:
             n = str(int(record[kind].get("n", 0)) or "-")
-            yield label, n, [shown(record[kind].get(name)) for name in names]
+            yield label, n, [shown_in(record[kind], name) for name in names]

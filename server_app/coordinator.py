@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
+from evidence.turned import turned_over
 from federation import Exchange, RunError, Site, pack, unpack
 from federation.output import returned
 from keys import to_record
@@ -118,6 +119,8 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     progress.sites(report.records, sizes, personalised=personalised)
     for line in in_words(report.evidence) if report.evidence else ():
         progress.say(line)
+    for line in turned_over(report.evidence) if report.evidence else ():
+        progress.warn(line)
     if personalised or config.share_model:
         progress.say(where_models_are(grid, common=not personalised))
     progress.say(f"{config.rounds} rounds in {time.monotonic() - started:.1f} s; results in {report.folder}", "green")

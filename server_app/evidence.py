@@ -16,6 +16,7 @@ from evidence.summary import NOT_COMPARED
 from models import ModelError
 from models.storage import replacing
 from problems import ranks
+from problems.metrics import shown
 from problems.network import NetworkProblem
 from server_app.given_model import GivenModel, other_labels
 from strategies import ALGORITHMS
@@ -146,7 +147,7 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
         return
     for name, own in content["labels"].items():
         yield from (f"{name}: {line}" for line in list(_of_a_label(own))[:1])
-    means = [f"{words} {_interval(content['mean'][key]['auroc'])}"
+    means = [f"{words} {in_text(content['mean'][key]['auroc'])}"
              for key, words in (("pooled", "pooled"), ("within-sites", "within sites"),
                                 ("common-test-set", "common test set")) if content["mean"][key]]  # fmt: skip
     yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has the rest of each label"
@@ -155,19 +156,19 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
 def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
     parts = []
     if pooled := content["pooled"]:
-        parts.append(f"pooled AUROC {_interval(pooled['auroc'])}")
+        parts.append(f"pooled AUROC {in_text(pooled['auroc'])}")
     within = content["within-sites"]
     if within["sites"]:
-        parts.append(f"within sites {_interval(within['auroc'])}")
+        parts.append(f"within sites {in_text(within['auroc'])}")
     if test := content["common-test-set"]:
-        parts.append(f"common test set {_interval(test['auroc'])}")
+        parts.append(f"common test set {in_text(test['auroc'])}")
     if parts:
         yield "; ".join(parts) + ", each with its 95 % interval"
     if compared := content["compared"]:
         within = compared if compared["sites"] else None
         places = (("within sites", within), ("pooled", compared["pooled"]),
                   ("on the common test set", compared["common-test-set"]))  # fmt: skip
-        told = [f"{where} {_interval(one['difference'], sign='+')}" for where, one in places if one]
+        told = [f"{where} {in_text(one['difference'], signed=True)}" for where, one in places if one]
         yield f"compared with the other model, on the same patients: AUROC {'; '.join(told)}"
     elif NOT_COMPARED in content["notes"]:
         yield NOT_COMPARED
@@ -175,15 +176,24 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
         calibration = pooled["calibration"]
         by = "after Platt scaling" if content["probabilities"]["by"] == "platt" else "as they are"
         yield (
-            f"average precision {_interval(pooled['auprc'])}; probabilities {by}: calibration slope "
-            f"{_interval(calibration['slope'])}, Brier score {_number(calibration['brier'])}"
+            f"average precision {in_text(pooled['auprc'])}; probabilities {by}: calibration slope "
+            f"{in_text(calibration['slope'])}, Brier score {shown(calibration['brier'], digits=2)}"
         )
 
 
-def _interval(estimate: Mapping[str, Any], sign: str = "") -> str:
-    value, low, high = (_number(estimate[key], sign) for key in ("value", "low", "high"))
-    return f"{value} ({low} to {high})" if low != "-" else f"{value} (no interval)"
+def in_text(found: Mapping[str, Any], without: str = " (no interval)", *, signed: bool = False) -> str:
+    """Write an estimate with its interval, a difference with its sign; a dash where it is not defined.
 
-
-def _number(value: float | None, sign: str = "") -> str:
-    return "-" if value is None else f"{value:{sign}.2f}"
+    It has the digits that are known where some sites told of groups of samples, and the interval is as much wider as
+    the order within groups may change.
+    """
+    sign, off = "+" * signed, found.get("ties") or 0.0
+    if found["value"] is None:
+        return "-"
+    value = f"{found['value']:{sign}.2f}" if signed else shown(found["value"], off, 2)
+    if found["low"] is None or value == "-":
+        return value + without
+    low, high = found["low"], found["high"]
+    if off:
+        low, high = max(0.0, low - off), min(1.0, high + off)
+    return f"{value} ({low:{sign}.2f} to {high:{sign}.2f})"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from federation import RunError
 from keys.files import json_in, read_file, reason
 from models.storage import replacing
-from problems.metrics import HEADLINE, TIES, split
+from problems.metrics import HEADLINE, TIES, split, ties
 from problems.pooling import across, pool
 from server_app.evidence import write as write_evidence
 from server_app.page import about
@@ -146,11 +146,13 @@ class Report:
         record["sites"] = {site.name: plain(metrics) for site, metrics in sites}
         record["over-sites"] = over_sites = across(list(record["sites"].values()))
         if self.personalised:
-            record |= {name: over_sites[name]["mean"] for name in HEADLINE if name in over_sites}
+            record |= {name: over_sites[name]["mean"] for name in (*HEADLINE, *TIES.values()) if name in over_sites}
         else:
             for name in HEADLINE:
-                if name in pooled:
-                    record.setdefault(name, pooled[name])
+                if name in pooled and name not in record:
+                    record[name] = pooled[name]
+                    if off := ties(pooled, name):
+                        record[TIES[name]] = off
         self.flush()
 
     def flush(self) -> None:

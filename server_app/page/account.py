@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from config import RunConfig
 from federation.output import returned
 from problems import PROBLEMS
-from problems.metrics import HEADLINE, METRICS, shown
+from problems.metrics import HEADLINE, METRICS, shown_in
 from server_app.console import volume
 from server_app.page.content import shares
 from server_app.page.figures import estimate
@@ -72,7 +72,7 @@ def site_table(run: Content) -> Table:
         if judged:
             one = site["evidence"]
             row += [estimate(one["auroc"]), estimate(one["auprc"])] if one else ["-", "-"]
-        row += [shown(site["metrics"].get(name)) for name in names if not (judged and name in ("auroc", "auprc"))]
+        row += [shown_in(site["metrics"], name) for name in names if not (judged and name in ("auroc", "auprc"))]
         rows.append(row)
     return heads, rows
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from problems.metrics import HEADLINE, METRICS, within_range
+from server_app.evidence import in_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -185,11 +186,7 @@ def _rows(rows: Sequence[tuple[str, Mapping[str, Any], str]]) -> Figure:
 
 def estimate(found: Mapping[str, Any], *, signed: bool = False) -> str:
     """Write an estimate with its interval, a difference with its sign; a dash where it is not defined."""
-    sign = "+" * signed
-    if found["value"] is None:
-        return "-"
-    ends = "" if found["low"] is None else f" ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
-    return f"{found['value']:{sign}.2f}{ends}"
+    return in_text(found, "", signed=signed)
 
 
 def together(evidence: Mapping[str, Any]) -> list[tuple[str, Evaluation, str]]:

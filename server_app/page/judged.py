@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from problems.metrics import HEADLINE, METRICS, shown
+from problems.metrics import HEADLINE, METRICS, shown, shown_in
 from server_app.console import volume
 from server_app.page import figures
 from server_app.page.figures import estimate
@@ -39,7 +39,7 @@ def numbers(run: Content) -> Iterator[tuple[str, str, str]]:
         over = f"mean over labels; {over}" if run.labels else over
         for name in HEADLINE:
             if run.last.get(name) is not None:
-                yield METRICS[name].label, shown(run.last[name]), over
+                yield METRICS[name].label, shown_in(run.last, name), over
     yield "Rounds", f"{len(run.records):,} of {run.config.rounds:,}", f"{len(run.sites)} sites"
     yield "Moved", volume(run.cost["bytes-up"] + run.cost["bytes-down"]), f"{run.cost['seconds']:,.0f} s"
 
