@@ -4,7 +4,8 @@ Each file is a short chapter of the mathematics, on arrays of counts; `evidence.
 """
 
 from evidence.grid import Counts
-from evidence.summary import VERSION, Site, of_labels, summary
+from evidence.labels import of_labels
+from evidence.summary import VERSION, Site, summary
 from evidence.told import Told
 
 __all__ = ["VERSION", "Counts", "Site", "Told", "of_labels", "summary"]
