@@ -22,7 +22,8 @@ from federation.schema import misfits, sound
 from federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
 from keys import Number, in_a_line, mistakes, record_in, shown
 from keys.schema import NAMED
-from problems.metrics import METRICS, by_label, contradictions, metric, schema_like, split, undefined
+from problems.metrics import METRICS, by_label, metric, split
+from problems.sent import contradictions, schema_like, undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

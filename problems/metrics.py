@@ -1,4 +1,4 @@
-"""The table of metrics, how each is computed at a site, and what an evaluation that was sent may hold.
+"""The table of metrics, how each is computed at a site, and how it is shown.
 
 AUROC and average precision are scikit-learn's. A problem reports a site's own, exactly; what a hospital tells of its
 own patients is less, see `client_app.policy.coarse`.
@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from keys import Binary, Number, Several
 from problems.errors import ProblemError
-from problems.histogram import ENTRY, Histogram
-from problems.histogram import wrong as wrong_histogram
+from problems.histogram import Histogram
 from problems.roc import counted_down, partial_auroc
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
     from problems.base import Metrics
 
-LARGEST_COUNT = 2**53  # a whole number up to here is a float, too
-ROUNDING = 1e-9  # a sum of shares may come out as 1.0000000000000002
 
 
 @dataclass(frozen=True)
@@ -234,70 +230,6 @@ def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> 
         "positive-scores": Histogram.of(scores[labels == 1]).packed(),
         "negative-scores": Histogram.of(scores[labels == 0]).packed(),
     }
-
-
-def schema_like(example: Metrics) -> dict[str, Binary | Number | Several]:
-    """Describe an evaluation: the metrics of another one, within what each can be. Lists are counts.
-
-    Raises
-    ------
-    ProblemError
-        When a metric has no row.
-    """
-    found: dict[str, Binary | Number | Several] = {}
-    for name, value in example.items():
-        row = metric(name)
-        if isinstance(value, bytes):
-            found[name] = Binary(ENTRY)
-        elif row.pooled == "only":
-            long = len(value) if isinstance(value, list) else 0
-            found[name] = Several(Number(0, LARGEST_COUNT, whole=True), (long,))
-        elif row.pooled in ("sum", "most"):
-            low = 0 if split(name)[1] and row.pooled == "sum" else row.low
-            found[name] = Number(low, LARGEST_COUNT, whole=True)
-        else:
-            found[name] = Number(row.low, row.high, nan=not row.diverges, rounding=ROUNDING)
-    return found
-
-
-def contradictions(metrics: Mapping[str, Any]) -> list[str]:
-    """Return what of an evaluation cannot be true at once; its values are what `schema_like` says."""
-    parts = by_label(metrics)
-    whole = parts.pop("", {})
-    wrong = [f"{text}, of label {label!r}" for label, own in parts.items() for text in _contradictions(own)]
-    wrong += [f"n of label {label!r} is {own['n']}, of {whole['n']}"
-              for label, own in parts.items() if own.get("n", 0) > whole.get("n", 0)]  # fmt: skip
-    return wrong + _contradictions(whole)
-
-
-def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
-    """Return what cannot be true at once of one label."""
-    wrong: list[str] = []
-    if "class-counts" in metrics and (total := sum(metrics["class-counts"])) != metrics.get("n", total):
-        wrong.append(f"n = {metrics['n']}, and class-counts add up to {total}")
-    if {"n", "positives", "fewest", *HISTOGRAMS} <= metrics.keys():
-        n, positives = metrics["n"], metrics["positives"]
-        if positives > n:
-            return [*wrong, f"n = {n}, of which positives = {positives}"]
-        for name, count in zip(HISTOGRAMS, (positives, n - positives), strict=True):
-            if text := wrong_histogram(metrics[name], count):
-                wrong.append(f"{name}: {text}")
-            elif not Histogram.unpacked(metrics[name]).at_least(metrics["fewest"]):
-                wrong.append(f"{name} has a bin of fewer than fewest = {metrics['fewest']} samples")
-    if {"class-correct", "class-counts"} <= metrics.keys():
-        pairs = zip(metrics["class-correct"], metrics["class-counts"], strict=True)
-        wrong += [f"class-correct has {right} of {total}" for right, total in pairs if right > total][:1]
-    return wrong
-
-
-def undefined(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the metrics that are NaN and need not be: a ranking is not defined on one class, all others always are."""
-    parts = by_label(metrics)
-    one_class = {label: own.get("positives") in (0, own.get("n")) for label, own in parts.items()}
-    if len(parts) > 1:
-        one_class[""] = all(one for label, one in one_class.items() if label)
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)}
-    return [name for name in numbers if not (one_class[split(name)[1]] and metric(name).pooled == "scores")]
 
 
 def correct_by_class(labels: Tensor, logits: Tensor) -> Metrics:

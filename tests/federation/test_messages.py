@@ -17,7 +17,7 @@ from benchmarks.malformed.changes import arrays, packed, records, values
 from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
 from federation import RunError, unpack
 from keys import mistakes
-from problems.metrics import schema_like
+from problems.sent import schema_like
 
 CHANGES: dict[str, Callable[..., Any]] = {
     "arrays": arrays,
