@@ -54,7 +54,7 @@ class SiteOracle:
     common : Problem, optional
         The objective `aside`, over the same network; default: the same.
     limits : Limits, optional
-        How few patients a batch may hold, and how long all may take; default: no limits.
+        How few patients a batch may hold, and how long all may take, else RefusedError; default: no limits.
 
     Attributes
     ----------
@@ -126,10 +126,7 @@ class SiteOracle:
         return self._batches.generator
 
     def draw(self, size: int | None = None, then: Sequence[int] | None = None) -> Batch | None:
-        """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known.
-
-        RefusedError where it holds fewer patients than the site's limits want.
-        """
+        """Return a fresh mini-batch; None for a problem that needs none. ``then``: sizes of the next, where known."""
         size = size or self.batch_size
         if self.draws_ahead(size):
             if (batch := next(self._ahead, None)) is None:
@@ -288,6 +285,8 @@ class SiteOracle:
         problem = cast("ClosedFormDual", self.problem)
         parts: Iterable[Batch] | None = self._blocks()
         if batch is not None:
+            if self._limits is not None:
+                self._limits.require_of_each_class(batch[1])
             parts = zip(*(torch.split(values, rows_at_once(batch[0].shape[1:])) for values in batch), strict=True)
         if parts is None:
             return problem.dual_terms(x, None)

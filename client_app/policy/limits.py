@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from client_app.errors import RefusedError
+from client_app.policy.protect import few
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,8 @@ class Limits:
         Names the keys that a batch's size may come from.
     fewest : int
         Patients that each batch must hold; 0: any number.
+    of_each_class : int
+        Samples of a class that a sum over the class must be of; 0: any number.
     whose : array of int, optional
         Shape (n,): whose each training sample is; None: each is another patient's.
     seconds : float
@@ -39,6 +42,7 @@ class Limits:
 
     run: RunConfig
     fewest: int = 0
+    of_each_class: int = 0
     whose: Ints | None = None
     seconds: float = 0.0
     until: float = float("inf")
@@ -52,7 +56,8 @@ class Limits:
         until = started + seconds if seconds else float("inf")
         if data is None:
             return cls(site.run, seconds=seconds, until=until)
-        return cls(site.run, site.policy.fewest_in_update, _whose(data), seconds, until)
+        policy = site.policy
+        return cls(site.run, policy.fewest_in_update, policy.fewest_of_each_class, _whose(data), seconds, until)
 
     def require_patients(self, rows: Tensor, size: int) -> None:
         """Check that a batch holds enough patients, drawn again or not.
@@ -77,6 +82,21 @@ class Limits:
             f"{self._key(size)}: a gradient would be over a batch of fewer than {self.fewest} patients, and this site "
             f"sends nothing that is computed from one (fewest-in-update): raise it to at least {self.fewest}{several}"
         )
+
+    def require_of_each_class(self, labels: Tensor) -> None:
+        """Check that sums over the classes of a batch are of enough samples each, or of none.
+
+        Raises
+        ------
+        RefusedError
+            When they are not.
+        """
+        known = [own[own >= 0] for own in (labels.T if labels.ndim > 1 else labels[None])]
+        if any(few(count, self.of_each_class) for own in known for count in own.bincount().tolist()):
+            raise RefusedError(
+                f"{self._key(len(labels))}: sums over the samples of a class would be over fewer than "
+                f"{self.of_each_class} (fewest-of-each-class): raise it, or set it to 0 for all samples"
+            )
 
     def require_time(self) -> None:
         """Check that there is time left.

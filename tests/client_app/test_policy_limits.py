@@ -20,7 +20,7 @@ from server_app.console import Progress
 from server_app.coordinator import coordinate
 from strategies import ALGORITHMS, can_solve
 from tests.client_app.policies import Hospital, site_toml, train
-from tests.server_app.sites import SiteGrid, hospitals, site_job, table, write_table
+from tests.server_app.sites import SiteGrid, hospitals, question, site_job, table, write_table
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -142,6 +142,22 @@ def test_the_key_to_change_is_named(tmp_path: Path, keys: dict[str, Value], key:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
     with hospital.run(**keys) as grid:
         assert train(grid, **phase).startswith(key)
+
+
+@pytest.mark.parametrize(("positives", "told"), [(4, False), (5, True), (15, True), (16, False)])
+def test_sums_over_a_class_are_of_enough_samples_in_a_batch_too(tmp_path: Path, positives: int, told: bool) -> None:
+    """Of one positive the sum of the positives' scores is its own: by a linear model, the patient's features."""
+    size = 20
+    keys: dict[str, Value] = {"algorithm": "coda", "coda.dual-batch": size, "sampler": "fixed-positives"}
+    keys |= {"batch_size": 2 * size, "positives_per_batch": 2 * positives, "stage_iterations": 3}
+    hospital = Hospital(tmp_path, *table(400, seed=0, positives=200))
+    with hospital.run(**keys) as grid:
+        assert not train(grid)
+        content = question(grid.config, "train", {"x": torch.linspace(-1, 1, 7), "y": torch.zeros(1)}, phase="dual")
+        answer = grid.ask("train", 0, content)
+    refused = "error" in answer.content
+    assert refused != told
+    assert not refused or "coda.dual-batch = 20: sums over the samples of a class" in str(answer.content["error"])
 
 
 def test_a_policy_bounds_what_a_message_may_take(tmp_path: Path) -> None:

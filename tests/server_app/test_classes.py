@@ -102,7 +102,6 @@ def test_folders_of_hospitals_are_asked_to_agree(tmp_path: Path) -> None:
 def test_hospitals_are_asked_to_agree_by_who_sees_them_all(tmp_path: Path) -> None:
     """One may lack a class that another has, so no hospital can judge by itself."""
 
-
     def hospitals(*values: tuple[str, ...]) -> list[dict[str, Value]]:
         places = [tmp_path / f"{len(values)}-{place}" for place in range(len(values))]
         return [{"site": place.name, "data-dir": str(write(place / "data.csv", own).parent)}
