@@ -245,7 +245,7 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     if text := outweighing(config, facts):
         progress.warn(text)
     if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
-        progress.say(f"thin-share = {config.thin_share:g} is not applied: it is for one label of two classes")
+        progress.say(f"thin-share = {config.thin_share:g} is not applied: it is for two classes of simulated sites")
     for line in dict.fromkeys(note for one in facts.values() for note in one.notes if config.dataset != SITE):
         progress.say(line)
     for name, one in facts.items():
