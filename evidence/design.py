@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from evidence.sums import Floats, Ints, Mask
 
 
+ROUNDING = 1e-5  # a share of squares that is left where a patient's contributions cancel, as a fit's do of two patients
+
+
 @dataclass(frozen=True)
 class Design:
     """A site's design effects; 1 where each patient has one sample.
@@ -130,7 +133,7 @@ def effect(values: Floats, patients: Ints, rarer: Mask | None = None) -> float:
     sums = added(values, patients, int(patients.max()) + 1)
     those = patients if rarer is None else patients[rarer]
     many, squares, clustered = int(np.count_nonzero(np.bincount(those))), float(values @ values), float(sums @ sums)
-    if many < 2 or not (squares > 0 and clustered > 0):
+    if many < 2 or not (squares > 0 and clustered > ROUNDING * squares):
         return most(patients)
     corrected = clustered / squares * many / (many - 1)  # both were taken less a mean of these very samples, which
     return corrected / (1 + corrected / len(those))  # makes them too small by 1 / many, and by effect / n
