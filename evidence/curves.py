@@ -162,7 +162,8 @@ def operating_points(
     if not (p and n):
         return []
     sensitivity, specificity = np.append(0.0, tp) / p, 1 - np.append(0.0, fp) / n
-    lowest = np.nextafter(np.append(scores[::-1], -np.inf).astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    with np.errstate(over="ignore"):  # above the largest there is infinity
+        lowest = np.nextafter(np.append(scores[::-1], -np.inf).astype(np.float32), np.float32(np.inf)).astype(float)
     highest = np.append(np.inf, scores[::-1])  # of the thresholds that part the bins there
     points = []
     for fixed, fixed_share, told, told_share, size, thresholds, which in (

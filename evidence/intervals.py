@@ -137,9 +137,7 @@ def of_auroc(value: float, variance: float, positives: Worth, negatives: Worth) 
         return estimate(math.nan)
     if not (variance > 0 and 0 < value < 1 and min(positives.patients, negatives.patients) >= FEW):
         return estimate(value, *newcombe(value, [(positives.independent, negatives.independent)]), "Newcombe")
-    quantile = student(min(positives.patients, negatives.patients) - 1)
-    middle, margin = math.log(value / (1 - value)), quantile * math.sqrt(variance) / (value * (1 - value))
-    return estimate(value, _expit(middle - margin), _expit(middle + margin), "DeLong")
+    return estimate(value, *_on_logits(value, variance, min(positives.patients, negatives.patients)), "DeLong")
 
 
 def of_mean_auroc(
@@ -177,9 +175,8 @@ def of_mean_auroc(
 def of_average_precision(value: float, variance: float, positives: Worth) -> Estimate:
     """Return an average precision with its interval.
 
-    It is a mean of shares, the precisions at the positives. So it has Wilson's interval: of as many samples as would
-    give a share this variance, but of no more than there are positives (Boyd, Eng and Page, ECML PKDD 2013, section
-    4.1): of few, or where the ranking is nearly perfect, the variance is too small.
+    On the logit scale (Boyd, Eng and Page, ECML PKDD 2013, section 4.1), as that of an AUROC. A perfect ranking has a
+    variance of zero; then it is Wilson's: average precision is a mean of shares, the precisions at the positives.
 
     Parameters
     ----------
@@ -190,9 +187,15 @@ def of_average_precision(value: float, variance: float, positives: Worth) -> Est
     """
     if math.isnan(value):
         return estimate(math.nan)
-    share = value * (1 - value)
-    by_variance = share / (variance * positives.factor) if variance > 0 else math.inf
-    return of_share(value, min(positives.independent, by_variance))
+    if not (variance > 0 and 0 < value < 1):
+        return of_share(value, positives.independent)
+    return estimate(value, *_on_logits(value, variance, positives.patients), "jackknife")
+
+
+def _on_logits(value: float, variance: float, patients: float) -> tuple[float, float]:
+    """Return the interval on the logit scale, with Student's quantile for so many patients."""
+    middle, margin = math.log(value / (1 - value)), student(patients - 1) * math.sqrt(variance) / (value * (1 - value))
+    return _expit(middle - margin), _expit(middle + margin)
 
 
 def of_other_sites(value: float, variance: float, sites: int) -> tuple[float, float]:

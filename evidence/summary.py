@@ -74,7 +74,7 @@ from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, p
 from evidence.comparison import compared
 from evidence.design import SINGLE, Design
 from evidence.grid import CLASSES, Counts
-from evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, of_other_sites, worth
+from evidence.intervals import LEVEL, Worth, estimate, of_auroc, of_average_precision, of_other_sites, worth
 from evidence.turned import turned_over
 from evidence.within import own_auroc, subgroups, within
 from problems.pooling import unknown
@@ -95,8 +95,6 @@ SAME_PATIENTS = (
     "Scores became probabilities by a map (Platt) that was fitted on the patients that it was assessed on: intercept "
     "and slope say nothing, and Brier score and calibration error are optimistic."
 )
-
-
 NOT_COMPARED = (
     "The two models are not compared: no site that tells of each patient has both classes, and there is no common test "
     "set."
@@ -235,9 +233,10 @@ def evaluation(sites: Sequence[Site], fits: Sequence[Fit]) -> dict[str, Any]:
 
 def _average_precision(sites: Sequence[Site], total: Counts) -> dict[str, Any]:
     value = float(curves.average_precision(total.positives, total.negatives))
-    patients, every = curves.average_precision_variance(
-        [site.counts for site in sites], [site.design.auprc for site in sites]
-    )
+    if not total.negatives.any():
+        return estimate(value)
+    counts, design = [site.counts for site in sites], [site.design.auprc for site in sites]
+    patients, every = curves.average_precision_variance(counts, design)
     found = of_average_precision(value, patients, _worth(sites, 0, "auprc"))
     if len(sites) == 1:
         return found

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import t
 
 from evidence import Counts, Site, summary
 from evidence.calibration import logistic
@@ -148,7 +149,11 @@ def test_a_mean_of_few_perfect_rankings_is_not_certain_and_stays_a_share() -> No
 def test_sizes_of_patients_decide_between_delong_and_newcombe() -> None:
     few, many = Worth(40.0, 1.0, 8.0), Worth(40.0, 1.0, 40.0)
     assert of_auroc(0.8, 0.004, few, many)["by"] == "Newcombe"
-    assert of_auroc(0.8, 0.004, many, many)["by"] == "DeLong"
+    found = of_auroc(0.8, 0.004, many, Worth(900.0, 1.0, 900.0))
+    assert found["by"] == "DeLong"
+    assert math.log(found["high"] / (1 - found["high"])) - math.log(4) == pytest.approx(
+        t.ppf(0.975, 39) * math.sqrt(0.004) / 0.16
+    ), "Student's quantile for the patients of the rarer class"
 
 
 @settings(deadline=None, max_examples=50)
@@ -293,15 +298,14 @@ def test_few_patients_make_a_variance_uncertain_and_single_or_equal_samples_do_n
     assert worth([], [], []).independent == 0
 
 
-@pytest.mark.parametrize(("value", "by_variance"), [(0.6, 20.0), (1.0, math.inf)])
-def test_average_precision_has_the_interval_of_a_share_of_no_more_than_its_positives(
-    value: float, by_variance: float
-) -> None:
-    variance = value * (1 - value) / by_variance
-    found = of_average_precision(value, variance, Worth(12.0, 1.0, 12.0))
-    assert (found["low"], found["high"]) == wilson(value, 12)
-    found = of_average_precision(value, variance, Worth(500.0, 1.0, 500.0))
-    assert (found["low"], found["high"]) == pytest.approx(wilson(value, min(by_variance, 500)))
+def test_average_precision_has_the_interval_of_a_mean_on_the_logit_scale_and_of_a_share_where_it_is_perfect() -> None:
+    found = of_average_precision(0.6, 1e-6, Worth(400.0, 1.0, 400.0))
+    margin = student(399) * 1e-3
+    assert (found["low"], found["high"]) == pytest.approx((0.6 - margin, 0.6 + margin), abs=1e-5)
+    wide = of_average_precision(0.99, 0.01, Worth(12.0, 1.0, 12.0))
+    assert 0 < wide["low"] < 0.99 < wide["high"] < 1
+    perfect = of_average_precision(1.0, 0.0, Worth(12.0, 1.0, 12.0))
+    assert (perfect["low"], perfect["high"]) == wilson(1.0, 12)
 
 
 def of(scores: Sequence[float], labels: Sequence[int]) -> Scored:
