@@ -78,18 +78,17 @@ def holds_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         Some of the others, each as long.
     """
     cells = [name.strip() for name in header]
-    if any(cells == [str(place + first) for place in range(len(cells))] for first in (0, 1)):
+    counted = any(cells == [str(place + first) for place in range(len(cells))] for first in (0, 1))
+    if counted or not any(map(is_number, cells)):
         return False
-    columns = [[text.strip() for text in column] for column in zip(*rows, strict=True)] or [[]] * len(cells)
-    alike = [_is_like(cell, [text for text in column if text.lower() not in MISSING])
-             for cell, column in zip(cells, columns, strict=True) if cell.lower() not in MISSING]  # fmt: skip
-    return any(map(is_number, cells)) and all(alike)
+    said = [place for place, cell in enumerate(cells) if cell.lower() not in MISSING]
+    return all(_is_like(cells[place], [row[place].strip() for row in rows]) for place in said)
 
 
 def _is_like(cell: str, column: Sequence[str]) -> bool:
     """Whether a text is of the kind of a column's values."""
     if is_number(cell):
-        return not column or any(map(is_number, column))
+        return any(map(is_number, column)) or all(text.lower() in MISSING for text in column)
     return _shape(cell) in map(_shape, column)
 
 

@@ -246,9 +246,9 @@ def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]
     column = as_text(column)
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan, copy=True)
     words = np.flatnonzero(np.isnan(numbers))
-    lower = [str(text).lower() for text in column.iloc[words]]
-    numbers[words] = [TRUTH.get(word, np.nan) for word in lower]
-    return column, numbers, words[[word not in TRUTH and word not in MISSING for word in lower]]
+    lower = column.iloc[words].str.lower()
+    numbers[words] = lower.map(TRUTH).to_numpy(np.float64, na_value=np.nan)
+    return column, numbers, words[~lower.isin([*MISSING, *TRUTH]).to_numpy(np.bool_)]
 
 
 def read_numbers(
