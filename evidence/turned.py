@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from evidence.text import ends, in_text
+
 PLACES = {
     "pooled": "all sites pooled",
     "within-sites": "within sites",
@@ -31,9 +33,9 @@ def turned_over(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def _of_a_label(evidence: Mapping[str, Any]) -> str:
-    where = [f"{words} {_told(evidence[key]['auroc'])}" for key, words in PLACES.items()
+    where = [f"{words} {in_text(evidence[key]['auroc'])}" for key, words in PLACES.items()
              if evidence[key] and _below(evidence[key]["auroc"])]  # fmt: skip
-    sites = [f"{name} {_told(site['auroc'])}" for name, site in evidence["sites"].items() if _below(site["auroc"])]
+    sites = [f"{name} {in_text(site['auroc'])}" for name, site in evidence["sites"].items() if _below(site["auroc"])]
     if not where and not sites:
         return ""
     usually = "the label is coded the other way round " + ("at one or more sites" if where else "there")
@@ -43,8 +45,5 @@ def _of_a_label(evidence: Mapping[str, Any]) -> str:
 
 
 def _below(auroc: Mapping[str, Any]) -> bool:
-    return auroc["high"] is not None and auroc["high"] < 0.5
-
-
-def _told(auroc: Mapping[str, Any]) -> str:
-    return f"{auroc['value']:.2f} ({auroc['low']:.2f} to {auroc['high']:.2f})"
+    interval = ends(auroc)
+    return interval is not None and interval[1] < 0.5

@@ -13,6 +13,7 @@ from evidence import Counts, Site, of_labels, summary
 from evidence.delong import exact, paired
 from evidence.design import Design
 from evidence.summary import NOT_COMPARED
+from evidence.text import in_text
 from models import ModelError
 from models.storage import replacing
 from problems import ranks
@@ -179,21 +180,3 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
             f"average precision {in_text(pooled['auprc'])}; probabilities {by}: calibration slope "
             f"{in_text(calibration['slope'])}, Brier score {shown(calibration['brier'], digits=2)}"
         )
-
-
-def in_text(found: Mapping[str, Any], without: str = " (no interval)", *, signed: bool = False) -> str:
-    """Write an estimate with its interval, a difference with its sign; a dash where it is not defined.
-
-    It has the digits that are known where some sites told of groups of samples, and the interval is as much wider as
-    the order within groups may change.
-    """
-    sign, off = "+" * signed, found.get("ties") or 0.0
-    if found["value"] is None:
-        return "-"
-    value = f"{found['value']:{sign}.2f}" if signed else shown(found["value"], off, 2)
-    if found["low"] is None or value == "-":
-        return value + without
-    low, high = found["low"], found["high"]
-    if off:
-        low, high = max(0.0, low - off), min(1.0, high + off)
-    return f"{value} ({low:{sign}.2f} to {high:{sign}.2f})"

@@ -40,8 +40,8 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
     lines["evaluates"] = no_evaluation(data, site.policy) or reports + groups
     if site.gives_evidence:
-        more = "where scores of each class can be cut, and counts between cuts that the run chooses"
-        more += "; of a second model's scores, too, and how much the two differ" * bool(run.compare_with)
+        more = "the AUROC and its variance"
+        more += "; of a second model histograms, too, and how much the two differ" * bool(run.compare_with)
         lines["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
     if facts.notes:
         lines["does otherwise"] = "; ".join(facts.notes)

@@ -92,6 +92,11 @@ class Comparison:
                 "interval (Student's t over the pairs, not corrected for their number). An interval that contains 0 "
                 "shows no order. They are about seeds, which draw split, start and batches, not about other patients."
             )
+        if (off := max(group.off(path) for group in self.groups)) >= 5e-5:
+            yield (
+                f"Some sites told of groups of patients, so {heading} of a run may be off by {off:.2g} at most, and a "
+                "difference that is smaller shows no order."
+            )
         if alone := [group.label for group in self.groups if group is not self.base
                      and Difference.between(group, self.base, path).pairs < 2]:  # fmt: skip
             yield f"Fewer than two pairs of equal seeds with {self.base.label}: {'; '.join(alone)}."
@@ -114,7 +119,7 @@ class Comparison:
             name = folder[id(group.runs[0])]
             line = [group.label + remark(group), *(texts[name] for texts in self.columns.values())]
             line.append(str(len(group.runs)))
-            line += [spread(group.values(each)) for each in self.metrics]
+            line += [spread(group.values(each), group.off(each)) for each in self.metrics]
             if several:
                 difference = Difference.between(group, self.base, path)
                 shows = group is not self.base and difference.pairs > 1

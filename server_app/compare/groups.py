@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from server_app.compare.runs import Run, final, metric
+from server_app.compare.runs import Run, final, metric, path_of_ties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,11 @@ class Group:
         """Return a metric at the end of each run that has it."""
         found = (final(run.outcome, path) for run in self.runs)
         return [value for value in found if value is not None and math.isfinite(value)]
+
+    def off(self, path: str) -> float:
+        """Return the most by which a metric of a run may be off, because sites told of groups; 0 where none did."""
+        where = path_of_ties(path)
+        return max((final(run.outcome, where) or 0.0 for run in self.runs), default=0.0) if where else 0.0
 
     def reached(self, path: str, target: float) -> list[tuple[float, float]]:
         """Return when a metric reached a target, of each run that came so far: the round, and seconds per worker."""

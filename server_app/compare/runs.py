@@ -13,7 +13,7 @@ from config.resume import COMPUTED, LEFT
 from keys import Value
 from keys.fields import MOST
 from keys.files import json_in, read_file, read_json
-from problems.metrics import METRICS, split
+from problems.metrics import METRICS, TIES, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +135,12 @@ def metric(record: Record, path: str) -> float | None:
         over_sites = value.get(name)
         value = over_sites.get(kind) if isinstance(over_sites, dict) else value.get(rest)
     return float(value) if isinstance(value, int | float) else None
+
+
+def path_of_ties(path: str) -> str:
+    """Return the path of the most by which a metric may be off, see `problems.metrics.TIES`; empty if none is told."""
+    name = name_of(path)
+    return path.replace(f".{name}", f".{TIES[name]}", 1) if name in TIES else ""
 
 
 def paths(record: Record) -> list[str]:

@@ -8,6 +8,8 @@ import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from problems.metrics import shown
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -24,11 +26,11 @@ def number(value: float | None) -> str:
     return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.4f}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Format mean ± standard deviation."""
+def spread(values: Sequence[float], off: float = 0.0) -> str:
+    """Format mean ± standard deviation, of values that may be ``off`` by so much in the digits that are known."""
     if not values:
         return NOTHING
-    mean = number(statistics.mean(values))
+    mean = shown(statistics.mean(values), off) if off >= 5e-5 else number(statistics.mean(values))
     return f"{mean} ± {number(statistics.stdev(values))}" if len(values) > 1 else mean
 
 

@@ -135,16 +135,16 @@ def left(run: Content) -> Iterator[list[str]]:
 
 
 def _left_at_the_end(run: Content) -> str:
-    """Return what left the sites for the evidence: of those that tell of groups only no counts on a grid."""
+    """Return what left the sites for the evidence, besides their evaluations."""
     every = [part.evidence for part in run.parts] if run.labels else [run.evidence]
     judged = [one for one in every if one]
     grouped = [site["grouped"] for one in judged for site in one["sites"].values()]
     said = []
     if not all(grouped):
         whose = ", of the sites that tell of each patient" * any(grouped)
-        said.append("quantiles and counts of held-out scores on a common grid, from which the intervals follow" + whose)
+        said.append("AUROC and its variance, and design effects, from which the intervals follow" + whose)
     if any(one["compared"] and one["compared"].get("pooled") for one in judged):
-        said.append("the same of the other model's scores, and sums of how much the two differ")
+        said.append("histograms of the other model's scores, and sums of how much the two differ")
     if any(one["subgroups"] for one in judged):
         said.append("of each subgroup counts and AUROC")
     return "; ".join(said) or "nothing more of scores"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evidence.text import in_text
 from problems.metrics import HEADLINE, METRICS, within_range
-from server_app.evidence import in_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,9 +18,13 @@ from client_app import evidence as at_the_site
 from client_app.app import call
 from config import ConfigError, RunConfig
 from evidence.calibration import probability
+from evidence.text import in_text
 from keys import Value
 from models import ModelError
+from problems.metrics import shown
 from server_app import simulate
+from server_app.compare.comparison import Comparison
+from server_app.compare.folders import read
 from server_app.coordinator import Result
 from server_app.evidence import in_words
 from server_app.local import LocalGrid
@@ -176,6 +180,27 @@ def test_hospitals_tell_of_groups_and_the_file_says_so(
     assert found["pooled"]["n"] == len(labels)
     assert any("groups" in note for note in found["notes"])
     assert found["pooled"]["auroc"]["value"] == pytest.approx(delong(labels, scores)[0][0], abs=0.05)
+
+
+def test_of_groups_no_digit_is_shown_anywhere_that_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: None, curves: None
+) -> None:
+    """In the line of a round, the table, the lines at the end, the report, the card, and where runs are compared."""
+    sites = [hospital(tmp_path, f"h{n}", n, holdout_share=0.5) for n in range(3)]
+    result = run_at(site_job(tmp_path, report=True), sites, quiet=False)
+    found, last = left_by(result), result.metrics[-1]
+    found_runs, notes = read([str(result.folder)])
+    table = Comparison.of(found_runs, notes=notes, metrics=["auroc", "auprc"]).markdown()
+    said = " ".join([capsys.readouterr().out, table, *((result.folder / name).read_text() for name in
+                                                        ("report.html", "model-card.md", "tripod-ai.md"))])  # fmt: skip
+    for kind in ("auroc", "auprc"):
+        assert last["pooled"][f"{kind}-ties"] == pytest.approx(found["pooled"][kind]["ties"])
+        assert in_text(found["pooled"][kind], "") in said
+        for told in (last["pooled"], *last["sites"].values()):
+            assert told[f"{kind}-ties"] > 0.005, "else it would not matter"
+            assert f"{told[kind]:.4f}" not in said
+            assert shown(told[kind], told[f"{kind}-ties"]) in said
+    assert f"{found['within-sites']['auroc']['value']:.2f} (" not in said
 
 
 def test_where_two_models_cannot_be_compared_it_says_so(tmp_path: Path, evidence: None) -> None:
