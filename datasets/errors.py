@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _SHOWN = 5  # offending rows, values or columns named in one message
+_HEAD, _NEXT = " problems with the data:\n- ", "\n- "
 
 
 class DataError(ValueError):
@@ -42,8 +43,15 @@ class DataError(ValueError):
         """Make one error of all found problems."""
         if len(errors) == 1:
             return errors[0]
-        head = f"{len(errors)} problems with the data:\n- "
-        return cls(head + "\n- ".join(map(str, errors)), head + "\n- ".join(e.public for e in errors))
+        full, public = ([part for text in texts for part in _parts(text)]
+                        for texts in (map(str, errors), (error.public for error in errors)))  # fmt: skip
+        return cls(*(f"{len(parts)}{_HEAD}" + _NEXT.join(parts) for parts in (full, public)))
+
+
+def _parts(text: str) -> list[str]:
+    """Return the problems that a text of `DataError.join` lists; of another one itself."""
+    count, head, listed = text.partition(_HEAD)
+    return listed.split(_NEXT) if head and count.isdigit() else [text]
 
 
 def examples(items: Sequence[object], most: int = _SHOWN) -> str:

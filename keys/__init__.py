@@ -22,9 +22,10 @@ from keys.records import from_record, plain, record_in, records_in, to_record
 from keys.registry import by_name
 from keys.schema import Binary, Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from keys.streams import Stream
-from keys.suggest import closest, hint, repeated, shorter, shown, unknown
+from keys.suggest import CLOSE, closest, hint, repeated, shorter, shown, unknown
 
 __all__ = [
+    "CLOSE",
     "LISTED",
     "Binary",
     "ConfigError",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+CLOSE = 0.7  # how alike the names of a table's columns are that are mistaken for each other: the user chose them
 LONGEST = 120  # characters of a name or a value that a message shows
 
 
@@ -33,11 +34,11 @@ def repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def closest(name: str, allowed: Iterable[str]) -> str:
+def closest(name: str, allowed: Iterable[str], least: float = 0.6) -> str:
     """Return the allowed name that a wrong one resembles most; empty when none is close.
 
     A key of a table also counts by its last part: ``lr`` is meant to be ``codasca.lr``, whatever else looks like it. Of
-    several equally close names the first one is returned.
+    several equally close names the first one is returned; ``least`` says how alike they must be, up to 1.
     """
     whole = {full: full for full in allowed}
     tails: dict[str, str] = {}
@@ -47,14 +48,14 @@ def closest(name: str, allowed: Iterable[str]) -> str:
         return ""
     table, _, last = name.rpartition(".")
     for text, candidates in ((name, whole), (last, tails)) if table else ((last, tails), (name, whole)):
-        if close := difflib.get_close_matches(text, candidates, n=1):
+        if close := difflib.get_close_matches(text, candidates, n=1, cutoff=least):
             return candidates[close[0]]
     return ""
 
 
-def hint(name: str, allowed: Iterable[str]) -> str:
+def hint(name: str, allowed: Iterable[str], least: float = 0.6) -> str:
     """Return " Did you mean ...?" for a wrong name; empty when nothing is close."""
-    close = closest(name, allowed)
+    close = closest(name, allowed, least)
     return f" Did you mean {close!r}?" if close else ""
 
 

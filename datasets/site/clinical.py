@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
 from datasets.numbers import MISSING, canonical
-from datasets.site.table import as_text, other_ways
+from datasets.site.table import as_text, beside_labels, other_ways
 from datasets.source import Ints, Mask
-from keys import hint
+from keys import CLOSE, hint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,13 +48,13 @@ def read_clinical(
     """
     columns = [str(name) for name in frame.columns]
     if absent := [name for name in labels.names if name not in frame.columns]:
-        # Raised at once, as of one label: the other columns cannot be judged while one of them may be a label.
-        listed = "; ".join(f"no label column {name!r}.{hint(name, columns)}" for name in absent)
-        raise DataError(
+        listed = "; ".join(f"no label column {name!r}.{hint(name, columns, CLOSE)}" for name in absent)
+        text = (
             f"{file}: {listed} Columns: {', '.join(columns)}.{other_ways(labels.names, columns)} If this site has no "
-            "such label, add the column and leave it blank in all rows",
-            f"{file.name}: {len(absent)} of {len(labels.names)} label columns are not among its {len(columns)} columns",
+            "such label, add the column and leave it blank in all rows"
         )
+        public = f"{len(absent)} of {len(labels.names)} label columns are not among its {len(columns)} columns"
+        raise DataError.join([DataError(text, f"{file.name}: {public}"), *beside_labels(frame, file)])
     if labels.healthy in labels.names:
         problems.append(DataError.plain(f"label {labels.healthy!r} says that there is nothing else: leave it out"))
     classes = np.full((len(frame), len(labels.names)), UNKNOWN, np.int64)

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from datasets.errors import DataError, examples
 from datasets.labels import as_label, split_names
 from datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
+from datasets.site.doubts import Doubts
 from datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
 from datasets.source import Ints
-from keys import hint, natural
+from keys import CLOSE, LISTED, hint, natural
 from keys.files import read_file, reason
 from keys.memory import free_memory
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from datasets.site.doubts import Doubts
 
 LABEL_PAIRS = (("0", "1"), ("-1", "1"), ("no", "yes"), ("false", "true"))  # negative, positive
 _MOST_CLASSES = 1000  # as many as three digits name; more are a column of ids, not of classes
@@ -156,12 +156,12 @@ def read_labels(
     """
     if label not in frame.columns:
         columns = [str(name) for name in frame.columns]
-        # Raised at once: the other columns cannot be judged while one of them may be the label.
-        raise DataError(
-            f"{file}: no label column {label!r}; columns: {', '.join(columns)}.{hint(label, columns)}"
-            f"{other_ways((label,), columns)}",
-            f"{file.name}: the label column is not among its {len(columns)} columns",
+        text = (
+            f"{file}: no label column {label!r}: set label to the name of one of its columns, which are "
+            f"{examples(columns, LISTED)}.{hint(label, columns, CLOSE)}{other_ways((label,), columns)}"
         )
+        public = f"{file.name}: the label column is not among its {len(columns)} columns"
+        raise DataError.join([DataError(text, public), *beside_labels(frame, file)])
     shown = as_text(frame[label])
     values = shown.map(canonical)
     if len(missing := np.flatnonzero(values.isin(MISSING))):
@@ -220,7 +220,7 @@ def read_patients(
         columns = [str(name) for name in frame.columns if name not in labels]
         problems.append(
             DataError(
-                f"{file}: no patient column {patient!r}; columns: {', '.join(columns)}.{hint(patient, columns)}",
+                f"{file}: no patient column {patient!r}; columns: {', '.join(columns)}.{hint(patient, columns, CLOSE)}",
                 f"{file.name}: the patient column is not among its columns",
             )
         )
@@ -249,6 +249,16 @@ def numbers_in(column: pd.Series) -> tuple[pd.Series, NDArray[np.float64], Ints]
     lower = column.iloc[words].str.lower()
     numbers[words] = lower.map(TRUTH).to_numpy(np.float64, na_value=np.nan)
     return column, numbers, words[~lower.isin([*MISSING, *TRUTH]).to_numpy(np.bool_)]
+
+
+def beside_labels(frame: pd.DataFrame, file: Path) -> list[DataError]:
+    """Return what is wrong in a table that lacks its label column: of columns of numbers, for any other may be it."""
+    problems: list[DataError] = []
+    found = {str(name): numbers_in(frame[name]) for name in frame.columns}
+    judged = tuple(name for name, (_, numbers, bad) in found.items() if np.isfinite(numbers).sum() > len(bad))
+    if judged:
+        read_numbers(frame, file, judged, Doubts(file, np.zeros(len(frame), np.int64)), problems)
+    return problems
 
 
 def read_numbers(

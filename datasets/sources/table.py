@@ -13,7 +13,7 @@ from datasets.numbers import MISSING
 from datasets.site import PATIENT, read_rows
 from datasets.site.table import as_text, read_table
 from datasets.source import Ints, Source
-from keys import hint, natural, shorter
+from keys import CLOSE, hint, natural, shorter
 from keys.files import as_path, is_file
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _groups(
     """Return what each row belongs to, and the names of that; what is wrong goes to the problems."""
     if group not in frame.columns or group == label:
         columns = [str(name) for name in frame.columns if name != label]
-        text = f"{file}: no group-column {group!r}; columns: {', '.join(columns)}.{hint(group, columns)}"
+        text = f"{file}: no group-column {group!r}; columns: {', '.join(columns)}.{hint(group, columns, CLOSE)}"
         problems.append(DataError(text, f"{file.name}: the group-column is not among its columns"))
         return None, ()
     values = as_text(frame[group])

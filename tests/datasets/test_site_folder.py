@@ -130,7 +130,7 @@ def table_with(config: DataConfig, **fields: str) -> DataConfig:
         ),
         (
             "a,labels\n1,0\n",
-            ["no label column 'label'", "columns: a, labels", "Did you mean 'labels'"],
+            ["no label column 'label'", "set label to the name of one", "a, labels", "Did you mean 'labels'"],
             "data.csv: the label column is not among its 2 columns",
         ),
         (

@@ -11,6 +11,7 @@ import torch
 from config import RunConfig
 from datasets import DataConfig, DataError, load_site, load_test
 from datasets.partition import NATURAL
+from datasets.sources.table import read_grouped
 from keys import ConfigError, Value, flatten
 from problems.trained import TrainedModel
 from server_app import simulate
@@ -167,3 +168,19 @@ def test_the_data_have_a_seed_of_their_own(tmp_path: Path) -> None:
     assert counts[0] == counts[1], "the same patients"
     assert not np.array_equal(starts[0].arrays["x"], starts[1].arrays["x"]), "another start"
     assert torch.equal(*(load_site(data(seed=seed, **{"data-seed": 7}), 1, 3).train.rows for seed in (0, 1)))
+
+
+@pytest.mark.parametrize("label", ["label", "lab", "outcome"])
+def test_without_its_label_column_all_else_that_is_wrong_is_said_at_once(tmp_path: Path, label: str) -> None:
+    """A column of words alone may be the label; of numbers with a word among them the word is wrong."""
+    file = tmp_path / "patients.csv"
+    file.write_text("age,crp,lab9,sex\n50,1.5,1,f\n61,oops,0,m\n70,1e300,1,f\n")
+    with pytest.raises(DataError) as caught:
+        read_grouped(str(file), label, True, "pid", None)
+    head, *lines = str(caught.value).splitlines()
+    assert head == "4 problems with the data:"
+    for line, said in zip(lines, ("group-column 'pid'", f"label column '{label}'", "'oops'", "1e+38"), strict=True):
+        assert said in line
+    assert "set label to the name of one of its columns, which are age, crp, lab9, sex" in lines[1]
+    assert ("Did you mean 'lab9'" in lines[1]) == (label == "lab")
+    assert "oops" not in caught.value.public
