@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import stat
 import tempfile
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -310,3 +313,21 @@ def test_a_process_killed_while_keeping_leaves_a_whole_model(tmp_path: Path) -> 
         writer.join()
         model = load_file(memory.model_path)
         assert any(all(torch.equal(model[n], v) for n, v in whole.items()) for whole in (FIRST, SECOND))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whoever_is_asked_again_begins_with_what_was_remembered_before(tmp_path: Path, data: st.DataObject) -> None:
+    """However often the coordinator goes back, as far as it may, and asks from there on, in whichever phases."""
+    memory = Memory(str(tmp_path / secrets.token_hex(4)), "run", "north")
+    remembered: dict[Place, float] = {}
+    settled, now = 0, 1
+    for step in range(data.draw(st.integers(1, 12))):
+        settled = data.draw(st.integers(settled, now - 1))
+        at = data.draw(st.tuples(st.integers(settled + 1, now), st.integers(0, 1)))
+        before = [remembered[place] for place in sorted(remembered) if place < at]
+        found = memory.load(torch.device("cpu"), at)
+        assert [float(vector) for vector in found.values()] == before[-1:]
+        memory.save({"n": torch.tensor(float(step))}, at, settled)
+        remembered = {place: value for place, value in remembered.items() if place < at} | {at: float(step)}
+        now = at[0] + 1

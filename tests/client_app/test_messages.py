@@ -328,3 +328,16 @@ def test_a_model_that_cannot_take_the_data_is_explained(tmp_path: Path, hospital
 def test_a_test_algorithm_is_no_part_of_the_app() -> None:
     assert Sabotage.name not in ALGORITHMS
     assert RunConfig.parse({}).algorithm in ALGORITHMS
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_site_has_a_place_among_those_that_take_part(kind: str, sites: int, tmp_path: Path, hospital: Opened) -> None:
+    """Fewer may take part than the run is for: places are from 0, and the last one is below their number."""
+    write_table(tmp_path / SECRET, *table(60, seed=0))
+    with hospital(sites=3) as grid:
+        for place in (sites, 2):
+            said = error_of(grid.ask(kind, 0, question(grid.config, kind, site=place, sites=sites)))
+            assert f"site = {place}: must be below sites = {sites}" in said
+        last = grid.ask(kind, 0, question(grid.config, kind, site=sites - 1, sites=sites))
+        assert "error" not in last.content

@@ -179,8 +179,8 @@ def test_without_its_label_column_all_else_that_is_wrong_is_said_at_once(tmp_pat
         read_grouped(str(file), label, True, "pid", None)
     head, *lines = str(caught.value).splitlines()
     assert head == "4 problems with the data:"
-    for line, said in zip(lines, ("group-column 'pid'", f"label column '{label}'", "'oops'", "must be within"), strict=True):
-        assert said in line
+    expected = ("group-column 'pid'", f"label column '{label}'", "'oops'", "must be within")
+    assert all(said in line for line, said in zip(lines, expected, strict=True))
     assert "set label to the name of one of its columns, which are age, crp, lab9, sex" in lines[1]
     assert ("Did you mean 'lab9'" in lines[1]) == (label == "lab")
     assert "oops" not in caught.value.public

@@ -17,7 +17,7 @@ from flwr.app import Message
 
 from client_app.memory import places
 from config import RunConfig
-from federation import RunError
+from federation import Checkpoints, FederatedStrategy, RunError, unpack
 from keys import Value, with_resumed
 from models.storage import Stored
 from problems import PROBLEMS
@@ -108,6 +108,47 @@ def test_every_algorithm_goes_on_with_the_same_bits(name: str, tmp_path: Path, s
     quiet = simulate(keys)
     folder = stopped(keys, ("trained", 3))
     assert_same(quiet, simulate({"resume": str(folder)}))
+
+
+@pytest.mark.parametrize("when", [("train", 3), ("evaluate", 4)])
+def test_in_the_midst_of_a_round_and_when_all_rounds_are_over(
+    tmp_path: Path, stopped: Any, when: tuple[str, int]
+) -> None:
+    keys = saddle_job(tmp_path, algorithm="codasca")
+    keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
+    quiet, folder = simulate(keys), stopped(keys, when)
+    assert Stored.read(folder / "state.safetensors").facts["round"] == (2 if when[0] == "train" else 4)
+    assert_same(quiet, simulate({"resume": str(folder)}))
+
+
+@pytest.mark.usefixtures("small_resnet")
+def test_a_run_that_was_given_a_model_goes_on_with_y_and_buffers_of_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Value] = {"model": "resnet18", "sites": 2, "local_steps": 1, "batch_size": 4, "standardise": False}
+    nodes = [images(tmp_path, site, 100) for site in range(2)]
+    first = run_at(site_job(tmp_path, run_name="first", **keys), nodes)
+    config = site_job(tmp_path, init_from=str(first.folder), rounds=3, **keys)
+    begun: list[dict[str, Any]] = []
+    start = FederatedStrategy.start
+
+    def noted(strategy: FederatedStrategy, grid: Any, initial: Any, *rest: Any, **more: Any) -> Any:
+        begun.append(unpack(initial))
+        return start(strategy, grid, initial, *rest, **more)
+
+    monkeypatch.setattr(FederatedStrategy, "start", noted)
+    quiet = run_at(config, nodes)
+    with monkeypatch.context() as patch:
+        stop_at(("train", 3), patch)
+        patch.setattr(run_state, "SHARE", math.inf)
+        with pytest.raises(StopError):
+            run_at(config.model_copy(update={"run_name": "stopped"}), nodes)
+    again = RunConfig.parse(with_resumed({"resume": f"{config.runs_dir}/stopped"}))
+    assert_same(quiet, run_at(again, nodes))
+    assert len(begun) == 3
+    for name in ("y", "buffers"):
+        assert all(np.array_equal(each[name], first.arrays[name]) for each in begun)
+        assert np.any(first.arrays[name])
 
 
 @pytest.mark.slow
@@ -243,6 +284,9 @@ class Apart(Elsewhere):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
+        config = messages[0].content.config_records["config"]
+        if messages[0].metadata.message_type == "train":
+            assert int(str(config["settled"])) < int(str(config["round"])), "whoever is asked again has forgotten"
         if messages[0].metadata.message_type != "query":
             stored = int(Stored.read(self.state).facts["round"]) if self.state.exists() else 0
             self.told.append((int(str(messages[0].content.config_records["config"]["settled"])), stored))
@@ -263,6 +307,17 @@ def test_sites_forget_nothing_that_the_run_may_go_back_to(
     assert all(forgotten <= stored for forgotten, stored in rounds)
     assert [stored for _, stored in rounds] == ([0] * 4 if share == 0 else [0, 1, 2, 3])
     assert last == (4, 4)
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_no_site_is_told_to_forget_what_it_may_be_asked_for_again(tmp_path: Path, every: int) -> None:
+    """In the midst of a round an answer may be lost: the site does its part again, from where it began."""
+    config = RunConfig.parse(saddle_job(tmp_path, run_name="apart", checkpoint_every=every))
+    with LocalGrid(config, unused_run_id()) as grid:
+        apart = Apart(grid, tmp_path / "runs" / "apart")
+        coordinate(config, apart, Progress(quiet=True))  # type: ignore[arg-type]
+    assert len(apart.told) == 5
+    assert all(0 <= Checkpoints().settled(r) < r for r in range(1, 5))
 
 
 # ---------------------------------------------------------------------- what cannot be
