@@ -119,9 +119,9 @@ def winner(sweep: Sweep[Study]) -> Job | None:
 def columns(sweep: Sweep[Study]) -> dict[str, dict[str, str]]:
     """Return what was chosen, and by which number, as columns of the table; none where there was no choice."""
     study = sweep.study
-    number_of = {method.label: sweep.chosen_by(method) for method in study.methods}
-    by = {job.name: number(number_of[job.method.label]) for job in sweep.chosen()}
-    points = {job.name: shown(job.point) or NOTHING for job in sweep.chosen()}
+    jobs, values = sweep.chosen(), {method.label: sweep.chosen_by(method) for method in study.methods}
+    by = {job.name: number(values[job.method.label]) for job in jobs}
+    points = {job.name: shown(job.point) or NOTHING for job in jobs}
     found = {"chosen": points, f"{study.select}, seed {study.tuning_seed}": by}
     return {heading: texts for heading, texts in found.items() if set(texts.values()) != {NOTHING}}
 
