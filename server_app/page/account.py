@@ -40,7 +40,7 @@ def data(run: Content) -> str:
     return (
         f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
         f"{what}. Inputs: {run.inputs}. Outcome: {run.outcome}."
-    ) + "".join(f" {line[0].upper()}{line[1:]}." for line in run.account)
+    ) + "".join(f" {line}" for line in run.account)
 
 
 def known_table(run: Content) -> Table:

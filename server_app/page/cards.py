@@ -90,7 +90,7 @@ def _data(run: Content) -> Iterator[str]:
         yield "None: the problem is in closed form."
         return
     yield f"Source: `{run.config.dataset}`, at {len(run.sites)} sites; who was included, where and when: {UNKNOWN}."
-    yield from (f"{line[0].upper()}{line[1:]}." for line in run.account)
+    yield from run.account
     if run.labels:
         yield f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}."
     for site in run.sites:
@@ -223,7 +223,7 @@ def _known(run: Content) -> dict[int, str]:
         7: " ".join(
             [
                 moments if config.standardise else "Inputs as they are.",
-                *(f"{line[0].upper()}{line[1:]}." for line in run.account),
+                *run.account,
             ]
         ),
         8: f"{run.outcome}; how it was assessed: {UNKNOWN}.",

@@ -124,9 +124,9 @@ class Content:
 
     @property
     def account(self) -> list[str]:
-        """What was done to the data before they were trained on, in numbers; hospitals tell of their own only notes."""
+        """What was done to the data before they were trained on, a sentence each; of their own hospitals tell notes."""
         told = self.about.get("sites", {}).values() if self.config.dataset != SITE else ()
-        return list(dict.fromkeys(note for site in told for note in site.get("notes", [])))
+        return list(dict.fromkeys(f"{note[:1].upper()}{note[1:]}." for site in told for note in site.get("notes", [])))
 
     @property
     def notes(self) -> list[str]:
