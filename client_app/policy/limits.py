@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from config import RunConfig
     from datasets import SiteData
     from datasets.source import Ints
+
+DRAWS = 100  # batches that are drawn to see how many patients such hold
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Limits:
     whose: Ints | None = None
     seconds: float = 0.0
     until: float = float("inf")
+    _known: dict[int, bool] = field(default_factory=dict, init=False)  # by the size of a batch
 
     @classmethod
     def of(cls, site: OpenSite, started: float) -> Limits | None:
@@ -62,6 +65,9 @@ class Limits:
     def require_patients(self, rows: Tensor, size: int) -> None:
         """Check that a batch holds enough patients, drawn again or not.
 
+        Where patients have several samples, one that does by luck only is refused as well: else a run would stop in
+        some later round.
+
         Parameters
         ----------
         rows : Tensor
@@ -75,13 +81,24 @@ class Limits:
             When it holds fewer. How many there are is not said.
         """
         places = rows.flatten().cpu().numpy()
-        if len(np.unique(places if self.whose is None else self.whose[places])) >= self.fewest:
+        held = len(np.unique(places if self.whose is None else self.whose[places]))
+        if held >= self.fewest and (self.whose is None or self._surely(len(places))):
             return
         several = "" if self.whose is None else ", and higher where patients have several samples"
         raise RefusedError(
             f"{self._key(size)}: a gradient would be over a batch of fewer than {self.fewest} patients, and this site "
             f"sends nothing that is computed from one (fewest-in-update): raise it to at least {self.fewest}{several}"
         )
+
+    def _surely(self, size: int) -> bool:
+        """Whether batches of so many samples hold enough patients, five standard deviations from their mean."""
+        assert self.whose is not None, "else samples are patients"
+        if size not in self._known:
+            random, count = np.random.default_rng(0), len(self.whose)
+            draws = (random.choice(count, min(size, count), replace=False, shuffle=False) for _ in range(DRAWS))
+            held = [len(np.unique(self.whose[rows])) for rows in draws]
+            self._known[size] = float(np.mean(held) - 5 * np.std(held)) >= self.fewest
+        return self._known[size]
 
     def require_of_each_class(self, labels: Tensor) -> None:
         """Check that sums over the classes of a batch are of enough samples each, or of none.

@@ -118,11 +118,11 @@ def several(folder: Path, rows: int, patients: int, **policy: object) -> Hospita
     return hospital
 
 
-@pytest.mark.parametrize(("size", "told"), [(10, False), (200, True)])
+@pytest.mark.parametrize(("size", "told"), [(10, False), (14, False), (32, True), (200, True)])
 def test_a_batch_counts_patients_and_not_their_samples(tmp_path: Path, size: int, told: bool) -> None:
-    """Ten rows of 32 patients are of ten patients by luck only."""
+    """Fourteen rows of 32 patients are of ten patients by luck only: they are refused before luck runs out."""
     hospital = several(tmp_path, 500, 40, patient="who")
-    with hospital.run(batch_size=size, local_steps=5) as grid:
+    with hospital.run(batch_size=size, local_steps=1) as grid:
         said = train(grid)
     refused = "batch of fewer than 10 patients" in said and "higher where patients have several samples" in said
     assert refused != told
