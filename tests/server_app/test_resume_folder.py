@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from config.resume import FREE, lasting
 from keys import Value, to_toml, with_resumed
 from keys.files import marked
 from server_app import simulate
+from server_app.__main__ import main
 from server_app.coordinator import Result
 from server_app.report import Report
 from server_app.run_folder import RunFolder
@@ -44,7 +46,7 @@ def stopped(keys: dict[str, Value], after: int) -> Path:
         patch.setattr("server_app.run_state.SHARE", float("inf"))
         patch.setattr(Report, "trained", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            simulate(keys | {"run-name": "stopped"})
+            simulate(keys | {"run-name": "stopped"}, quiet=False)
     return Path(str(keys["runs-dir"])) / "stopped"
 
 
@@ -172,6 +174,13 @@ def test_another_algorithm_does_not_take_up_what_one_has_left(tmp_path: Path) ->
     file.write_text(edited.to_toml())
     with pytest.raises(ConfigError, match=r"algorithm = 'fedrep' \(was 'fedavg'\)"):
         simulate({"resume": str(folder)})
+
+
+def test_an_interrupted_run_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = stopped(job(tmp_path), 2)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "it goes on with" in line]
+    assert main(shlex.split(line.partition("it goes on with ")[2])) == 0
+    assert json.loads((folder / "status.json").read_text())["status"] == "complete"
 
 
 def test_all_keys_that_differ_are_in_one_line(tmp_path: Path) -> None:
