@@ -34,6 +34,7 @@ _FEWEST = 20  # different values that identifiers and spreadsheet's dates need
 _FEW = 10  # rows of a class below which one column may tell it apart by chance
 _ERRORS = 50  # an error in so many rows of the smaller class is still "almost without"
 _WIDE = 10**4  # between the least and the largest of identifiers that only repeat
+_CELLS = 10**6  # of a table of values and classes, at least
 _CATEGORIES = 20  # different values of a column that is a category
 _LONGER = [[7 * unit, 8 * unit, 9 * unit - 2, 9 * unit - 1, 9 * unit] for unit in (11.0, 111.0, 1111.0, 11111.0)]
 _ABOVE = [[7.0, 8.0, 9.0], *_LONGER]  # 77, 88, 97, 98, 99, and longer ones
@@ -61,21 +62,25 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
     labels
         Of each label of the table, shape (n,): the class, below 0 where it is not known.
     """
-    values = numbers[np.isfinite(numbers)]
-    different, counts = np.unique(values, return_counts=True)
+    there = np.isfinite(numbers)
+    values = numbers[there]
+    different, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     if not len(different):
         return EMPTY
-    if any(_tells(np.isnan(numbers).astype(np.float64), label) for label in labels):
+    if len(values) < len(numbers) and any(_tells(_tally(there.astype(np.int64), 2, label)) for label in labels):
         return LEAK
     if len(different) == 1:
         return CONSTANT
     whole, words = bool(np.array_equal(different, np.rint(different))), set(_words(name))
     if whole and len(different) == len(values) >= _FEWEST and different[-1] - different[0] < 2 * len(different):
         return NUMBERED  # in a table that is sorted by its label these tell it, too
+    place = np.full(len(numbers), -1)
+    place[there] = inverse
     for label in labels:
-        if _copies(numbers, label):
+        table = _tally(place, len(different), label)
+        if _copies(table):
             return LABEL
-        if _tells(numbers, label):
+        if _tells(table):
             return LEAK
     if whole:
         tests: tuple[tuple[tuple[str, str], Callable[[], bool]], ...] = (
@@ -97,40 +102,53 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
 # ---------------------------------------------------------------------- the label
 
 
-def _copies(numbers: Floats, label: Ints) -> bool:
+def _tally(place: Ints, count: int, label: Ints) -> Ints:
+    """Count rows by value and class: shape (different values, classes that occur), each of which has a row.
+
+    Empty where that would be far larger than the column.
+
+    Parameters
+    ----------
+    place
+        Shape (n,): which value of ``count`` a row has; -1 for none.
+    label
+        Shape (n,): its class, below 0 where it is not known.
+    """
+    known = (place >= 0) & (label >= 0)
+    sizes = np.bincount(label[known])
+    kinds = np.flatnonzero(sizes)
+    number = np.zeros(len(sizes), np.int64)
+    number[kinds] = np.arange(len(kinds))
+    if count * len(kinds) > _CELLS + _CATEGORIES * len(place):  # more classes than one column could tell
+        return np.zeros((0, 0), np.int64)
+    cells = np.bincount(place[known] * len(kinds) + number[label[known]], minlength=count * len(kinds))
+    table: Ints = cells.reshape(count, len(kinds))
+    return table[table.any(1)]
+
+
+def _copies(table: Ints) -> bool:
     """Whether each value goes with one class, and each class with one value."""
-    there = np.isfinite(numbers) & (label >= 0)
-    values, classes = numbers[there], label[there]
-    pairs = len(np.unique(np.stack([values, classes.astype(np.float64)]), axis=1).T)
-    return pairs == len(np.unique(values)) == len(np.unique(classes)) > 1
+    return table.shape[0] == table.shape[1] > 1 and int((table > 0).sum()) == len(table)
 
 
-def _tells(numbers: Floats, label: Ints) -> bool:
+def _tells(table: Ints) -> bool:
     """Whether one cut through the values, or the class of each category, tells a label almost without error.
 
     An error in 50 rows of the smaller class is allowed, and none below that. With fewer than 10 rows in a class, a good
     column may do so by chance.
     """
-    there = np.isfinite(numbers) & (label >= 0)
-    values, classes = numbers[there], label[there]
-    sizes = np.unique(classes, return_counts=True)[1]
+    sizes = table.sum(0)
     if len(sizes) < 2 or sizes.min() < _FEW:
         return False
     allowed = int(sizes.min()) // _ERRORS
-    different, place = np.unique(values, return_inverse=True)
-    kinds, which = np.unique(classes, return_inverse=True)
-    if len(kinds) > _CATEGORIES:
-        return False
-    table = np.zeros((len(different), len(kinds)), np.int64)
-    np.add.at(table, (place, which), 1)
-    if 5 * len(different) <= len(values) and len(different) <= _CATEGORIES:
+    if 5 * len(table) <= sizes.sum() and len(table) <= _CATEGORIES:
         return int((table.sum(1) - table.max(1)).sum()) <= allowed
-    if len(kinds) > 2:  # in the order of the values, each class once
+    if len(sizes) > 2:  # in the order of the values, each class once
         pure = (table > 0).sum(1) == 1
-        return bool(pure.all()) and int((np.diff(table.argmax(1)) != 0).sum()) == len(kinds) - 1
+        return bool(pure.all()) and int((np.diff(table.argmax(1)) != 0).sum()) == len(sizes) - 1
     below = np.cumsum(table, axis=0)[:-1]
     wrong = below[:, 0] + sizes[1] - below[:, 1]
-    return bool(len(wrong)) and min(int(wrong.min()), len(values) - int(wrong.max())) <= allowed
+    return bool(len(wrong)) and min(int(wrong.min()), int(sizes.sum() - wrong.max())) <= allowed
 
 
 # ---------------------------------------------------------------------- dates and identifiers

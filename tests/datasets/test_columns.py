@@ -153,6 +153,11 @@ def test_classes_that_one_column_tells(classes: int) -> None:
     assert kind_of("a", labels * 10 + rng.uniform(0, 19, N), [labels]) is None
 
 
+def test_a_copy_of_many_classes() -> None:
+    labels = np.random.default_rng(0).integers(0, 62, N)
+    assert kind_of("a", 100.5 - labels, [labels]) == LABEL
+
+
 @pytest.mark.parametrize("name", ["breast_cancer", "wine", "diabetes", "linnerud", "digits"])
 def test_tables_of_others_raise_no_doubts(name: str) -> None:
     """Constant pixels apart; breast cancer's best column has an AUROC of 0.975."""
