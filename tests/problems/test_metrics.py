@@ -17,8 +17,9 @@ from torch import nn
 from problems import PROBLEMS, ProblemError
 from problems.bce import Bce
 from problems.histogram import Histogram
-from problems.metrics import HEADLINE, METRICS, TIES, contradictions, ranked, ranking
+from problems.metrics import HEADLINE, METRICS, TIES, ranked, ranking
 from problems.pooling import pool
+from problems.sent import contradictions
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
 Site = tuple[np.ndarray, np.ndarray]
