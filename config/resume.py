@@ -32,11 +32,7 @@ def changed(now: Mapping[str, Value], then: Mapping[str, Value]) -> str:
     now, then : mapping
         What `lasting` returns: of the run-config that it is to go on with, and of the one that it began with.
     """
-    keys = [key for key in [*then, *(now.keys() - then.keys())] if not _same(now.get(key), then.get(key))]
+    keys = [key for key in [*then, *(now.keys() - then.keys())] if now.get(key) != then.get(key)]
     told = [f"{key} = {shown(now[key]) if key in now else 'none'} (was {shown(then[key]) if key in then else 'none'})"
             for key in keys[:LISTED]]  # fmt: skip
     return ", ".join(told) + (f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "")
-
-
-def _same(now: object, then: object) -> bool:
-    return type(now) is type(then) and now == then

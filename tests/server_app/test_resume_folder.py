@@ -15,6 +15,7 @@ import pytest
 
 from config import MISTAKES, ConfigError, RunConfig
 from config.resume import FREE, lasting
+from federation import RunError
 from keys import Value, to_toml, with_resumed
 from keys.files import marked
 from server_app import simulate
@@ -173,6 +174,14 @@ def test_another_algorithm_does_not_take_up_what_one_has_left(tmp_path: Path) ->
     edited = RunConfig.parse(with_resumed({"resume": str(folder), "algorithm": "fedrep"}) | {"fedrep.body-steps": 1})
     file.write_text(edited.to_toml())
     with pytest.raises(ConfigError, match=r"algorithm = 'fedrep' \(was 'fedavg'\)"):
+        simulate({"resume": str(folder)})
+
+
+def test_a_state_of_another_run_is_refused_where_nothing_else_tells_them_apart(tmp_path: Path) -> None:
+    """After one round, of sites that remember nothing."""
+    folder, other = (stopped(saddle_job(tmp_path / name, report=False), 2) for name in ("one", "other"))
+    foreign(folder / "state.safetensors", other)
+    with pytest.raises(RunError, match=r"state\.safetensors cannot be used \(it is of another run"):
         simulate({"resume": str(folder)})
 
 
