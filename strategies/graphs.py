@@ -124,13 +124,11 @@ def read_edges(file: str) -> list[tuple[int, int]]:
         For a file that cannot be read, or holds anything else.
     """
     form = 'a .toml file with edges = [[0, 1], [1, 2]], or a .csv file with lines such as "0,1"'
+    others: list[str] = []
     try:
         if file.endswith(".toml"):
             table = read_toml(file)
-            rows = list(table.pop("edges"))
-            if table:
-                listed = ", ".join(map(shown, list(table)[:LISTED]))
-                raise StrategyError(f"graph-file = {file!r}: nothing but edges counts there: leave out {listed}")
+            rows, others = list(table.pop("edges")), [*table]
         else:
             text = read_file(file, TEXT).decode("utf-8-sig")
             lines = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if row]
@@ -140,6 +138,9 @@ def read_edges(file: str) -> list[tuple[int, int]]:
         raise StrategyError(f"graph-file = {file!r} cannot be read ({error}): give {form}") from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise StrategyError(f"graph-file = {file!r} is no list of edges ({error}): give {form}") from None
+    if others:
+        listed = ", ".join(map(shown, others[:LISTED]))
+        raise StrategyError(f"graph-file = {file!r}: nothing but edges counts there: leave out {listed}")
     for row in rows:
         if not isinstance(row, list) or len(row) != 2 or any(type(end) is not int or end < 0 for end in row):
             raise StrategyError(f"graph-file = {file!r}: {row} is no pair of sites: give {form}")

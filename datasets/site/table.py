@@ -131,7 +131,7 @@ def other_ways(labels: Sequence[str], columns: Sequence[str]) -> str:
     """Say what else may be wrong where label columns are not there; empty where nothing shows it."""
     with_commas = [name for name in columns if len(parts := split_names(name)) > 1 and {*parts} <= {*labels}]
     if with_commas:
-        return f" A name with a comma in it stands in double quotes: label = '{as_label(with_commas[:1])}'"
+        return f" A name with a comma in it stands in double quotes: label = '{as_label(with_commas[:1])}'."
     numbers = [name for name in columns if is_number(name)]
     first = " Is the first line a patient's, and not the names of the columns? Then put these before it."
     return first if 2 * len(numbers) > len(columns) else ""

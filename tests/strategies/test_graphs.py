@@ -129,7 +129,10 @@ REFUSED = {
     "words.csv": ("0,1\nnorth,south\n", r"is no list of edges.*north"),
     "other.toml": ("nodes = 3", r"is no list of edges.*edges"),
     "broken.toml": ("edges = [[0,", r"is no list of edges"),
-    "weights.toml": ("edges = [[0, 1], [1, 2]]\nweights = [1, 2]", r"but edges counts there: leave out 'weights'"),
+    "weights.toml": (
+        "edges = [[0, 1], [1, 2]]\nweights = [1, 2]",
+        r"^graph-file = \S+: nothing but edges counts there: leave out 'weights'$",
+    ),
     "underscore.csv": ("0,1\n1,0_2\n", r"'0_2' is no whole number"),
     "first.csv": ("0_2,1\n1,0\n", r"'0_2' is no whole number"),
     "script.csv": ("0,1\n1,２\n", r"'２' is no whole number"),
