@@ -126,25 +126,35 @@ def platt(counts: Counts) -> Fit:
     His targets, (p + 1) / (p + 2) for positives and 1 / (n + 2) for negatives, keep it finite where scores separate
     the classes.
     """
-    scores, positives, negatives = _in_short(counts)
+    return _platt(_sums(counts, *_parts(counts)))
+
+
+def _platt(sums: Floats) -> Fit:
+    """Fit it to `_sums`."""
+    total, positives, negatives = sums[:, sums[1] + sums[2] > 0]
     high, low = (positives.sum() + 1) / (positives.sum() + 2), 1 / (negatives.sum() + 2)
+    scores = total / (positives + negatives)
     return logistic(scores, high * positives + low * negatives, (1 - high) * positives + (1 - low) * negatives)
 
 
-def _in_short(counts: Counts) -> tuple[Floats, Floats, Floats]:
-    """Return the scores and the samples of each class there; of neighbours, where there are many, means and sums.
+def _parts(counts: Counts) -> tuple[Ints, int]:
+    """Return to which part of all scores each belongs, and how many parts there are; of few scores each is one.
 
-    A curve of two numbers does not notice. The parts have equal shares of the samples and of the scores' range, both
-    with the same weight.
+    A curve of two numbers does not notice that neighbours are taken together. The parts have equal shares of the
+    samples and of the scores' range, both with the same weight.
     """
     scores, every = counts.centres(), counts.every
     if len(scores) <= FEW_SCORES:
-        return scores, counts.positives, counts.negatives
+        return np.arange(len(scores)), len(scores)
     along = np.cumsum(every) / every.sum() + (scores - scores[0]) / (scores[-1] - scores[0])
     _, part = np.unique((along * (FEW_SCORES / 2)).astype(np.int64), return_inverse=True)
-    many = int(part[-1]) + 1
-    means = added(every * scores, part, many) / added(every, part, many)
-    return means, added(counts.positives, part, many), added(counts.negatives, part, many)
+    return part.astype(np.int64), int(part[-1]) + 1
+
+
+def _sums(counts: Counts, part: Ints, many: int) -> Floats:
+    """Return for each part the sum of the scores, the positives and the negatives, shape (3, parts)."""
+    values = (counts.every * counts.centres(), counts.positives, counts.negatives)
+    return np.stack([added(own, part, many) for own in values])
 
 
 def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
@@ -154,10 +164,12 @@ def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
     Steyerberg and Harrell, J Clin Epidemiol 69 (2016): it asks whether the map holds at a hospital that had no part.
     """
     total = Counts.total(sites)
-    others = [total.without(own) for own in sites]
-    if len(sites) < 2 or not all(one.positives.any() and one.negatives.any() for one in others):
+    sizes = [[every - own for every, own in zip(total.sizes, site.sizes, strict=True)] for site in sites]
+    if len(sites) < 2 or not all(map(all, sizes)):
         return None
-    return [platt(one) for one in others]
+    part, many = _parts(total)
+    every = _sums(total, part, many)
+    return [_platt(every - _sums(own, part[own.places_in(total)], many)) for own in sites]
 
 
 def assessment(

@@ -51,15 +51,6 @@ class Counts:
         )
         return cls(bins, positives, negatives)
 
-    def without(self, others: Counts) -> Counts:
-        """Take away what is among this."""
-        place = others.places_in(self)
-        left = [getattr(self, kind).copy() for kind in CLASSES]
-        for own, kind in zip(left, CLASSES, strict=True):
-            own[place] -= getattr(others, kind)
-        some = left[0] + left[1] > 0
-        return Counts(self.bins[some], left[0][some], left[1][some])
-
     def places_in(self, total: Counts) -> Ints:
         """Return the place of each bin among those of a total that has them all."""
         return np.searchsorted(total.bins, self.bins).astype(np.int64)

@@ -18,7 +18,7 @@ from models import Architecture
 from problems import PROBLEMS, Setting
 from problems.histogram import LAST, Histogram, scores_of
 from problems.metrics import ranking
-from problems.pooling import pool
+from problems.pooling import _extent, pool
 from tests.client_app.policies import Hospital, reading, train
 from tests.server_app.sites import FEATURES, table, write_table
 
@@ -135,6 +135,10 @@ def test_merged_bins_hold_enough_and_stay_in_order(counts: dict[int, int], fewes
     moved = [[one.counts[one.bins <= at].sum() for at in every] for one in (before, groups)]
     assert np.abs(np.subtract(*moved)).max() < max(1, 3 * fewest)
     assert fewest > 1 or groups.packed() == before.packed()
+    # What a reader takes a group to lie between has all of its samples, in half bins.
+    low, high = (np.repeat(ends, groups.counts) for ends in _extent(groups, grouped=True))
+    samples = 2 * np.repeat(before.bins, before.counts)
+    assert ((low <= samples) & (samples <= high)).all()
 
 
 def test_where_a_group_stands_says_little_of_its_last_patient() -> None:
