@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 ALARMS = 0.01  # false ones in so many runs on sites that are alike, at most
-FEWEST = 5  # values of a side
+FEWEST = 10  # values of a side: fewer may all be the same by chance
 APART, TIMES = 2.5, 4.0  # means in spreads; one spread in the other
 ALONE, ALIKE, PEERS, VALUES = 10.0, 3.0, 3, 30  # of a spread alone
 FAR, MANY = np.array([10.0, 30.0, 100.0, 1000.0]), 1e6  # spreads from the mean; values of an unknown training set

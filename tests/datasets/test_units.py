@@ -19,6 +19,7 @@ DRAWS: dict[str, Draw] = {
     "rare, of 3": lambda rng, shape: (rng.random(shape) < 0.01) * 3.0,
     "rare amounts": lambda rng, shape: (rng.random(shape) < 0.02) * rng.lognormal(5, 1, shape),
     "counts": lambda rng, shape: rng.poisson(0.02, shape).astype(float),
+    "two values": lambda rng, shape: 2000.0 + rng.integers(0, 2, shape),
     "with a code": lambda rng, shape: np.where(rng.random(shape) < 0.002, 999, rng.normal(50, 10, shape)),
 }
 UNITS: dict[str, tuple[Draw, Callable[[np.ndarray], np.ndarray]]] = {
@@ -82,7 +83,7 @@ def test_what_differs_as_hospitals_do_is_no_unit() -> None:
 def test_a_feature_that_a_site_lacks_or_few_have_says_nothing() -> None:
     rng = np.random.default_rng(0)
     tables = [rng.normal(100, 10, (50, 2)) for _ in range(3)]
-    none, few = (Moments(np.full(2, n), np.full(2, 5.5 * n), np.full(2, 31.0 * n)) for n in (0.0, 4.0))
+    none, few = (Moments(np.full(2, n), np.full(2, 5.5 * n), np.full(2, 31.0 * n)) for n in (0.0, 9.0))
     assert not far_sites([*map(sums, tables), none])
     assert not far_sites([*map(sums, tables), few])
 
