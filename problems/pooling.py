@@ -111,13 +111,13 @@ def unknown(sites: Sequence[Told], found: Mapping[str, float]) -> dict[str, floa
     counts = [np.concatenate([pair[kind].counts for pair, _ in sites]) for kind in (0, 1)]
     low, high = ([np.concatenate([site[kind][end] for site in ends]) for kind in (0, 1)] for end in (0, 1))
     best = _ranked((high[0], counts[0]), (low[1], counts[1]))
-    # One after the other: of samples that may stand anywhere those with one score are as well off as the first.
+    worst = _ranked((low[0], counts[0]), (high[1], counts[1]))
     groups = np.concatenate([np.full(len(pair[0].bins), grouped) for pair, grouped in sites])
-    worst = _ranked(_apart(low[0], counts[0], groups), (high[1] << DIGITS, counts[1]))
+    worst["auprc"] = _lowest_precision((low[0], counts[0]), (high[1], counts[1]), groups)
     return {kind: max(best[kind] - found[kind], found[kind] - worst[kind], 0.0) for kind in found}
 
 
-FAR, DIGITS = 2**34, 24  # beyond any place; binary digits for samples of a group apart
+FAR = 2**34  # beyond any place
 
 
 def _extent(histogram: Histogram, grouped: bool) -> tuple[Ints, Ints]:
@@ -128,16 +128,27 @@ def _extent(histogram: Histogram, grouped: bool) -> tuple[Ints, Ints]:
     return np.concatenate([[-FAR], places[:-1] + 1])[: len(places)], np.append(places[1:] - 1, FAR)[: len(places)]
 
 
-def _apart(places: Ints, counts: Ints, groups: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Return places with more digits, where the samples of groups stand one after the other."""
-    alone = np.repeat(groups, np.where(groups, counts, 1))
-    each = np.repeat(np.arange(len(counts)), np.where(groups, counts, 1))
-    place = places[each] << DIGITS
-    order = np.lexsort((alone, place))
-    first = np.flatnonzero(np.diff(place[order], prepend=-(2**62)))
-    within = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
-    place[order] += np.where(alone[order], np.minimum(within + 1, 2**DIGITS - 1), 0)
-    return place, np.where(alone, 1, counts[each])
+def _lowest_precision(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints], groups: NDArray[np.bool_]) -> float:
+    """Return the average precision where positives of ``groups`` that have one place stand one after the other.
+
+    Of samples that may stand anywhere those with one score are as well off as the first. With so many samples above
+    them, t of which p are positive, k that follow each other have the precisions (p + i) / (t + i), i = 1 to k. They
+    add up to k - (t - p) (H(t + k) - H(t)), with the harmonic numbers H: no matter how many a site says there are.
+    """
+    from scipy.special import digamma  # it takes a while to import
+
+    places = np.unique(np.concatenate([positive[0], negative[0]]))[::-1]  # from the highest down
+    alone, tied, other = (
+        np.bincount(np.searchsorted(-places, -own), counts, len(places))
+        for own, counts in ((positive[0][groups], positive[1][groups]), (positive[0][~groups], positive[1][~groups]),
+                            negative)
+    )  # fmt: skip
+    found = np.cumsum(alone + tied)
+    passed = np.cumsum(other)
+    above = found - alone - tied + passed - other  # samples above those that stand alone, and of these the negatives
+    missed = (passed - other) * (digamma(above + alone + 1) - digamma(above + 1))
+    precision = np.divide(found, found + passed, out=np.zeros_like(found), where=found + passed > 0)
+    return float((alone - missed + tied * precision).sum() / found[-1])
 
 
 def _ranked(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints]) -> dict[str, float]:

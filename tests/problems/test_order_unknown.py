@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from client_app.policy.coarse import coarse
 from evidence import Counts, Site, summary
-from problems.metrics import TIES, ranked, shown, ties
+from problems.histogram import Histogram
+from problems.metrics import HISTOGRAMS, TIES, ranked, shown, ties
 from problems.pooling import pool, told_scores
 from problems.roc import partial_auroc
 
@@ -117,3 +119,18 @@ def test_equal_scores_are_ties_and_no_doubt() -> None:
 )  # fmt: skip
 def test_no_digit_is_shown_that_is_not_known(value: float | None, off: float, text: str) -> None:
     assert shown(value, off) == text
+
+
+def test_what_is_unknown_does_not_depend_on_how_many_samples_a_site_says_it_has() -> None:
+    def told(times: int) -> dict[str, Any]:
+        both = ([3, 7], [1, 2]), ([1, 5], [2, 1])
+        groups = [Histogram(np.array(bins), times * np.array(counts)) for bins, counts in both]
+        undefined = dict.fromkeys(("auroc", "auprc"), math.nan)
+        return {**undefined, "n": 6 * times, "positives": 3 * times, "fewest": times,
+                **dict(zip(HISTOGRAMS, (own.packed() for own in groups), strict=True))}  # fmt: skip
+
+    few, many = (pool([told(times)]) for times in (10**4, 2**31 - 1))
+    assert {kind: many[kind] for kind in TIES.values() if kind in many} == pytest.approx(
+        {kind: few[kind] for kind in TIES.values() if kind in few}, abs=1e-3
+    )
+    assert many["auprc-ties"] > 0.1
