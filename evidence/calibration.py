@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
 FEW_SCORES = 2048  # to which a logistic curve is fitted at most
 STEPS, CONVERGED = 100, 1e-10
+LONGEST = 100.0  # step, in log-odds: where all probabilities are 0 or 1, Newton's is as long as can be
+CERTAIN = 700.0  # log-odds beyond which a probability is 0 or 1
 RIDGE = 1e-9  # keeps scores that do not vary from having any slope
 
 
@@ -48,7 +50,7 @@ AS_THEY_ARE = Fit(0.0, 1.0, np.zeros((2, 2)))
 
 def probability(log_odds: Floats) -> Floats:
     """Return the probabilities of log-odds."""
-    return 1 / (1 + np.exp(-np.clip(log_odds, -700, 700)))
+    return 1 / (1 + np.exp(-np.clip(log_odds, -CERTAIN, CERTAIN)))
 
 
 def logistic(
@@ -73,7 +75,7 @@ def logistic(
     Returns
     -------
     Fit
-        NaN where there is no optimum: a class is missing, or the scores separate the two.
+        NaN where there is no optimum, or none is found: a class is missing, or the scores separate the two.
     """
     every = positives + negatives
     total = every.sum()
@@ -84,7 +86,7 @@ def logistic(
     mean = float(every @ scores / total)
     scale = math.sqrt(every @ (scores - mean) ** 2 / total) or 1.0
     columns = np.stack([np.ones_like(scores), (scores - mean) / scale])[: 1 if slope is not None else 2]
-    offset = 0.0 if slope is None else slope * scores
+    offset = 0.0 if slope is None else np.clip(slope * scores, -CERTAIN, CERTAIN)
     ridge = RIDGE * total * np.diag([0.0, 1.0])[: len(columns), : len(columns)]
 
     def objective(weights: Floats) -> float:
@@ -101,11 +103,17 @@ def logistic(
         if np.abs(gradient).max() <= CONVERGED * total:
             break
         step = np.linalg.solve(information + 1e-300 * np.eye(len(columns)), gradient)
+        step *= min(1.0, LONGEST / np.abs(step).max())
         value = objective(weights)
         while not objective(weights + step) <= value + 1e-12 * abs(value) and np.abs(step).max() > 1e-15:
             step /= 2
+        if np.abs(step).max() <= 1e-15:
+            break  # no step is better
         weights = weights + step
-    inverse = np.linalg.inv(information)
+    try:
+        inverse = np.linalg.inv(information)
+    except np.linalg.LinAlgError:  # all probabilities are 0 or 1
+        return NOTHING
     covariance = inverse @ (columns * (every * p * (1 - p) * design)) @ columns.T @ inverse
     if slope is not None:
         return Fit(float(weights[0]), slope, np.array([[float(covariance[0, 0]), 0.0], [0.0, 0.0]]))

@@ -68,6 +68,14 @@ def test_scores_that_separate_the_classes_have_a_map_and_no_slope() -> None:
     assert 11 / 12 < probability(fit.log_odds(scores[-1:]))[0] < 1
 
 
+@pytest.mark.parametrize("largest", [600.0, 1e6, 3e38])
+def test_an_intercept_is_found_where_all_predictions_are_certain(largest: float) -> None:
+    scores, positives, negatives = np.array([-largest, 0, largest]), np.ones(3), np.full(3, 3.0)
+    intercept = logistic(scores, positives, negatives, 1.0).intercept
+    expected = 4 * probability(intercept + np.clip(scores, -700, 700)).sum()
+    assert expected == pytest.approx(positives.sum())
+
+
 def test_scores_that_do_not_vary_have_no_slope_and_the_share_of_positives() -> None:
     one = Counts(bins_of(np.array([2.5])), np.array([30.0]), np.array([70.0]))
     fit = platt(one)
