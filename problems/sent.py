@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keys import Binary, Number, Several
 from problems.histogram import ENTRY, Histogram
 from problems.histogram import wrong as wrong_histogram
-from problems.metrics import HISTOGRAMS, by_label, metric, split
+from problems.metrics import HISTOGRAMS, accuracy, by_label, metric, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,8 +68,12 @@ def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
             elif not Histogram.unpacked(metrics[name]).at_least(metrics["fewest"]):
                 wrong.append(f"{name} has a bin of fewer than fewest = {metrics['fewest']} samples")
     if {"class-correct", "class-counts"} <= metrics.keys():
-        pairs = zip(metrics["class-correct"], metrics["class-counts"], strict=True)
-        wrong += [f"class-correct has {right} of {total}" for right, total in pairs if right > total][:1]
+        right, total = metrics["class-correct"], metrics["class-counts"]
+        if more := [pair for pair in zip(right, total, strict=True) if pair[0] > pair[1]]:
+            return [*wrong, "class-correct has {} of {}".format(*more[0])]
+        for name, value in accuracy(right, total).items():
+            if name in metrics and not math.isclose(metrics[name], value, abs_tol=ROUNDING) and sum(total):
+                wrong.append(f"{name} = {metrics[name]:g}, and by class-correct it is {value:g}")
     return wrong
 
 

@@ -40,7 +40,7 @@ def test_counts_per_class_add_up_to_what_is_held_out(counts: list[int]) -> None:
         "name": "north", "partition-id": -1, "examples": 20, "held-out": HELD_OUT, "missing": 0,
         "class-counts": [9, 11], "held-out-counts": counts, "label-counts": [], "label-positives": [],
         "classes": 2, "shape": [3], "columns": "",
-        "patients": [], "count": [], "total": [], "squares": [], "notes": [],
+        "patients": [], "count": [], "total": [], "squares": [], "notes": [], "warnings": [],
     }  # fmt: skip
     wrong = wrong_facts(record, 1, needs_data=True, multiclass=True)
     assert bool(wrong) == (bool(counts) and sum(counts) != HELD_OUT)

@@ -17,9 +17,9 @@ from torch import nn
 from problems import PROBLEMS, ProblemError
 from problems.bce import Bce
 from problems.histogram import Histogram
-from problems.metrics import HEADLINE, METRICS, TIES, ranked, ranking
+from problems.metrics import HEADLINE, METRICS, TIES, accuracy, ranked, ranking
 from problems.pooling import pool
-from problems.sent import contradictions
+from problems.sent import ROUNDING, contradictions
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
 Site = tuple[np.ndarray, np.ndarray]
@@ -194,6 +194,17 @@ def test_more_right_answers_than_samples_of_a_class_cannot_be(classes: list[tupl
     assert contradictions(told | {"n": sum(total) + 1})[:1] == [
         f"n = {sum(total) + 1}, and class-counts add up to {sum(total)}"
     ]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5), st.floats(0, 1))
+def test_accuracies_are_those_of_the_counts(classes: list[tuple[int, int]], other: float) -> None:
+    """Which were told beside them; no other number is taken, and of no samples there is none."""
+    right, total = [min(own) for own in classes], [max(own) for own in classes]
+    told = {"n": sum(total), "class-correct": right, "class-counts": total, **accuracy(right, total)}
+    assert not contradictions(told)
+    for name in ("accuracy", "worst-class"):
+        assert bool(contradictions({**told, name: other})) == (sum(total) > 0 and abs(told[name] - other) > ROUNDING)
 
 
 OPTIMISED = {
