@@ -106,9 +106,9 @@ class Design:
         """Return the effects of AUROC, sensitivity and specificity of a subgroup at a threshold, and the largest."""
         if patients is None:
             return 1.0, 1.0, 1.0, 1.0
-        right = (scores >= at) == (labels == 1)
-        shares = [_of_share(right[labels == label].astype(float), patients[labels == label]) if (labels == label).any()
-                  else 1.0 for label in (1, 0)]  # fmt: skip
+        high = (scores >= at).astype(float)  # the effect of a share is that of the rest, so this does for both classes
+        shares = [_of_share(high[labels == label], patients[labels == label]) if (labels == label).any() else 1.0
+                  for label in (1, 0)]  # fmt: skip
         return _of_auroc(scores, labels, patients), shares[0], shares[1], most(patients)
 
     def told(self) -> list[float]:

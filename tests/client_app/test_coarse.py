@@ -141,6 +141,14 @@ def test_merged_bins_hold_enough_and_stay_in_order(counts: dict[int, int], fewes
     assert ((low <= samples) & (samples <= high)).all()
 
 
+@given(ends=st.tuples(st.integers(-LAST, LAST) | st.integers(-9, 9), st.integers(-LAST, LAST) | st.integers(-9, 9)))
+def test_a_group_stands_above_its_first_bin_and_not_above_its_last(ends: tuple[int, int]) -> None:
+    low, high = sorted(ends)
+    if low < high:
+        [place] = merged(of_counts({low: FEWEST - 1, high: 1}), FEWEST).bins
+        assert low < place <= high
+
+
 def test_where_a_group_stands_says_little_of_its_last_patient() -> None:
     """With the others of the group at 0, any other score made a difference if the place were a mean."""
     rng = np.random.default_rng(0)

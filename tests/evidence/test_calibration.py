@@ -6,11 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
 
 from evidence import Counts
-from evidence.calibration import assessment, logistic, platt, platt_of_the_others, probability
+from evidence.calibration import GROUPS, assessment, logistic, platt, platt_of_the_others, probability, tenths
 from evidence.curves import average_precision, net_benefit, operating_points, roc, threshold
 from problems.histogram import bins_of
 from tests.evidence.cases import drawn, together, told
@@ -76,10 +78,27 @@ def test_an_intercept_is_found_where_all_predictions_are_certain(largest: float)
     assert expected == pytest.approx(positives.sum())
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_there_is_a_slope_where_more_than_one_score_has_both_classes(sign: int, shared: int) -> None:
+    """Else the steepest is the best: also where the classes meet in one score (quasi-complete separation)."""
+    scores = sign * np.concatenate([np.arange(0.0, 10), np.arange(10.0 - shared, 20)])
+    labels = np.repeat([0.0, 1.0], [10, 10 + shared])
+    assert math.isnan(logistic(scores, labels, 1 - labels).slope) == (shared < 2)
+
+
 def test_scores_that_do_not_vary_have_no_slope_and_the_share_of_positives() -> None:
     one = Counts(bins_of(np.array([2.5])), np.array([30.0]), np.array([70.0]))
     fit = platt(one)
     assert probability(fit.log_odds(one.centres()))[0] == pytest.approx(0.3, abs=0.01)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
+def test_a_bin_is_in_the_tenth_of_its_middle_from_either_end(sizes: list[int]) -> None:
+    every = np.array(sizes, float)
+    twice = 2 * np.cumsum(every) - every
+    inside = twice * GROUPS % (2 * every.sum()) != 0  # on an edge it is in the upper one, from either end
+    assert (tenths(every)[inside] == GROUPS - 1 - tenths(every[::-1])[::-1][inside]).all()
 
 
 def test_a_map_is_assessed_where_it_was_not_fitted() -> None:

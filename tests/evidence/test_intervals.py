@@ -30,6 +30,7 @@ from evidence.curves import (
 from evidence.delong import exact, paired
 from evidence.design import Design, effect, most
 from evidence.intervals import Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
+from evidence.text import ends
 from evidence.told import Group
 from tests.evidence.cases import Scored, of_patients
 
@@ -163,7 +164,10 @@ def test_every_interval_and_band_holds_its_value_and_stays_within_what_it_can_be
 ) -> None:
     scores, labels = (np.array(column, float) for column in zip(*samples, strict=True))
     whose = np.unique(np.arange(len(labels)) % patients, return_inverse=True)[1]
-    found = summary({"a": site(scores, labels, whose, -scores)}, common=True, log_odds=True)["pooled"]
+    whole = summary({"a": site(scores, labels, whose, -scores)}, common=True, log_odds=True)
+    for at, end in intervals(whole["compared"] or {}):
+        assert math.isnan(end) or -1 <= end <= 1, at
+    found = whole["pooled"]
     for kind in ("auroc", "auprc"):
         one = found[kind]
         if one["low"] is not None:
@@ -175,6 +179,28 @@ def test_every_interval_and_band_holds_its_value_and_stays_within_what_it_can_be
             assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
     for point in found["points"]:
         assert 0 <= point["low"] <= point["value"] <= point["high"] <= 1
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.floats(0, 1))
+def test_the_ends_that_are_shown_hold_what_the_order_within_groups_may_change(three: list[float], off: float) -> None:
+    low, value, high = sorted(three)
+    found = {"value": value, "low": low, "high": high}
+    assert ends(found) == ends(found | {"ties": 0.0}) == (low, high)
+    for moved in (-off, off):
+        shown = ends(found | {"ties": off})
+        assert shown is not None
+        assert shown[0] <= min(1.0, max(0.0, low + moved)) <= min(1.0, max(0.0, high + moved)) <= shown[1]
+        assert 0 <= shown[0] <= shown[1] <= 1
+    assert ends({"value": value, "low": None, "high": None, "ties": off}) is None
+
+
+@pytest.mark.parametrize("scores", [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]], ids=["all alike", "perfect", "turned over"])
+def test_no_ranking_is_certain(scores: list[float]) -> None:
+    """Where all positives have one score and all negatives one, DeLong's variance is 0, also of 0.5."""
+    found = exact(np.repeat(scores, 20), np.repeat([0.0, 1.0], 20))
+    assert found.variance == 0
+    interval = of_auroc(found.value, found.variance, Worth(20.0, 1.0, 20.0), Worth(20.0, 1.0, 20.0))
+    assert interval["high"] - interval["low"] > 0.1
 
 
 def test_the_bands_of_a_perfect_ranking_do_not_fall_where_scores_are_highest() -> None:
@@ -260,6 +286,19 @@ def test_design_effects_are_those_of_a_bootstrap_of_patients(seed: int) -> None:
         patients, samples = drawn_anew(own, whose, number)
         assert getattr(design, name) == pytest.approx(patients / samples, rel=0.45), name
         assert 1.2 < getattr(design, name) <= 1.3 * design.largest
+
+
+@pytest.mark.parametrize("repeated", [0, 1])
+def test_repeated_samples_of_one_class_make_its_own_share_less_sure_and_not_the_others(repeated: int) -> None:
+    labels = np.arange(200) % 2
+    scores = np.random.default_rng(0).normal(size=200) + labels
+    rows = np.repeat(np.arange(200), np.where(labels == repeated, 5, 1))
+    own = scores[rows], labels[rows].astype(float), rows
+    whole, (_, *group, _) = Design.of(*own), Design.of_group(*own, at=0.5)
+    for of_positives, of_negatives in ((whole.sensitivity, whole.specificity), group):
+        effects = of_negatives, of_positives
+        assert effects[repeated] == pytest.approx(5, rel=0.1)
+        assert effects[1 - repeated] == pytest.approx(1, rel=0.1)
 
 
 def test_where_an_effect_cannot_be_known_it_is_the_largest() -> None:

@@ -421,20 +421,26 @@ def test_without_evidence_there_is_nothing_to_compare() -> None:
 
 
 @pytest.mark.slow
-def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(tmp_path: Path, evidence: None) -> None:
-    """What is told of the many would say the rest of it."""
+@pytest.mark.parametrize("few", ["patients", "positives", "negatives"])
+def test_a_column_with_few_patients_in_a_subgroup_is_not_told_of(few: str, tmp_path: Path, evidence: None) -> None:
+    """What is told of the many would say the rest of it; nor is one whose subgroup has few of a class."""
     (tmp_path / "study.toml").write_text(STUDY)
     labels = np.arange(300) % 3 // 2
     features = np.random.default_rng(0).normal(size=(300, FEATURES))
-    features[:, 0] = np.arange(300) < 12
+    first = np.arange(300) < 12  # 8 negatives and 4 positives
+    features[:, 0] = {"patients": first, "positives": first | (labels == 0), "negatives": first | (labels == 1)}[few]
     found = {}
-    for fewest in (1, 5):
+    for fewest in (1, 5 if few == "patients" else 9):
         data = write_table(tmp_path / f"rare-{fewest}", features, labels)
         policy = site_toml(tmp_path / f"rare-{fewest}", seed="a", holdout_share=0.5, fewest_of_each_class=fewest)
         node = {"site": "h", "data-dir": str(data), "policy": policy, "study": str(tmp_path / "study.toml")}
         found[fewest] = left_by(run_at(site_job(tmp_path, sites=1, run_name=f"run-{fewest}"), [node]))["subgroups"]
-    assert 0 < found[1]["marker_0"]["1.0"]["n"] < 10
-    assert set(found[5]) == {"marker_1"}
+    one = found.pop(1)["marker_0"]["1.0"]
+    count = {"patients": one["n"], "positives": one["positives"], "negatives": one["n"] - one["positives"]}
+    [(fewest, told)] = found.items()
+    assert 0 < count[few] < 2 * fewest
+    assert few == "patients" or 0 < count.pop(few) < fewest < min(count.values()), "few of one class only"
+    assert set(told) == {"marker_1"}
 
 
 @pytest.mark.slow

@@ -263,6 +263,18 @@ def test_of_nine_points_three_go_on_and_of_these_one(file: Path) -> None:
     assert sweep.choose(method) == jobs[3].point, "only a run to the end can be chosen"
 
 
+@pytest.mark.parametrize("share", [2, 3])
+@pytest.mark.parametrize("rounds", [1, 2, 4, 7, 8, 9, 18, 100])
+def test_runs_are_looked_at_first_as_early_as_leaves_two_looks(rounds: int, share: int, file: Path) -> None:
+    """After a share's share of the rounds, in whole ones: of few rounds after the first, of a single one never."""
+    [first] = {job.until for job in halved(file, [0.1, 0.2, 0.3], rounds, share)[1]}
+    if rounds == 1:
+        assert first == 0
+    else:
+        assert first == 1 or first * share**2 <= rounds
+        assert (first + 1) * share**2 > rounds
+
+
 def test_a_run_that_diverged_does_not_go_on_and_the_names_of_runs_do_not_depend_on_it(file: Path) -> None:
     sweep, jobs = halved(file, [0.1, 0.2, 0.3])
     pretend(sweep, jobs[2], 0.9, diverged="the run diverges")
