@@ -54,7 +54,8 @@ def known_table(run: Content) -> Table:
 def site_table(run: Content) -> Table:
     """Return the heads and rows of the table of sites; that of one of several labels leaves out what is of all."""
     judged = any(site["evidence"] for site in run.sites)
-    names = [name for name in HEADLINE if any(site["metrics"].get(name) is not None for site in run.sites)]
+    names = [name for name in HEADLINE if any(site["metrics"].get(name) is not None for site in run.sites)
+             and not (judged and name in ("auroc", "auprc"))]  # fmt: skip
     counted = {"examples": "train", "positives": "positive", "held-out": "held out", "missing": "missing values"}
     counted = {key: label for key, label in counted.items() if any(site.get(key) for site in run.sites)}
     heads = [
@@ -64,7 +65,7 @@ def site_table(run: Content) -> Table:
         *["AUROC (95 % interval)", "AP (95 % interval)"] * judged,
     ]
     of = ", mean over labels" if run.labels else ""
-    heads += [METRICS[name].label + of for name in names if not (judged and name in ("auroc", "auprc"))]
+    heads += [METRICS[name].label + of for name in names]
     rows = []
     for site in run.sites:
         row = [site["name"], *(f"{site[key]:,}" if site.get(key) is not None else "-" for key in counted)]
@@ -72,7 +73,7 @@ def site_table(run: Content) -> Table:
         if judged:
             one = site["evidence"]
             row += [estimate(one["auroc"]), estimate(one["auprc"])] if one else ["-", "-"]
-        row += [shown_in(site["metrics"], name) for name in names if not (judged and name in ("auroc", "auprc"))]
+        row += [shown_in(site["metrics"], name) for name in names]
         rows.append(row)
     return heads, rows
 

@@ -141,7 +141,7 @@ class Workers:
                 for child in children:
                     child.join(max(0.0, deadline - time.monotonic()))
         # Waits for the executor's own thread: Python's exit would speak to one that is just ending, and fail.
-        self._executor.shutdown(cancel_futures=True)
+        self._executor.shutdown()
 
     def run(self, sweep: Sweep[Study], jobs: Sequence[Job], progress: Progress) -> None:
         """Do all runs.

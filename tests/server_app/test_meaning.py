@@ -21,6 +21,8 @@ from server_app import simulate
 from server_app.given_model import GivenModel
 from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
+UNNAMED = "the model's file will not name its features"
+
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what the model's file of a run says."""
@@ -37,18 +39,20 @@ def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> Non
     assert zero["data"]["missing"] == "zero"
 
 
-def test_hospitals_tell_no_names_of_columns(tmp_path: Path) -> None:
-    result = run_at(site_job(tmp_path), hospitals(tmp_path))
+def test_hospitals_tell_no_names_of_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_at(site_job(tmp_path), hospitals(tmp_path), quiet=False)
+    assert UNNAMED in capsys.readouterr().out
     everything = b"".join(path.read_bytes() for path in result.folder.rglob("*") if path.is_file())
     assert b"marker" not in everything
     assert any("does not name its features" in note for note in TrainedModel.read(result.folder).notes)
 
 
 @pytest.mark.slow
-def test_a_study_file_at_the_coordinator_names_them(tmp_path: Path) -> None:
+def test_a_study_file_at_the_coordinator_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = with_study(tmp_path)
     plain = run_at(site_job(tmp_path), hospitals(tmp_path)).folder
-    folder = run_at(site_job(tmp_path, study=study), hospitals(tmp_path)).folder
+    folder = run_at(site_job(tmp_path, study=study), hospitals(tmp_path), quiet=False).folder
+    assert UNNAMED not in capsys.readouterr().out
     meaning = TrainedModel.read(folder).meaning
     assert meaning.features == NAMES
     assert meaning.study == read_study(study), "units, ranges, categories and spellings survive the file"

@@ -9,15 +9,18 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from config import RunConfig
 from federation import RunError
+from problems.metrics import HEADLINE, METRICS, shown_in
 from server_app import simulate
 from server_app.__main__ import main
 from server_app.page import write_report
+from server_app.page.account import site_table
 from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
 from server_app.page.drawing import save, style
@@ -100,6 +103,20 @@ def test_it_shows_the_evidence_with_its_intervals(folder: Path, written: list[st
     performance = (folder / "tripod-ai.md").read_text().split("| 23 |")[1].splitlines()[0]
     assert estimate(evidence["pooled"]["auroc"]) in performance
     assert len(re.findall(r"mean radius|worst area", (folder / "model-card.md").read_text())) == 2, "names of inputs"
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_each_number_of_a_site_stands_under_its_head_and_none_twice(folder: Path, judged: bool) -> None:
+    """With evidence a site's AUROC has an interval, and is not told once more without."""
+    run = Content.read(folder)
+    run = run if judged else replace(run, evidence=None)
+    heads, rows = site_table(run)
+    assert len({head.partition(" (")[0] for head in heads}) == len(heads)
+    for site, row in zip(run.sites, rows, strict=True):
+        told = dict(zip(heads, row, strict=True))
+        of = {METRICS[name].label: shown_in(site["metrics"], name) for name in HEADLINE if name in site["metrics"]}
+        assert {head: cell for head, cell in told.items() if head in of}.items() <= of.items()
+        assert of.keys() - told.keys() == ({METRICS["auroc"].label, METRICS["auprc"].label} if judged else set())
 
 
 @pytest.mark.slow

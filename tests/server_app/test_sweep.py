@@ -21,7 +21,7 @@ from server_app.__main__ import main
 from server_app.compare.comparison import require_metrics
 from server_app.compare.runs import OUTCOME, PAUSE, paths
 from server_app.sweep.file import read
-from server_app.sweep.folder import finish, owned
+from server_app.sweep.folder import finish, owned, winner
 from server_app.sweep.job import Job
 from server_app.sweep.jobs import Sweep
 from server_app.sweep.study import Study
@@ -295,6 +295,22 @@ def test_a_loss_is_better_when_it_is_lower(file: Path) -> None:
         path.write_text(path.read_text().replace("auroc", "loss"))
     assert sweep.choose(sweep.study.methods[0]) == jobs[1].point
     assert sweep.chosen_by(sweep.study.methods[0]) == 0.1
+
+
+@pytest.mark.parametrize(("name", "best"), [("auroc", "codasca"), ("loss", "coda")])
+def test_the_winner_is_the_method_that_was_best_where_it_was_chosen(name: str, best: str, file: Path) -> None:
+    reached = {"npa": (0.4, 0.6), "codasca": (0.9, 0.7), "coda": (0.3, 0.2)}
+    axes = "\n".join(f"{method}.lr = [0.01, 0.1]" for method in reached)
+    compared = "\n".join(f'[[compare]]\nalgorithm = "{method}"' for method in reached)
+    file.write_text(f'grow = 0\nselect = "pooled.{name}"\n[base]\nrounds = 2\n{compared}\n[tune]\n{axes}\n')
+    sweep = Sweep(read(file)[0], file.parent / "runs")
+    assert winner(sweep) is None, "nothing is chosen before it has run"
+    for method in sweep.study.methods:
+        for job, value in zip(sweep.tuning(method), reached[method.label], strict=True):
+            pretend(sweep, job, value, name=name)
+    job = winner(sweep)
+    assert job is not None
+    assert job.method.label == best
 
 
 @pytest.mark.parametrize("algorithm", ["sagda", "local-sgda"])
