@@ -52,8 +52,8 @@ class SiteData:
     features
         Column names of a table, in the order of the inputs; empty for images.
     whose, what
-        Of all rows that the samples are taken from: see `datasets.source.Source`. None but for a hospital's own, or
-        where a column says whose a row is.
+        Of all rows that the samples are taken from: see `datasets.source.Source`. In a simulation what each row is
+        dealt with, a patient or a group. None but for a hospital's own, or where a column says whose a row is.
     by_patient
         Whether a column says whose a row is.
     doubts, notes
@@ -120,7 +120,7 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
             f"the site's only row is held out in fold {config.fold}, which leaves none to train on; take another fold, "
             "folds = 0, or leave the site out"
         )
-    inputs = pool.source.inputs
+    inputs, dealt_whole = pool.source.inputs, bool(pool.whole) and not own
     missing = int(inputs.index_select(0, train).isnan().sum()) if inputs.is_floating_point() else 0
     return SiteData(
         name,
@@ -129,9 +129,9 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.classes,
         missing,
         pool.source.features,
-        pool.source.whose,
+        pool.unit.view(np.uint64) if dealt_whole else pool.source.whose,
         pool.source.what,
-        pool.source.by_patient,
+        dealt_whole or pool.source.by_patient,
         pool.source.doubts,
         pool.source.notes,
         account,

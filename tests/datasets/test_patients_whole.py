@@ -142,6 +142,12 @@ def test_nobody_is_on_two_sides(way: Any, split: str, partition: str, tmp_path: 
         assert counts["test"] == pytest.approx(0.25 * len(table), rel=0.25)
         assert counts["held out"] == pytest.approx(0.2 * 0.75 * len(table), rel=0.4)
     assert counts["held out"] > 0
+    for site in sites_of(config, SITES):  # as it knows when it says how sure a number is
+        assert site.whose is not None
+        rows = site.held_out.rows.tolist()
+        known = {(who[row], int(site.whose[row])) for row in rows}
+        assert len(known) == len({who[row] for row in rows})
+        assert partition == "by-group" or len(known) == len({unit for _, unit in known})
     if (test := load_test(config)) is not None and partition != "by-group":
         whose = patients_of_test(config)
         assert whose is not None
