@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from config import RunConfig
 from datasets import Facts
-from server_app.cohort import placed
+from federation import RunError
+from server_app.cohort import placed, pooled
+from server_app.console import Progress
 
 
 def test_sites_are_in_the_order_in_which_people_count() -> None:
@@ -20,3 +23,12 @@ def test_sites_are_in_the_order_in_which_people_count() -> None:
         sites = list(placed(config, told))
         assert [site.name for site in sites] == names
         assert [site.index for site in sites] == list(range(len(names)))
+
+
+@pytest.mark.parametrize(("positives", "only"), [(0, "negative"), (10, "positive")])
+def test_a_site_without_training_samples_is_none_of_the_other_class(positives: int, only: str) -> None:
+    config = RunConfig.parse({"dataset": "site", "sites": 2})
+    told = {1: Facts(name="full", examples=10, held_out=2, positives=positives, shape=(3,)),
+            2: Facts(name="empty", examples=0, held_out=2, positives=0, shape=(3,))}  # fmt: skip
+    with pytest.raises(RunError, match=f"^all 10 training samples of all sites are {only}: a ranking needs both"):
+        pooled(config, placed(config, told), Progress(quiet=True))
