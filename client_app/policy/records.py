@@ -242,7 +242,8 @@ class Records:
     @staticmethod
     def _write(file: Path, content: bytes, once: bool = False) -> None:
         """Write a file as a whole, readable by its owner only; ``once``: unless somebody else was faster."""
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (file.parent.parent, file.parent):  # with `parents` alone the outer one would be open to others
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
             stream.write(content)

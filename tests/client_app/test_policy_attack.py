@@ -26,7 +26,7 @@ from datasets.site import read_site
 from datasets.site.images import ImageRules
 from datasets.sources import SOURCES
 from keys import Value
-from tests.client_app.policies import Hospital, told
+from tests.client_app.policies import Hospital, told, train
 from tests.server_app.sites import images, question, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
@@ -252,6 +252,23 @@ def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
     assert len(secret.read_text()) == 64
     seeded = [Hospital(tmp_path / name, features, labels, seed="x").described() for name in "cd"]
     assert seeded[0] == seeded[1]
+
+
+def test_nobody_else_can_look_into_what_the_rules_remember(tmp_path: Path) -> None:
+    """Whatever the operator's umask is, which is what a folder that is made on the way to another one has."""
+    features, labels = table(400, seed=0)
+    hospitals = Hospital(tmp_path / "a", features, labels), Hospital(tmp_path / "b", features, labels, seed="a")
+    before = os.umask(0)
+    try:
+        for hospital in hospitals:
+            with hospital.run() as grid:
+                assert train(grid) == ""
+    finally:
+        os.umask(before)
+    for policy in (hospital.state / "policy" for hospital in hospitals):
+        every = [policy, *policy.rglob("*")]
+        assert {path.parent.name for path in every} >= {"state", "policy", "runs", "told"}
+        assert [path.name for path in every if path.stat().st_mode & 0o077] == []
 
 
 def test_a_secret_that_is_gone_is_missed(tmp_path: Path) -> None:
