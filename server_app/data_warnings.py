@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from federation import Site
     from server_app.console import Progress
 
-MOST = 20  # features that are named
+MOST = 20  # features that are named, and sites of each
 
 
 def data_warnings(
@@ -56,9 +56,12 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
     found = far_sites(moments)
     for feature, where in list(found.items())[:MOST]:
         name = repr(features[feature]) if features else f"{feature + 1} (of the names in alphabetical order)"
-        each = "; ".join(f"{site!r} {one.mean[feature]:.3g} ± {one.spread[feature]:.2g}"
-                         for site, one in zip(names, moments, strict=True) if one.count[feature])  # fmt: skip
-        text = f"feature {name} at {', '.join(repr(names[site]) for site in where)} is far from the other sites'"
+        first = dict.fromkeys([*where, *range(len(names))])  # those that are far
+        there = [site for site in first if moments[site].count[feature]]
+        each = examples([f"{names[site]!r} {moments[site].mean[feature]:.3g} ± {moments[site].spread[feature]:.2g}"
+                         for site in there], MOST)  # fmt: skip
+        at = examples([repr(names[site]) for site in where], MOST)
+        text = f"feature {name} at {at} is far from the other sites'"
         yield f"{text} (mean ± standard deviation: {each}): is it in another unit there, or coded otherwise?"
     if len(found) > MOST:
         yield f"{len(found) - MOST} more features are far from the other sites' somewhere"

@@ -1,4 +1,4 @@
-"""An evaluation as a hospital tells it: of groups of patients, and none of it of one."""
+"""An evaluation as a hospital tells it: of groups of samples, and none of it of one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def dealt(data: SiteData, key: str) -> list[Tensor]:
 def coarse(parts: Sequence[Metrics], count: int, fewest: int) -> Metrics:
     """Return the evaluation that a site tells, from those of the parts of its held-out patients.
 
-    Histograms of scores are merged until no bin is about fewer than ``fewest`` patients, counts of right answers are
+    Histograms of scores are merged until no bin is about fewer than ``fewest`` samples, counts of right answers are
     told in multiples of it, and what follows from the two (AUROC, average precision, accuracies) follows from these.
     Of a mean it tells the median over the parts, which one patient can move no further than the two others are apart;
     and of that as many digits as the count is worth.

@@ -12,9 +12,12 @@ import pytest
 from client_app.connection import JoinConfig
 from client_app.doctor import examine
 from config.study import read_study
-from datasets import DataConfig, DataError, load_site
+from datasets import DataConfig, DataError, Facts, load_site
+from federation import Site
 from keys import Value
 from server_app import Result, simulate
+from server_app.console import Progress
+from server_app.data_warnings import data_warnings
 from tests.server_app.sites import STUDY, run_at, site_job, with_study, write_table
 
 LEAK = "alone tell the label almost without error"
@@ -128,6 +131,22 @@ def test_sites_that_are_alike_are_said_nothing_of(tmp_path: Path, capsys: pytest
     result = simulate(config_of(tmp_path, **given), quiet=False)
     assert "warning" not in capsys.readouterr().out
     assert "What may be wrong with the data" not in page(result)
+
+
+def test_a_warning_of_a_thousand_sites_is_one_that_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    sites = {}
+    for index in range(1000):
+        values = rng.normal(100, 20, 30) / (18.02 if index == 700 else 1)
+        facts = Facts(name=f"h{index}", shape=(1,), count=(30.0,), total=(values.sum(),), squares=(values @ values,))
+        sites[Site(index, facts.name, index)] = facts
+    config = site_job(tmp_path, algorithm="fedavg", problem="bce", sites=1000)
+    [line] = data_warnings(config, sites, ["glucose"], Progress(quiet=True))
+    assert "at 'h700' is far" in line
+    assert "'h700' 5." in line, "its own mean is among those that are shown"
+    assert len(line) < 1000
 
 
 def test_doctor_says_the_same(tmp_path: Path) -> None:
