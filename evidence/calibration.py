@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evidence.grid import Counts
+from evidence.grid import Counts, Together
 from evidence.intervals import normal, wilson
 from evidence.sums import added
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from evidence.sums import Floats, Ints
 
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
-FEW_SCORES = 2048  # to which a logistic curve is fitted at most
-STEPS, CONVERGED = 100, 1e-10
+FEW_SCORES = 2048  # to which Platt's map is fitted at most, and from which any other fit of more begins
+STEPS, CONVERGED = 100, 1e-12
 LONGEST = 100.0  # step, in log-odds: where all probabilities are 0 or 1, Newton's is as long as can be
 CERTAIN = 700.0  # log-odds beyond which a probability is 0 or 1
 RIDGE = 1e-9  # keeps scores that do not vary from having any slope
@@ -59,8 +59,12 @@ def logistic(
     negatives: Floats,
     slope: float | None = None,
     design: Floats | float = 1.0,
+    start: Fit | None = None,
 ) -> Fit:
     """Fit a logistic curve to counts by Newton's method (iteratively reweighted least squares).
+
+    Of many scores it is fitted to the means of neighbours first, and goes on from there with all of them: the optimum
+    is the same, and most steps cost little.
 
     Parameters
     ----------
@@ -71,6 +75,8 @@ def logistic(
     design : ndarray, optional
         Shape (bins,): how many times as much the samples of a bin add to the variance because patients have several,
         see `evidence.design`.
+    start : Fit, optional
+        One that is about the same, to begin with.
 
     Returns
     -------
@@ -83,6 +89,8 @@ def logistic(
         return NOTHING
     if slope is None and _separates(scores, positives, negatives):
         return NOTHING
+    if start is None and len(scores) > 2 * FEW_SCORES:  # of which there are `FEW_SCORES` or one more then
+        start = logistic(*_fewer(scores, positives, negatives), slope)
     mean = float(every @ scores / total)
     scale = math.sqrt(every @ (scores - mean) ** 2 / total) or 1.0
     columns = np.stack([np.ones_like(scores), (scores - mean) / scale])[: 1 if slope is not None else 2]
@@ -91,11 +99,18 @@ def logistic(
 
     def objective(weights: Floats) -> float:
         odds = weights @ columns + offset
-        losses = positives @ np.logaddexp(0, -odds) + negatives @ np.logaddexp(0, odds)
+        least = np.log1p(np.exp(-np.abs(odds)))  # of either class
+        losses = every @ least + positives @ np.maximum(-odds, 0) + negatives @ np.maximum(odds, 0)
         return float(losses + weights @ ridge @ weights / 2)
 
-    weights, value = np.zeros(len(columns)), math.inf
-    weights[0] = 0.0 if slope is not None else math.log(positives.sum() / negatives.sum())
+    weights = np.zeros(len(columns))
+    if start is not None and math.isfinite(start.intercept):
+        weights[:] = [start.intercept + (0.0 if slope is not None else start.slope * mean), start.slope * scale][
+            : len(columns)
+        ]
+    elif slope is None:
+        weights[0] = math.log(positives.sum() / negatives.sum())
+    value = objective(weights)
     for _ in range(STEPS):
         p = probability(weights @ columns + offset)
         gradient = columns @ (positives - every * p) - ridge @ weights
@@ -104,12 +119,11 @@ def logistic(
             break
         step = np.linalg.solve(information + 1e-300 * np.eye(len(columns)), gradient)
         step *= min(1.0, LONGEST / np.abs(step).max())
-        value = objective(weights)
-        while not objective(weights + step) <= value + 1e-12 * abs(value) and np.abs(step).max() > 1e-15:
+        while not (left := objective(weights + step)) <= value + 1e-12 * abs(value) and np.abs(step).max() > 1e-15:
             step /= 2
         if np.abs(step).max() <= 1e-15:
             break  # no step is better
-        weights = weights + step
+        weights, value = weights + step, left
     try:
         inverse = np.linalg.inv(information)
     except np.linalg.LinAlgError:  # all probabilities are 0 or 1
@@ -134,29 +148,43 @@ def platt(counts: Counts) -> Fit:
     His targets, (p + 1) / (p + 2) for positives and 1 / (n + 2) for negatives, keep it finite where scores separate
     the classes.
     """
-    return _platt(_sums(counts, *_parts(counts)))
+    return _platt(_sums(counts, *_parts(counts.centres(), counts.every)))
 
 
-def _platt(sums: Floats) -> Fit:
-    """Fit it to `_sums`."""
+def _platt(sums: Floats, start: Fit | None = None) -> Fit:
+    """Fit it to `_sums`, from one that is about the same."""
     total, positives, negatives = sums[:, sums[1] + sums[2] > 0]
     high, low = (positives.sum() + 1) / (positives.sum() + 2), 1 / (negatives.sum() + 2)
     scores = total / (positives + negatives)
-    return logistic(scores, high * positives + low * negatives, (1 - high) * positives + (1 - low) * negatives)
+    targets = high * positives + low * negatives, (1 - high) * positives + (1 - low) * negatives
+    return logistic(scores, *targets, start=start)
 
 
-def _parts(counts: Counts) -> tuple[Ints, int]:
-    """Return to which part of all scores each belongs, and how many parts there are; of few scores each is one.
+def _parts(scores: Floats, every: Floats) -> tuple[Ints, int]:
+    """Return to which part of ascending scores each belongs, and how many parts there are; of few each is one.
 
     A curve of two numbers does not notice that neighbours are taken together. The parts have equal shares of the
     samples and of the scores' range, both with the same weight.
     """
-    scores, every = counts.centres(), counts.every
     if len(scores) <= FEW_SCORES:
         return np.arange(len(scores)), len(scores)
     along = np.cumsum(every) / every.sum() + (scores - scores[0]) / (scores[-1] - scores[0])
-    _, part = np.unique((along * (FEW_SCORES / 2)).astype(np.int64), return_inverse=True)
-    return part.astype(np.int64), int(part[-1]) + 1
+    reached = (along * (FEW_SCORES / 2)).astype(np.int64)
+    part = np.cumsum(np.diff(reached, prepend=reached[:1]) > 0)
+    return part, int(part[-1]) + 1
+
+
+def _fewer(scores: Floats, positives: Floats, negatives: Floats) -> tuple[Floats, Floats, Floats]:
+    """Take neighbours among many scores together, each part at its mean."""
+    order = np.argsort(scores, kind="stable")
+    scores, positives, negatives = scores[order], positives[order], negatives[order]
+    every = positives + negatives
+    if scores[0] == scores[-1]:
+        return scores[:1], positives.sum(keepdims=True), negatives.sum(keepdims=True)
+    part, many = _parts(scores, every)
+    total, one, other = (added(values, part, many) for values in (every * scores, positives, negatives))
+    some = one + other > 0
+    return (total / np.where(some, one + other, 1.0))[some], one[some], other[some]
 
 
 def _sums(counts: Counts, part: Ints, many: int) -> Floats:
@@ -171,13 +199,16 @@ def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
     To fit and to assess on the same patients is optimistic. This is the internal-external cross-validation of
     Steyerberg and Harrell, J Clin Epidemiol 69 (2016): it asks whether the map holds at a hospital that had no part.
     """
-    total = Counts.total(sites)
+    sites = Together(sites)
+    total = sites.total
     sizes = [[every - own for every, own in zip(total.sizes, site.sizes, strict=True)] for site in sites]
     if len(sites) < 2 or not all(map(all, sizes)):
         return None
-    part, many = _parts(total)
+    part, many = _parts(total.centres(), total.every)
     every = _sums(total, part, many)
-    return [_platt(every - _sums(own, part[own.places_in(total)], many)) for own in sites]
+    whole = _platt(every)  # a site's others are most of all
+    left = [every - _sums(own, part[place], many) for own, place in zip(sites, sites.places, strict=True)]
+    return [_platt(sums, whole) for sums in left]
 
 
 def assessment(
@@ -228,9 +259,8 @@ def _curve(p: Floats, positives: Floats, every: Floats, design: Floats) -> list[
     p, positives, every, design = p[order], positives[order], every[order], design[order]
     group = tenths(every)
     parts = (every, positives, every * p, every * design)
-    curve = []
-    for size, hit, total, spread in zip(*(np.bincount(group, part, GROUPS) for part in parts), strict=True):
-        if size:
-            low, high = (float(end) for end in wilson(hit / size, size**2 / spread))
-            curve.append({"predicted": total / size, "observed": hit / size, "low": low, "high": high, "n": size})
-    return curve
+    sums = np.stack([np.bincount(group, part, GROUPS) for part in parts])
+    size, hit, total, spread = sums[:, sums[0] > 0]
+    low, high = wilson(hit / size, size**2 / spread)
+    columns = {"predicted": total / size, "observed": hit / size, "low": low, "high": high, "n": size}
+    return [dict(zip(columns, row, strict=True)) for row in np.stack(list(columns.values()), 1).tolist()]

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence.grid import Counts
+from evidence.grid import Together
 from evidence.intervals import recovered, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from evidence.grid import Counts
     from evidence.sums import Floats
 
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
@@ -109,13 +110,13 @@ def average_precision_variance(sites: Sequence[Counts], design: Sequence[float])
     (float, float)
         NaN where there are no positives; the second also of one site.
     """
-    total, many = Counts.total(sites), len(sites)
+    sites = Together(sites)
+    total, many = sites.total, len(sites)
     if not total.positives.any():
         return float("nan"), float("nan")
     of_positives, of_negatives = average_precision_influence(total.positives, total.negatives)
     parts, sums = [], []
-    for own in sites:
-        place = own.places_in(total)
+    for own, place in zip(sites, sites.places, strict=True):
         moved = of_positives[place], of_negatives[place]
         parts.append(float(own.positives @ moved[0] ** 2 + own.negatives @ moved[1] ** 2))
         sums.append(float(own.positives @ moved[0] + own.negatives @ moved[1]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evidence.grid import Counts
+from evidence.grid import Counts, Together
 from evidence.sums import added
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
         For each site how many times as large its part of the variance is because patients have several samples, see
         `evidence.design`; default 1.
     """
-    total = sites[0] if len(sites) == 1 else Counts.total(sites)
+    sites = Together(sites)
+    total = sites.total
     positives, negatives = total.positives, total.negatives
     p, n = positives.sum(), negatives.sum()
     if not (p and n):
@@ -68,7 +69,8 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
         if independent <= 1:
             return Auroc(value, math.nan)
         squares = ((of_positives, of_negatives)[kind] - value) ** 2 / size**2
-        parts = [float((own.positives, own.negatives)[kind] @ squares[own.places_in(total)]) for own in sites]
+        parts = [float((own.positives, own.negatives)[kind] @ squares[place])
+                 for own, place in zip(sites, sites.places, strict=True)]  # fmt: skip
         variance += float(effects @ parts) * float(independent / (independent - 1))
     return Auroc(value, variance)
 

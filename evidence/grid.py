@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,3 +85,21 @@ class Counts:
     def centres(self) -> Floats:
         """Return the score of each bin."""
         return scores_of(self.bins)
+
+
+class Together(tuple[Counts, ...]):
+    """Counts of several sites that are looked at together, with what is needed of them more than once."""
+
+    def __new__(cls, sites: Sequence[Counts]) -> Together:
+        """Return the same where they are together already."""
+        return sites if isinstance(sites, Together) else super().__new__(cls, sites)
+
+    @cached_property
+    def total(self) -> Counts:
+        """All of them added up."""
+        return self[0] if len(self) == 1 else Counts.total(self)
+
+    @cached_property
+    def places(self) -> list[Ints]:
+        """For each site the places of its bins among those of the total."""
+        return [one.places_in(self.total) for one in self]

@@ -156,11 +156,16 @@ def _packed(both: tuple[Counts, Counts]) -> list[bytes]:
 def merged_of(merged: Sequence[bytes]) -> list[tuple[Counts, Counts] | None]:
     """Read what `merged_record` wrote, in which `wrong_merged` found nothing."""
     found: list[tuple[Counts, Counts] | None] = []
-    for place in range(0, len(merged), 4):
-        parts = [Histogram.unpacked(part) for part in merged[place : place + 4]]
+    for place, asked in enumerate(asked_for(merged)):
+        parts = [Histogram.unpacked(part) for part in merged[4 * place : 4 * place + 4]]
         both = Counts.of_histograms(parts[0], parts[1]), Counts.of_histograms(parts[2], parts[3])
-        found.append(both if any(len(part.bins) for part in parts) else None)
+        found.append(both if asked else None)
     return found
+
+
+def asked_for(merged: Sequence[bytes]) -> list[bool]:
+    """Return for each label whether what `merged_record` wrote asks for it."""
+    return [any(merged[place : place + 4]) for place in range(0, len(merged), 4)]
 
 
 def wrong_merged(merged: Sequence[bytes]) -> list[str]:

@@ -73,7 +73,7 @@ from evidence import calibration, curves, delong
 from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
 from evidence.comparison import compared
 from evidence.design import SINGLE, Design
-from evidence.grid import CLASSES, Counts
+from evidence.grid import CLASSES, Counts, Together
 from evidence.intervals import LEVEL, Worth, estimate, of_auroc, of_average_precision, of_other_sites, worth
 from evidence.turned import turned_over
 from evidence.within import own_auroc, subgroups, within
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evidence.paired import Spread
+    from evidence.sums import Floats
     from evidence.told import Group
 
 VERSION = 1
@@ -157,9 +158,9 @@ def summary(
     asked_to_compare : bool
         Whether the run has another model, so that it is said where it cannot be compared.
     """
-    every, counts = list(sites.values()), [site.counts for site in sites.values()]
+    every, counts = list(sites.values()), Together([site.counts for site in sites.values()])
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
-    whole = AS_THEY_ARE if log_odds else platt(Counts.total(counts)) if common and counts else None
+    whole = AS_THEY_ARE if log_odds else platt(counts.total) if common and counts else None
     found: dict[str, Any] = {"version": VERSION, "level": LEVEL, "model": "common" if common else "own"}
     found["probabilities"] = {
         "by": "none" if log_odds else "platt",
@@ -169,10 +170,10 @@ def summary(
     }
     found["pooled"] = found["common-test-set"] = None
     if common and every:
-        found["pooled"] = evaluation(every, fits) | bands(every)
+        found["pooled"] = evaluation(every, fits, counts) | bands(every, counts.total)
     found["sites"] = {name: evaluation([site], [fit]) for (name, site), fit in zip(sites.items(), fits, strict=True)}
     if test is not None:
-        found["common-test-set"] = evaluation([test], [whole or platt(test.counts)]) | bands([test])
+        found["common-test-set"] = evaluation([test], [whole or platt(test.counts)]) | bands([test], test.counts)
     found["within-sites"] = within(every)
     own_ties = [one["auroc"]["ties"] for one in found["sites"].values() if not math.isnan(one["auroc"]["value"])]
     found["within-sites"]["auroc"]["ties"] = float(np.mean(own_ties)) if own_ties else math.nan
@@ -185,17 +186,17 @@ def summary(
     return dict(_as_json(found))
 
 
-def _fits(counts: Sequence[Counts], *, common: bool, log_odds: bool) -> tuple[list[Fit], str]:
+def _fits(counts: Together, *, common: bool, log_odds: bool) -> tuple[list[Fit], str]:
     """Return how each site's scores become log-odds, and on whom that is assessed."""
     if log_odds:
         return [AS_THEY_ARE] * len(counts), "held-out"
     if not common:
         return [platt(own) for own in counts], "same-patients"
     others = platt_of_the_others(counts)
-    return (others, "other-sites") if others else ([platt(Counts.total(counts))] * len(counts), "same-patients")
+    return (others, "other-sites") if others else ([platt(counts.total)] * len(counts), "same-patients")
 
 
-def evaluation(sites: Sequence[Site], fits: Sequence[Fit]) -> dict[str, Any]:
+def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: Together | None = None) -> dict[str, Any]:
     """Evaluate sites, ranked together; of one site, by its own AUROC.
 
     Parameters
@@ -204,16 +205,17 @@ def evaluation(sites: Sequence[Site], fits: Sequence[Fit]) -> dict[str, Any]:
         At least one.
     fits : sequence of Fit
         How the scores of each become log-odds.
+    counts : Together, optional
+        Theirs.
     """
-    counts = [site.counts for site in sites]
-    total = Counts.total(counts)
+    counts = counts or Together([site.counts for site in sites])
+    total = counts.total
     auroc = delong.from_counts(counts, [site.design.auroc for site in sites]) if len(sites) > 1 else own_auroc(sites[0])
-    precision = _average_precision(sites, total)
+    precision = _average_precision(sites, counts)
     off = unknown([(own.histograms(), site.grouped) for own, site in zip(counts, sites, strict=True)],
                   {"auroc": auroc.value, "auprc": precision["value"]})  # fmt: skip
     log_odds = np.concatenate([fit.log_odds(own.centres()) for fit, own in zip(fits, counts, strict=True)])
-    design = [np.concatenate([np.full(len(site.counts.bins), getattr(site.design, of)) for site in sites])
-              * _worth(sites, 0, of).factor for of in ("intercept", "slope", "curve")]  # fmt: skip
+    design = [_by_bin(sites, of) for of in ("intercept", "slope", "curve")]
     by_site = [np.concatenate([getattr(own, kind) for own in counts]) for kind in CLASSES]
     predicted = log_odds, by_site[0], by_site[1]
     return {
@@ -231,12 +233,21 @@ def evaluation(sites: Sequence[Site], fits: Sequence[Fit]) -> dict[str, Any]:
     }
 
 
-def _average_precision(sites: Sequence[Site], total: Counts) -> dict[str, Any]:
+def _by_bin(sites: Sequence[Site], of: str) -> Floats:
+    """Return for each bin of each site the design effect of this name there, for as many patients as there are."""
+    effects, bins = [getattr(site.design, of) for site in sites], [len(site.counts.bins) for site in sites]
+    factor = _worth(sites, 0, of).factor
+    if len(set(effects)) == 1:
+        return np.broadcast_to(effects[0] * factor, sum(bins))  # of no size
+    return np.repeat(effects, bins) * factor
+
+
+def _average_precision(sites: Sequence[Site], counts: Together) -> dict[str, Any]:
+    total = counts.total
     value = float(curves.average_precision(total.positives, total.negatives))
     if not total.negatives.any():
         return estimate(value)
-    counts, design = [site.counts for site in sites], [site.design.auprc for site in sites]
-    patients, every = curves.average_precision_variance(counts, design)
+    patients, every = curves.average_precision_variance(counts, [site.design.auprc for site in sites])
     found = of_average_precision(value, patients, _worth(sites, 0, "auprc"))
     if len(sites) == 1:
         return found
@@ -255,9 +266,8 @@ def _independent(sites: Sequence[Site]) -> tuple[float, float]:
     return _worth(sites, 0, "sensitivity").independent, _worth(sites, 1, "specificity").independent
 
 
-def bands(sites: Sequence[Site]) -> dict[str, Any]:
+def bands(sites: Sequence[Site], total: Counts) -> dict[str, Any]:
     """Return the curves of an evaluation with their bands."""
-    total = Counts.total([site.counts for site in sites])
     pair, worth_of = (total.positives, total.negatives), _independent(sites)
     found = {"roc": curves.roc(*pair), "precision-recall": curves.precision_recall(*pair)}
     if total.positives.any() and total.negatives.any():
@@ -270,12 +280,13 @@ def bands(sites: Sequence[Site]) -> dict[str, Any]:
 
 def _as_json(value: Any) -> Any:
     """Return plain lists and numbers; NaN and infinity become None, and curves have six digits."""
+    if isinstance(value, float):  # NumPy's is one
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        rounded = [float(text) for text in ("%.6g " * len(value) % tuple(value.tolist())).split()]
+        return rounded if np.isfinite(value).all() else [item if math.isfinite(item) else None for item in rounded]
     if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return [float(f"{item:.6g}") if math.isfinite(item) else None for item in value.tolist()]
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
     return value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from evidence import Told
-from evidence.paired import Spread, merged_of
+from evidence.paired import Spread, asked_for
 from evidence.told import record_names
 from federation.encoding import decode, unfit
 from federation.errors import BadAnswerError, BadValuesError
@@ -132,8 +132,8 @@ class Answers:
     def to_the_comparison(self, site: Site, question: Message, answer: Message) -> None:
         """Check what a site tells of two models once it was sent the counts of all."""
         names = record_names(self.labels)
-        merged = merged_of(record_in(question.content, "config", ConfigRecord)["merged"])  # type: ignore[arg-type]
-        asked = [label for label, both in zip(self.labels, merged, strict=True) if both]
+        merged = record_in(question.content, "config", ConfigRecord)["merged"]
+        asked = [label for label, one in zip(self.labels, asked_for(merged), strict=True) if one]  # type: ignore[arg-type]
         require_records(answer.content, **{names[label]: ConfigRecord for label in asked})
         for label in asked:
             record = record_in(answer.content, names[label], ConfigRecord)

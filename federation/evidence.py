@@ -60,11 +60,15 @@ class Evidence:
         """Return what to ask those sites that have told of both models: the counts of all there."""
         merged = {label: self.merged(label) for label in self.labels}
         asked: dict[Place, dict[str, list[bytes]]] = {}
+        written: dict[tuple[bool, ...], dict[str, list[bytes]]] = {}  # one for all who tell of the same labels
         for site in {site: None for first in self.first.values() for site in first}:
             told = [both if site in self.first[label] and self.first[label][site][1].other_counts else None
                     for label, both in merged.items()]  # fmt: skip
-            if any(told):
-                asked[site] = merged_record(told)
+            which = tuple(map(bool, told))
+            if any(which):
+                if which not in written:
+                    written[which] = merged_record(told)
+                asked[site] = written[which]
         return asked
 
     def compare(self, site: Place, answer: Message) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
 
-from evidence import Counts
+from evidence import Counts, calibration
 from evidence.calibration import GROUPS, assessment, logistic, platt, platt_of_the_others, probability, tenths
 from evidence.curves import average_precision, net_benefit, operating_points, roc, threshold
 from problems.histogram import bins_of
@@ -33,6 +33,37 @@ def test_a_logistic_fit_to_counts_is_the_fit_to_samples(case: int) -> None:
     assert (fit.intercept, fit.slope) == pytest.approx(by_scikit_learn(scores, labels), abs=1e-4)
     alone = logistic(scores, labels, 1 - labels)
     assert (alone.intercept, alone.slope) == pytest.approx(by_scikit_learn(scores, labels), abs=1e-4)
+
+
+@pytest.mark.parametrize("apart", [1.0, 8.0, 40.0])
+@pytest.mark.parametrize("slope", [None, 1.0])
+def test_a_fit_to_many_scores_is_the_fit_that_never_took_neighbours_together(
+    apart: float, slope: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(5)
+    labels = (random.random(6000) < 0.2).astype(float)
+    scores = random.normal(size=6000) + apart * labels
+    scores[np.flatnonzero(labels)[:3]] = -1.0  # however far apart they are: there is an optimum
+    design = random.uniform(1, 3, 6000)
+    quick = logistic(scores, labels, 1 - labels, slope, design)
+    monkeypatch.setattr(calibration, "FEW_SCORES", len(scores))
+    plain = logistic(scores, labels, 1 - labels, slope, design)
+    assert (quick.intercept, quick.slope) == pytest.approx((plain.intercept, plain.slope), rel=1e-9)
+    assert quick.covariance == pytest.approx(plain.covariance, rel=1e-8)
+
+
+def test_many_scores_that_separate_the_classes_or_do_not_vary_have_the_fit_of_few() -> None:
+    labels = (np.arange(6000) >= 4000).astype(float)
+    assert math.isnan(logistic(np.arange(6000.0), labels, 1 - labels).slope)
+    one = logistic(np.full(6000, 0.3), labels, 1 - labels)
+    assert one.intercept + 0.3 * one.slope == pytest.approx(math.log(2000 / 4000))
+
+
+def test_the_maps_fitted_at_the_others_are_those_of_their_counts_alone() -> None:
+    sites = [Counts.of(*one) for one in drawn(3, sites=4, n=500)]
+    for place, fit in enumerate(platt_of_the_others(sites) or []):
+        alone = platt(Counts.total(sites[:place] + sites[place + 1 :]))
+        assert (fit.intercept, fit.slope) == pytest.approx((alone.intercept, alone.slope), abs=1e-9)
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
