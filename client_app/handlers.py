@@ -40,7 +40,7 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
     The answer's ``facts`` are a `datasets.Facts`.
     """
     data, facts = site.data(), site.facts()
-    if data is not None and data.missing:
+    if site.guarded and data is not None and data.missing:  # else the coordinator says it, beside this
         filled = "the mean over all sites" if site.run.standardise else "0, because standardise = false"
         log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
     for note in facts.notes if site.guarded else ():

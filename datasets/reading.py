@@ -171,7 +171,7 @@ def _account(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iter
         why = "no label of them is known" if config.labels else "they are of classes that the class lists leave out"
         yield str(Change(left, len(source.classes), f"samples are left out: {why}"))
     if whole and config.dataset != SITE:
-        yield f"{len(unit):,} samples are of {len(np.unique(unit)):,} {whole}; each is on one side of every split"
+        yield f"{len(unit):,} samples belong to {len(np.unique(unit)):,} {whole}; every split keeps these whole"
 
 
 def _unit(config: DataConfig, source: Source) -> tuple[Ints, str]:

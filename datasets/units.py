@@ -81,6 +81,11 @@ class Moments:
         return Moments(self.count - other.count, self.total - other.total, self.squares - other.squares)
 
 
+def rounded(value: float, digits: int = 3) -> str:
+    """Write a value of a feature in some digits; without an exponent from 0.0001 up to a million."""
+    return f"{float(f'{value:.{digits}g}'):g}"
+
+
 def far(own: Moments, others: Moments, comparisons: int) -> NDArray[np.bool_]:
     """Return which means are far from the others', by the rule above; features as columns.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from datasets.errors import DataError
 from datasets.site.newcomers import newcomers
-from datasets.units import Watched
+from datasets.units import Watched, rounded
 from keys.files import as_path, reason
 from models.storage import replacing
 
@@ -108,8 +108,8 @@ def _outside(model: TrainedModel, rows: NewcomerTable | NewcomerImages, watched:
     for feature, (many, of, typical) in list(found.items())[:MOST]:
         yield (
             f"{rows.file}: column {names[feature]!r}: {many:,} of {of:,} values are far outside of what the model was "
-            f"trained on: {typical:.3g} on average, where the training's mean is {watched.mean[feature]:.3g} and its "
-            f"standard deviation {watched.spread[feature]:.2g}. Is it in another unit, or coded otherwise? Scores of "
+            f"trained on: {rounded(typical)} on average; in training the mean is {rounded(watched.mean[feature])} and the "
+            f"standard deviation {rounded(watched.spread[feature], 2)}. Is it in another unit, or coded otherwise? Scores of "
             "these rows mean nothing if so"
         )
     if len(found) > MOST:

@@ -129,7 +129,7 @@ def _mean(record: Record) -> str:
 
 def _over_sites(over_sites: Record, name: str, key: str) -> str:
     """Format what is known of a metric over sites that each have a model of their own."""
-    off = over_sites.get(TIES.get(name, ""), {}).get(key, 0.0) if key != "std" else 0.0
+    off = over_sites.get(TIES.get(name, ""), {}).get(key, 0.0)
     return shown(over_sites[name][key], off) if name in over_sites else ""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from datasets import data_doubts
 from datasets.errors import examples
-from datasets.units import Moments, far_sites
+from datasets.units import Moments, far_sites, rounded
 from problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
         name = repr(features[feature]) if features else f"{feature + 1} (of the names in alphabetical order)"
         first = dict.fromkeys([*where, *range(len(names))])  # those that are far
         there = [site for site in first if moments[site].count[feature]]
-        each = examples([f"{names[site]!r} {moments[site].mean[feature]:.3g} ± {moments[site].spread[feature]:.2g}"
+        each = examples([f"{names[site]!r} {rounded(moments[site].mean[feature])} ± "
+                         f"{rounded(moments[site].spread[feature], 2)}"
                          for site in there], MOST)  # fmt: skip
         at = examples([repr(names[site]) for site in where], MOST)
         text = f"feature {name} at {at} is far from the other sites'"

@@ -28,6 +28,6 @@ def outweighing(config: RunConfig, facts: Mapping[str, Facts]) -> str:
     if config.strategy.weighting == "uniform":
         decides = "the means that inputs are standardised by are nearly its own" if config.standardise else ""
     return (
-        f"site {most!r} says that it has {claimed[most]:,} of the {total:,} training samples: make sure that it has"
+        f"site {most!r} claims {claimed[most]:,} of the {total:,} training samples: ask it whether that is right"
         + f"; {decides}" * bool(decides)
     )

@@ -73,19 +73,20 @@ class Policy(BaseModel):
     runs_per_day: Count = Field(
         10, description="how many runs on its own data may begin within 24 hours; 0: any number"
     )
-    most_seconds: Count = Field(3600, description="that the gradients of one answer may take, from when its message "
-                                "came; 0: any number")  # fmt: skip
+    most_seconds: Count = Field(3600, description="that computing one answer may take, from the arrival of its "
+                                "message; 0: any number")  # fmt: skip
     approve: Literal["always", "ask"] = Field("always", description="ask: a run waits until `python -m client_app "
                                               "approve RUN`")  # fmt: skip
     fewest_training: Fewest = Field(20, description="patients to train on; with fewer the site does not take part, and "
                                     "it sends no sums of a feature that fewer samples have")  # fmt: skip
-    fewest_in_update: Fewest = Field(10, description="patients in each batch that a gradient is taken over; with fewer "
-                                     "in one of them the site sends no answer")  # fmt: skip
+    fewest_in_update: Fewest = Field(10, description="patients in each batch that a gradient is computed from; if a "
+                                     "batch has fewer, the site sends no answer")  # fmt: skip
     fewest_held_out: Fewest = Field(10, description="patients held out; with fewer the site sends no evaluation, and "
                                     "tells this number instead of theirs")  # fmt: skip
     fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "
                                          "this number, no counts per class, and among the held-out ones no "
-                                         "evaluation; others it tells in groups of so many")  # fmt: skip
+                                         "evaluation; others it tells in groups of that many (small-cell "
+                                         "suppression)")  # fmt: skip
     patient: str = Field("", description="the column that says whose a row is, which is then no feature; empty: rows "
                          "are told apart by their values, images by their paths")  # fmt: skip
     compare_patients: str = Field("", description="a text that all sites of a study share: then a hash with it of each "

@@ -137,8 +137,7 @@ def read_rows(
     if features:
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
         whose = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
-        doubts.rows(said)
-        doubts.contradictions(values, labelled)
+        doubts.rows(said, values, labelled)
     else:
         whose = [path.encode() for path in as_text(frame["path"])[kept]]
         said = _listed(frame[kept])

@@ -36,23 +36,22 @@ class Doubts:
         if len(numbers) == len(self.labels[0]) and (kind := kind_of(name, numbers, self.labels)):
             self._found.setdefault(kind, []).append(repr(name))
 
-    def rows(self, rows: Sequence[bytes]) -> None:
-        """Look at all values of each row."""
-        self._repeated = len(rows) - len(set(rows))
-
-    def contradictions(self, inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
-        """Look for rows that have all features in common, and not the label.
+    def rows(self, rows: Sequence[bytes], inputs: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
+        """Look for rows that repeat, and for rows that have all features in common, and not the label.
 
         In a table of a few categories many patients have that by chance: nothing is said where one such pair is to be
         expected, had each column been drawn by itself.
 
         Parameters
         ----------
+        rows
+            All values of each row, n of them.
         inputs
             Shape (n, F), NaN where missing; a row without any value is like no other.
         labels
             Shape (n, L), as they are written: -1 where uncertain, NaN where blank, and neither contradicts anything.
         """
+        repeated = len(rows) - len(set(rows))
         there = ~np.isnan(inputs).all(1)
         inputs, labels = inputs[there], np.where(labels < 0, np.nan, labels)[there]
         groups, same = np.unique(digests(of_values(inputs, labels[:, :0], [])), return_inverse=True)
@@ -60,8 +59,9 @@ class Doubts:
         np.fmin.at(least, same, labels)
         np.fmax.at(most, same, labels)
         contradicts: NDArray[np.bool_] = np.any(least < most, axis=1)
-        found = int(contradicts[same].sum())
-        self._contradicting = found if found and _pairs_by_chance(inputs) < 1 else 0
+        contradicting = int(contradicts[same].sum())
+        if (repeated or contradicting) and _pairs_by_chance(inputs) < 1:
+            self._repeated, self._contradicting = repeated, contradicting
 
     def errors(self) -> list[DataError]:
         """Return an error for each kind; the public text holds counts only."""

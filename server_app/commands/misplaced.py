@@ -62,4 +62,4 @@ def as_keys(strays: Sequence[str]) -> str:
         plain = value in ("true", "false") or NUMBER.fullmatch(value) or re.fullmatch('".*"', value)
         pairs.append(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
     options = [*files, *([" ".join(pairs)] if pairs else [])]
-    return "keys of a run go into its option: " + " ".join(f"{OPTION} {shlex.quote(text)}" for text in options)
+    return "give keys of a run like this: " + " ".join(f"{OPTION} {shlex.quote(text)}" for text in options)

@@ -141,7 +141,7 @@ def _platt(run: Content) -> bool:
 
 
 def _limits(run: Content) -> Iterator[str]:
-    yield from (f"What may be wrong with the data: {text}." for text in run.data_warnings)
+    yield from (f"What may be wrong with the data: {text}{'.' * (text[-1] not in '.?')}" for text in run.data_warnings)
     yield from run.notes
     if _platt(run):
         each = " of each label" * bool(run.labels)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from datasets.units import Moments, Watched, far_sites
+from datasets.units import Moments, Watched, far_sites, rounded
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 DRAWS: dict[str, Draw] = {
@@ -117,3 +117,9 @@ def test_new_patients_in_another_unit_are_named(size: int) -> None:
     many, of, typical = found[0]
     assert (many, of) == (size, size)
     assert typical == pytest.approx(60000, rel=0.3)
+
+
+def test_values_are_written_without_an_exponent_as_far_as_people_read_numbers() -> None:
+    for value in (0.00123, 0.5, 12.3, 121.7, 98_765.4, 250_000.0):
+        assert "e" not in rounded(value, 2)
+        assert float(rounded(value, 2)) == pytest.approx(value, rel=0.05)

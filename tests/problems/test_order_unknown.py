@@ -14,8 +14,9 @@ from client_app.policy.coarse import coarse
 from evidence import Counts, Site, summary
 from problems.histogram import Histogram
 from problems.metrics import HISTOGRAMS, TIES, ranked, shown, ties
-from problems.pooling import pool, told_scores
+from problems.pooling import across, pool, told_scores
 from problems.roc import partial_auroc
+from server_app.console import _over_sites
 
 Scored = tuple[np.ndarray, np.ndarray]
 FEWEST = 5
@@ -81,6 +82,24 @@ def test_what_is_pooled_is_that_of_all_scores_or_says_by_how_much_it_may_be_off(
                 assert low - 0.005 <= value <= high + 0.005
             elif text != "-":
                 assert abs(float(text) - value) <= ties(found, kind) + 0.5 * 10.0 ** -len(text.partition(".")[2]) + 1e-9
+
+
+@pytest.mark.parametrize("number", range(0, 200, 7))
+def test_over_sites_with_models_of_their_own_it_says_so_too(number: int) -> None:
+    """A mean, a worst decile and a spread are off by no more than the one of them that is off the most."""
+    sites = generated(number)
+    exact = across([ranked(*site) for site in sites])
+    told = across([one | pool([one]) for one in map(in_groups, sites)])
+    for kind in ("auroc", "auprc"):
+        for key, value in exact[kind].items():
+            off = told[TIES[kind]][key]
+            assert abs(told[kind][key] - value) <= off + 1e-9
+            low, _, high = _over_sites(told, kind, key).partition(" to ")
+            if high:
+                assert float(low) - 0.005 <= value <= float(high) + 0.005
+            elif low != "-":
+                assert abs(float(low) - value) <= off + 0.5 * 10.0 ** -len(low.partition(".")[2]) + 1e-9
+                assert off <= 0.5 * 10.0 ** -len(low.partition(".")[2])
 
 
 def test_evidence_says_what_the_table_says() -> None:

@@ -84,7 +84,7 @@ def a_personal_test(folder: Path) -> tuple[dict[str, Value], list[str]]:
 
 
 def patients(folder: Path) -> tuple[dict[str, Value], list[str]]:
-    return table(folder, ",patient", lambda row: f",p{row // 4}"), ["180 samples are of 45 patients"]
+    return table(folder, ",patient", lambda row: f",p{row // 4}"), ["180 samples belong to 45 patients"]
 
 
 @pytest.mark.usefixtures("curves", "unpainted")

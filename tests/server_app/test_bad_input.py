@@ -294,7 +294,7 @@ def test_a_site_that_outweighs_the_others_is_named(
     nodes = hospitals(tmp_path, rows)
     run_at(site_job(tmp_path, sites=len(rows), rounds=1, **{"weighting": weighting}), nodes, quiet=False)
     out = capsys.readouterr().out
-    warned = "warning: site 'north' says that it has" in out
+    warned = "warning: site 'north' claims" in out
     assert warned == (said in out) == (rows[0] >= 400)
 
 
