@@ -71,9 +71,9 @@ class RunKeys(BaseModel):
     data_file: str = Field("", description='the table of dataset "table": CSV or Parquet, with a label column')
     study: str = Field("", description="study file that says what the columns of that table, or of the hospitals', "
                        "mean; hospitals read their own copy")  # fmt: skip
-    group_column: str = Field("", description="column of data-file that is no feature: partitions sites and split-sites "
-                              "make sites of its groups; all others keep groups whole, or patients where these are "
-                              "named")  # fmt: skip
+    group_column: str = Field("", description="column of data-file that is no feature: partitions sites and "
+                              "split-sites make sites of its groups; all others keep groups whole, or patients where "
+                              "these are named")  # fmt: skip
     image_size: Side = Field(0, description="side of the squares that images of image-folder and site become; 0: all "
                                 "have one size, and keep it")  # fmt: skip
     image_fit: Literal["crop", "pad"] = Field("crop", description="how: the shorter side is scaled to that, the middle "
@@ -104,8 +104,8 @@ class RunKeys(BaseModel):
     data_seed: Seed = Field(-1, description="of how data are dealt, thinned and held out; -1: seed, which is of all "
                             "other random choices")  # fmt: skip
     label: str = Field("label", description="label column of data-file, of a site's own table or labels.csv; several "
-                       "labels, each 1, 0, -1 or blank: their columns, separated by commas. Put a name with a comma in it "
-                       "into double quotes")  # fmt: skip
+                       "labels, each 1, 0, -1 or blank: their columns, separated by commas. Put a name with a comma in "
+                       "it into double quotes")  # fmt: skip
     label_preset: Literal["", "chexpert", "torchxrayvision"] = Field(
         "", description="how LibAUC (for CheXpert) or TorchXRayVision read such labels, instead of the next two"
     )
@@ -187,6 +187,7 @@ class RunKeys(BaseModel):
                            "temporary files, of the local engine one that ends with the run")  # fmt: skip
     share_model: bool = Field(False, description="each site keeps the final common model, with a card, in its "
                               "state-dir; of a personalised algorithm it keeps its own")  # fmt: skip
-    run_name: str = Field("", description="of the run folder, not taken by another run; empty: time, algorithm and data")  # fmt: skip
+    run_name: str = Field("", description="of the run folder, not taken by another run; empty: time, algorithm and "
+                          "data")  # fmt: skip
     resume: str = Field("", description="the folder of a run that was stopped or killed: it goes on there, with the "
                         "keys of its config.toml")  # fmt: skip

@@ -108,9 +108,9 @@ def _outside(model: TrainedModel, rows: NewcomerTable | NewcomerImages, watched:
     for feature, (many, of, typical) in list(found.items())[:MOST]:
         yield (
             f"{rows.file}: column {names[feature]!r}: {many:,} of {of:,} values are far outside of what the model was "
-            f"trained on: {rounded(typical)} on average; in training the mean is {rounded(watched.mean[feature])} and the "
-            f"standard deviation {rounded(watched.spread[feature], 2)}. Is it in another unit, or coded otherwise? Scores of "
-            "these rows mean nothing if so"
+            f"trained on: {rounded(typical)} on average; in training the mean is {rounded(watched.mean[feature])} and "
+            f"the standard deviation {rounded(watched.spread[feature], 2)}. Is it in another unit, or coded otherwise? "
+            "Scores of these rows mean nothing if so"
         )
     if len(found) > MOST:
         yield f"{rows.file}: so are values of {len(found) - MOST} more columns"

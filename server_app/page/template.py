@@ -150,8 +150,8 @@ for all patients of a site, which leaves 90 % of its negatives below it. Groups 
 
 <section><h2>What left each site</h2>
 {{ table(["when", "what"], left, "text") }}
-<p class="soft">No sample, identifier or path is sent; a coordinator who wants to can still compute single patients' rows
-from what is. Each site's own audit log lists every message:
+<p class="soft">No sample, identifier or path is sent; a coordinator who wants to can still compute single patients'
+rows from what is. Each site's own audit log lists every message:
 <code>python -m client_app audit</code>.</p>
 </section>
 
