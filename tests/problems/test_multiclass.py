@@ -178,15 +178,15 @@ def test_hospitals_that_each_lack_a_class_learn_all_of_them(tmp_path: Path, prob
 def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
     """Of several classes: one count per class in place of the positives, and no histogram of scores."""
     config = RunConfig.parse(job(tmp_path, dataset="site", sites=1))
-    with SiteGrid(config, [clusters(tmp_path, (0, 1, 3), 0)]) as grid:
+    with SiteGrid(config, [clusters(tmp_path, (0, 1, 2), 0)]) as grid:
         coordinate(config, grid, Progress(quiet=True))
     facts = dict(grid.answers[0].content.config_records["facts"])
     counts = {"examples", "held-out", "classes", "missing"}
     by_class = {"class-counts", "held-out-counts"}
-    assert np.add(facts["class-counts"], facts["held-out-counts"]).tolist() == [20, 20, 0, 20]
+    assert np.add(facts["class-counts"], facts["held-out-counts"]).tolist() == [20, 20, 20]
     assert facts["examples"] + facts["held-out"] == 60
     rest = {"notes", "name", "partition-id", "shape", "columns", "count", "total", "squares"}
-    rest |= {"label-counts", "label-positives", "patients"}
+    rest |= {"label-counts", "label-positives", "patients", "warnings"}
     assert facts.keys() == counts | by_class | rest
     for answer in grid.answers[2:]:
         assert answer.content["metrics"].keys() == {
