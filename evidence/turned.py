@@ -35,7 +35,7 @@ def turned_over(evidence: Mapping[str, Any]) -> list[str]:
 def _of_a_label(evidence: Mapping[str, Any]) -> str:
     where = [f"{words} {in_text(evidence[key]['auroc'])}" for key, words in PLACES.items()
              if evidence[key] and _below(evidence[key]["auroc"])]  # fmt: skip
-    sites = [f"{name} {in_text(site['auroc'])}" for name, site in evidence["sites"].items() if _below(site["auroc"])]
+    sites = [f"at {name} {in_text(site['auroc'])}" for name, site in evidence["sites"].items() if _below(site["auroc"])]
     if not where and not sites:
         return ""
     usually = "the label is coded the other way round " + ("at one or more sites" if where else "there")

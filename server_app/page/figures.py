@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence.text import in_text
+from evidence.text import ends, in_text
 from problems.metrics import HEADLINE, METRICS, within_range
 
 if TYPE_CHECKING:
@@ -175,8 +175,8 @@ def _rows(rows: Sequence[tuple[str, Mapping[str, Any], str]]) -> Figure:
     figure = Figure(figsize=(1.4 * WIDTH, max(1.4, 0.6 + 0.2 * len(rows))), layout="constrained")
     axes = figure.subplots()
     for place, (_, found, colour) in enumerate(rows):
-        if found["value"] is not None and found["low"] is not None:
-            bars = [[max(0.0, found["value"] - found["low"])], [max(0.0, found["high"] - found["value"])]]
+        if found["value"] is not None and (interval := ends(found)) is not None:
+            bars = [[max(0.0, found["value"] - interval[0])], [max(0.0, interval[1] - found["value"])]]
             axes.errorbar([found["value"]], [place], xerr=bars, color=colour, marker="s", markersize=4, capsize=2)
     axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(rows)), [f"{name}   {estimate(found)}" for name, found, _ in rows], fontsize=8)

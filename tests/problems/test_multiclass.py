@@ -198,7 +198,7 @@ def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        (["mild", "severe", "mild", "none"] * 5, "3 different values that are not class numbers from 0 to 999"),
+        (["mild", "severe", "mild", "absent"] * 5, "3 different values that are not class numbers from 0 to 999"),
         ([0, 1.5, 2, 1] * 5, "4 different values that are not class numbers"),
         ([-1, 1, 0, 1] * 5, "3 different values that are not class numbers"),
         ([0, 1, 2, 40_000] * 5, "4 different values that are not class numbers"),

@@ -24,7 +24,7 @@ from server_app.page.account import site_table
 from server_app.page.cards import ITEMS, UNKNOWN
 from server_app.page.content import Content
 from server_app.page.drawing import save, style
-from server_app.page.figures import estimate
+from server_app.page.figures import estimate, forest
 from server_app.page.page import drawings, html
 from tests.server_app.read_page import Page
 from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
@@ -238,3 +238,13 @@ def test_what_the_environment_says_of_pictures_costs_no_report(tmp_path: Path) -
     assert pdf.startswith(b"%PDF")
     assert b"Date" not in pdf
     assert "<svg" in (folder / "report.html").read_text()
+
+
+def test_an_interval_is_drawn_as_wide_as_it_is_written() -> None:
+    """Also where sites sent scores of groups, so that nobody knows the order within."""
+    auroc = {"value": 0.95, "low": 0.9, "high": 0.98, "ties": 0.3}
+    whole = {"pooled": None, "common-test-set": None, "within-sites": {"sites": 1, "auroc": auroc}}
+    [bar] = forest({"sites": {"north": {"auroc": auroc}}} | whole).axes[0].containers
+    [[start, end]] = bar.lines[2][0].get_segments()
+    low, high = re.findall(r"[\d.]+", estimate(auroc))[-2:]
+    assert (start[0], end[0]) == pytest.approx((float(low), float(high)))
