@@ -57,12 +57,10 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
     for feature, where in list(found.items())[:MOST]:
         name = repr(features[feature]) if features else f"{feature + 1} (of the names in alphabetical order)"
         first = dict.fromkeys([*where, *range(len(names))])  # those that are far
-        there = [site for site in first if moments[site].count[feature]]
-        each = examples([f"{names[site]!r} {rounded(moments[site].mean[feature])} ± "
-                         f"{rounded(moments[site].spread[feature], 2)}"
-                         for site in there], MOST)  # fmt: skip
+        means = [f"{names[site]!r} {rounded(moments[site].mean[feature])} ± {rounded(moments[site].spread[feature], 2)}"
+                 for site in first if moments[site].count[feature]]  # fmt: skip
         at = examples([repr(names[site]) for site in where], MOST)
         text = f"feature {name} at {at} is far from the other sites'"
-        yield f"{text} (mean ± standard deviation: {each}): is it in another unit there, or coded otherwise?"
+        yield f"{text} (mean ± standard deviation: {examples(means, MOST)}): is it in another unit there, or coded otherwise?"
     if len(found) > MOST:
         yield f"{len(found) - MOST} more features are far from the other sites' somewhere"
