@@ -91,7 +91,7 @@ POOLING = (
     "The pooled AUROC counts pairs of patients of different sites, too: it rewards a model that tells sites apart. "
     "The mean within sites does not."
 )
-GROUPED = "By their own rules some sites sent scores of groups of patients only: what follows from these is approximate."
+GROUPED = "By their own rules some sites sent scores of groups of patients only: what follows is approximate."
 SAME_PATIENTS = (
     "Scores became probabilities by a map (Platt) that was fitted on the patients that it was assessed on: intercept "
     "and slope say nothing, and Brier score and calibration error are optimistic."

@@ -61,6 +61,7 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
                  for site in first if moments[site].count[feature]]  # fmt: skip
         at = examples([repr(names[site]) for site in where], MOST)
         text = f"feature {name} at {at} is far from the other sites'"
-        yield f"{text} (mean ± standard deviation: {examples(means, MOST)}): is it in another unit there, or coded otherwise?"
+        text += f" (mean ± standard deviation: {examples(means, MOST)})"
+        yield f"{text}: is it in another unit there, or coded otherwise?"
     if len(found) > MOST:
         yield f"{len(found) - MOST} more features are far from the other sites' somewhere"

@@ -39,12 +39,12 @@ def test_keys_of_a_run_that_are_given_as_options_are_answered_with_the_line_that
     before: list[str], words: list[str], keys: dict[str, Value], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused([*before, *words], capsys)
-    option, meant = shlex.split(said.partition("option: ")[2])
+    option, meant = shlex.split(said.partition("like this: ")[2])
     assert (option, read_overrides([meant])) == ("--run-config", keys)
 
 
 def test_a_file_without_its_option_is_told_which(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(["x.toml", "rounds=5"], capsys).endswith("option: --run-config x.toml --run-config rounds=5")
+    assert refused(["x.toml", "rounds=5"], capsys).endswith("like this: --run-config x.toml --run-config rounds=5")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
