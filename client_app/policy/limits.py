@@ -84,10 +84,14 @@ class Limits:
         held = len(np.unique(places if self.whose is None else self.whose[places]))
         if held >= self.fewest and (self.whose is None or self._surely(len(places))):
             return
-        several = "" if self.whose is None else ", and higher where patients have several samples"
+        if size < self.fewest:
+            what, higher = "would", f"raise it to at least {self.fewest}"
+            higher += "" if self.whose is None else ", and higher where patients have several samples"
+        else:
+            what, higher = "could", "raise it, as patients have several samples here"
         raise RefusedError(
-            f"{self._key(size)}: a gradient would be over a batch of fewer than {self.fewest} patients, and this site "
-            f"sends nothing that is computed from one (fewest-in-update): raise it to at least {self.fewest}{several}"
+            f"{self._key(size)}: a gradient {what} be over a batch of fewer than {self.fewest} patients, and this site "
+            f"sends nothing that is computed from one (fewest-in-update): {higher}"
         )
 
     def _surely(self, size: int) -> bool:

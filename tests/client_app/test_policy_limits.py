@@ -124,7 +124,8 @@ def test_a_batch_counts_patients_and_not_their_samples(tmp_path: Path, size: int
     hospital = several(tmp_path, 500, 40, patient="who")
     with hospital.run(batch_size=size, local_steps=1) as grid:
         said = train(grid)
-    refused = "batch of fewer than 10 patients" in said and "higher where patients have several samples" in said
+    advice = "as patients have several samples here" if size >= FEWEST else "raise it to at least 10, and higher where"
+    refused = "batch of fewer than 10 patients" in said and advice in said
     assert refused != told
 
 
