@@ -165,6 +165,9 @@ class Told:
                 wrong.append(f"{key} = nan: it has samples of both classes")
             if positives in (0, n) and not math.isnan(record[key]):
                 wrong.append(f"{key} = {record[key]}: it has samples of one class")
+        effects = [record["design"], *(record[key] for key in record if key.startswith("group-design-"))]
+        if any(effect > n for own in effects for effect in own):
+            wrong.append(f"a design effect is more than {n}, as if its samples were of less than one patient")
         if len({len(record[f"group-{key}"]) for key in COLUMNS}) > 1:
             wrong.append("the columns of its subgroups have not the same length")
         elif any(p > all_ or all_ > n for p, all_ in zip(record["group-positives"], record["group-n"], strict=True)):

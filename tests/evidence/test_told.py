@@ -55,6 +55,8 @@ def test_what_is_told_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"design": [13.0] + [1.0] * 7}, "a design effect is more than 12"),
+        ({"group-design-sensitivity": [1.0, 13.0]}, "a design effect is more than 12"),
         ({"other-positive-scores": packed(*range(5))}, "other-positive-scores: its counts add up to 5: it has 6"),
         ({"other-positive-scores": packed(*range(7))}, "other-positive-scores: 56 bytes: must be 8 for each bin"),
         ({"other-negative-scores": packed(*range(6))[:-1]}, "other-negative-scores = b'"),
