@@ -21,7 +21,7 @@ from scipy.stats import ttest_rel
 from config import ConfigError
 from server_app import simulate
 from server_app.__main__ import main
-from server_app.compare.comparison import Comparison
+from server_app.compare.comparison import COSTS, Comparison
 from server_app.compare.folders import read
 from server_app.compare.pictures import COLOURS, apart, curves
 from server_app.compare.text import latex
@@ -95,6 +95,15 @@ def test_a_run_that_diverged_is_counted_and_no_part_of_a_mean(runs: Path) -> Non
     line = next(line for line in compared(runs / "*").lines() if line[0].startswith("fedavg"))
     assert line[:2] == ["fedavg (1 of 4 runs diverged)", "4"]
     assert line[2].startswith("0.7000 ±")
+
+
+def test_where_every_run_diverged_there_is_no_number_and_no_cost(runs: Path) -> None:
+    for seed in range(2):
+        leave(runs / f"lost-{seed}", [0.1, 0.1], reason="the run diverges: loss 1e9", seed=seed, algorithm="npa")
+    heading, *lines = compared(runs / "*").lines()
+    line = dict(zip(heading, next(line for line in lines if line[0].startswith("npa")), strict=True))
+    assert line["setting"] == "npa (2 of 2 runs diverged)"
+    assert [line[cost] for cost in ("rounds", *COSTS.values())] == ["0"] * (1 + len(COSTS))
 
 
 def test_a_target_is_reached_in_the_round_that_meets_it(runs: Path) -> None:
