@@ -298,6 +298,9 @@ def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.Captur
     names = {"runs.csv", "table.md", "table.tex"} | pictures
     assert {path.name for path in to.iterdir()} == names
     assert (to / "table.md").read_text().splitlines()[0] == printed.splitlines()[0]
+    table = [line for line in printed.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1, "or its rule is none, and it is no table"
+    assert set(table[1]) == set("| -:")
     rows = list(csv.DictReader((to / "runs.csv").open()))
     assert {(row["group"], float(row["central.auroc"])) for row in rows} == {
         (name, value) for name, values in VALUES.items() for value in values
