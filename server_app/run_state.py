@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 SHARE = 0.02  # of a run's time that may go into writing
 FIRST = 0.02  # seconds that a writing takes, as long as none was measured
-FACTS = {"round": int, "names": list, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
+FACTS = {"round": int, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
          "lines": int, "local": bool}  # fmt: skip
 LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
-PARTS = ("state", "buffers", "residual", "output", "start")
 STATE = 5  # vectors as long as x that a state has, about
 
 
@@ -110,8 +109,6 @@ class RunState(Checkpoints):
             raise ValueError("it does not say in which order sites were sent to, or what they remember")
         if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
-        if facts["names"] != sorted(tensors) or any(name.partition("/")[0] not in PARTS for name in tensors):
-            raise ValueError("its tensors are others than it says")
         if facts["local"] != bool(self.local):
             was = "the local engine, where" if facts["local"] else "Flower, and"
             raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
@@ -239,7 +236,6 @@ class RunState(Checkpoints):
                 tensors[name] = vector if vector.untyped_storage().nbytes() == vector.nbytes else vector.clone()
         facts = {
             "round": snapshot.round,
-            "names": sorted(tensors),
             "facts": snapshot.facts,
             "twins": twins,
             "line": record,

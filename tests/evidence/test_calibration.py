@@ -83,14 +83,15 @@ def test_calibration_and_brier_score_are_those_of_the_samples(case: int) -> None
 
 
 @pytest.mark.slow
-def test_the_interval_of_the_slope_covers_the_truth_as_often_as_it_says() -> None:
-    rng, covered = np.random.default_rng(1), 0
+def test_the_intervals_of_slope_and_intercept_cover_the_truth_as_often_as_they_say() -> None:
+    rng, covered = np.random.default_rng(1), {"slope": 0, "intercept": 0}
     for _ in range(400):
         scores = rng.normal(size=150)
         labels = (rng.random(150) < probability(scores)).astype(float)
-        slope = assessment(scores, labels, 1 - labels)["slope"]
-        covered += slope["low"] <= 1 <= slope["high"]
-    assert 0.92 <= covered / 400 <= 0.98
+        found = assessment(scores, labels, 1 - labels)
+        for kind, truth in (("slope", 1), ("intercept", 0)):
+            covered[kind] += found[kind]["low"] <= truth <= found[kind]["high"]
+    assert all(0.92 <= count / 400 <= 0.98 for count in covered.values()), covered
 
 
 def test_scores_that_separate_the_classes_have_a_map_and_no_slope() -> None:
