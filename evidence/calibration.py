@@ -207,7 +207,7 @@ def platt_of_the_others(sites: Sequence[Counts]) -> list[Fit] | None:
     part, many = _parts(total.centres(), total.every)
     every = _sums(total, part, many)
     whole = _platt(every)  # a site's others are most of all
-    left = [every - _sums(own, part[place], many) for own, place in zip(sites, sites.places, strict=True)]
+    left = (every - _sums(own, part[place], many) for own, place in zip(sites, sites.places, strict=True))
     return [_platt(sums, whole) for sums in left]
 
 
