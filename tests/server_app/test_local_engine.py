@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 from client_app.once import forget_all
 from config import RunConfig
+from federation import pack, unpack
 from keys import Value
 from keys.memory import RARELY, collecting_rarely
 from models import FlatNetwork, build
@@ -27,6 +28,7 @@ from server_app.console import Progress
 from server_app.coordinator import Result, coordinate
 from server_app.local import LocalGrid
 from server_app.report import Record
+from server_app.segments import Segments, read
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table
 
@@ -280,3 +282,14 @@ def test_a_process_that_forgets_a_run_keeps_none_of_its_messages(tmp_path: Path)
     forget_all()
     gc.collect()
     assert not [one for one in gc.get_objects() if isinstance(one, Array) and tuple(one.shape) == (1234,)]
+
+
+def test_messages_that_are_no_larger_than_those_before_take_no_more_memory(tmp_path: Path) -> None:
+    segments = Segments(str(tmp_path), "one")
+    for size in (5, 5, 3, 5, 8, 8, 5):
+        sent = pack({"x": torch.arange(float(size))})
+        segment, [layout] = segments.write([{"arrays": sent}])
+        assert segment is not None
+        assert unpack(read(segment.map, layout)["arrays"])["x"].tolist() == list(range(size))
+        segments.free.append(segment)  # its reader is done
+    assert len(list(tmp_path.iterdir())) == 2, "one for 5 numbers, one for 8"
