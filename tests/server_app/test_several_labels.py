@@ -165,7 +165,7 @@ def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
     nodes = three(tmp_path)
     for k, node in enumerate(nodes):
         rules = {"patient": "who", "compare-patients": "salt" if k < 2 else "", "fewest-of-each-class": 1,
-                 "fewest-in-update": 1}  # fmt: skip
+                 "fewest-in-update": 1, "seed": "tests"}  # fmt: skip
         policy = site_toml(tmp_path / f"rules-{k}", **rules)
         file = Path(str(node["data-dir"])) / "data.csv"
         header, *rows = file.read_text().splitlines()
