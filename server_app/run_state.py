@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SHARE = 0.02  # of a run's time that may go into writing
 FIRST = 0.02  # seconds that a writing takes, as long as none was measured
 FACTS = {"round": int, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
-         "lines": int, "local": bool}  # fmt: skip
+         "stack": int, "lines": int, "local": bool}  # fmt: skip
 LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
 STATE = 5  # vectors as long as x that a state has, about
 
@@ -109,12 +109,14 @@ class RunState(Checkpoints):
             raise ValueError("it does not say in which order sites were sent to, or what they remember")
         if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
+        if facts["stack"] < 0:
+            raise ValueError(f"stacks of {facts['stack']} clients cannot be")
         if facts["local"] != bool(self.local):
             was = "the local engine, where" if facts["local"] else "Flower, and"
             raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
         tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
-        self.cohort, self._sites, self.stack = cohort, facts["sites"], max(0, int(facts.get("stack", 0)))
+        self.cohort, self._sites, self.stack = cohort, facts["sites"], facts["stack"]
         state = {name: vector for name, vector in tensors.items() if not name.startswith("start/")}
         self.last = Snapshot(done, state, facts["facts"])
         self._written = done

@@ -84,7 +84,7 @@ class Doubts:
 def _pairs_by_chance(inputs: NDArray[np.float32]) -> float:
     """Return how many pairs of rows would have all in common if those that have one column in common were any."""
     pairs = expected = len(inputs) * (len(inputs) - 1) / 2
-    for column in inputs.T:
+    for column in inputs.T if pairs else ():
         counts = np.unique(column, return_counts=True)[1].astype(np.float64)
         expected *= float((counts * (counts - 1)).sum()) / 2 / pairs
     return expected

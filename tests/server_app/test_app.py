@@ -146,7 +146,10 @@ def test_from_the_command_line(tmp_path: Path, number: signal.Signals, code: int
             said += line
         assert run.wait() == code
     folder = tmp_path / "runs" / "cut"
-    assert said.splitlines()[-1] == f"stopped; what was reached is in {folder}"
+    assert said.splitlines()[-2:] == [
+        f"stopped; what was reached is in {folder}",
+        f"it goes on with --run-config 'resume=\"{folder}\"'",
+    ]
     assert {re.sub(r"\d+", "N", path.name) for path in folder.iterdir()} == {
         "config.toml",
         "memory-N.tar",
