@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import nn
 
 from server_app.page import write_report
@@ -28,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Of Ctrl-C: in the background of a script it is ignored, and children inherit that. Of files: what a run waits for a
     disk was up to two thirds of a test's time. Containers cannot see this folder.
     """
+    settings.register_profile("no-deadline", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+    settings.load_profile("no-deadline")  # a busy machine is no failure
     gc.disable()  # until all is collected and imported: of that, nothing is garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
