@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 from scipy.stats import t
 
 from evidence import Counts, Site, summary
@@ -29,7 +30,7 @@ from evidence.curves import (
 )
 from evidence.delong import exact, paired
 from evidence.design import Design, effect, most
-from evidence.intervals import Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
+from evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
 from evidence.text import ends
 from evidence.told import Group
 from tests.evidence.cases import Scored, of_patients
@@ -361,3 +362,9 @@ def test_the_threshold_of_subgroups_is_the_lowest_that_leaves_so_many_negatives_
         lower = [below for below in np.unique(negatives) if below < at]
         assert all((negatives < below).mean() < share for below in lower) or share == 0
     assert threshold(*of([1, 2], [1, 1]), 0.9) == -math.inf
+
+
+@settings(max_examples=300)
+@given(st.floats(1, 1e9))
+def test_students_quantile_is_scipys(degrees: float) -> None:
+    assert student(degrees) == pytest.approx(stdtrit(degrees, (1 + LEVEL) / 2), rel=1e-8)
