@@ -49,7 +49,6 @@ JOB: dict[str, Value] = {
     "fedavg.lr": 0.3,
     "fedavg.decay": 0.999,
     "fedavg.weight-decay": DECAY,
-    "thin-share": 0.0,
     "evaluate-every": 0,
     "checkpoint-every": 0,
     "report": False,

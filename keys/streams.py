@@ -26,5 +26,4 @@ class Stream(IntEnum):
     SENDING_ORDER = 10
     STAGE_OUTPUT = 11
     HEADS = 12
-    EVIDENCE = 13
     AUGMENTATION = 14
