@@ -12,6 +12,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends binutils
 RUN python -m venv --without-pip /opt/packages
 WORKDIR /app
 COPY pyproject.toml constraints.txt ./
+# An empty package stands for the app, so that a change of its code installs no dependency again.
+RUN mkdir edelweiss && touch edelweiss/__init__.py
 # Neither simulations (ray) nor installations (uv) happen here, and nobody runs the packages' tests, compiles against
 # them, fetches data from a cloud (Arrow's flight and s3) or debugs their C++ (symbols: 130 MB).
 RUN pip --python /opt/packages/bin/python install --no-cache-dir --no-compile ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
@@ -43,7 +45,7 @@ WORKDIR /app
 # The code is here for `flwr run /app`, which bundles it, and for the sites, which run it.
 # One run in this process shows that it works, and leaves the bytecode of what is used, and of nothing else.
 COPY . .
-RUN python -m server_app --run-config 'rounds=1 runs-dir="/tmp/runs"' \
+RUN edelweiss --run-config 'rounds=1 runs-dir="/tmp/runs"' \
  && for command in flwr flower-superlink flower-superexec; do $command --help >/dev/null || exit 1; done \
  && find /tmp -mindepth 1 -delete
 

@@ -38,6 +38,7 @@ containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the 
 
 lint: $(VENV)/.dev ## Check style (ruff) and types (mypy)
 	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 
 docs: $(VENV)/.dev ## Write the tables that the code decides: the keys in pyproject.toml, algorithms, problems, papers
@@ -50,12 +51,12 @@ clean: ## Remove the environment and all caches; runs/ and data/ stay
 # Stamp files: installing again is skipped until what to install has changed.
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing what the app needs into $(VENV) (minutes the first time, see TORCH_INDEX in the Makefile)"
-	@$(PIP) .
+	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "Installing what tests and checks need into $(VENV)"
-	@$(PIP) '.[test,lint]'
+	@$(PIP) -e '.[test,lint]'
 	@touch $@
 
 $(VENV)/.made:

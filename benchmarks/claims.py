@@ -23,10 +23,10 @@ from pathlib import Path
 from benchmarks.comparisons import stays
 from benchmarks.pages import insert
 from benchmarks.studies import REPO, STUDIES
-from problems.metrics import METRICS
-from server_app.compare.groups import CONFIDENCE, Difference, half_width, holm, p_value
-from server_app.compare.runs import name_of
-from server_app.compare.text import markdown
+from edelweiss.lab.compare.groups import CONFIDENCE, Difference, half_width, holm, p_value
+from edelweiss.lab.compare.runs import name_of
+from edelweiss.lab.compare.text import markdown
+from edelweiss.problems.metrics import METRICS
 
 Line = Mapping[str, str]
 Where = Mapping[str, str]
@@ -106,10 +106,12 @@ class Order(Claim):
             return None
         means, ps = [statistics.mean(pairs) for pairs in found], [p_value(pairs) for pairs in found]
         (ahead, behind), (alone, against) = (
-            [sum(p < 1 - CONFIDENCE and mean * side > 0 for p, mean in zip(each, means, strict=True))
-             for side in (1, -1)]
+            [
+                sum(p < 1 - CONFIDENCE and mean * side > 0 for p, mean in zip(each, means, strict=True))
+                for side in (1, -1)
+            ]
             for each in (holm(ps), ps)
-        )  # fmt: skip
+        )
         sizes = " to ".join(f"{mean:+.3g}" for mean in sorted({min(means), max(means)}))
         evidence = f"{'log10 ' * self.log}{self.metric} {sizes}; shown in {ahead} of {len(means)} comparisons"
         if behind:
@@ -191,9 +193,15 @@ def fits(line: Line, *wheres: Where) -> bool:
 
 
 def first(
-    paper: str, text: str, metric: str, best: str, others: Sequence[str], *studies: str,
-    without: Where | None = None, lower: bool = False,
-) -> tuple[Order, ...]:  # fmt: skip
+    paper: str,
+    text: str,
+    metric: str,
+    best: str,
+    others: Sequence[str],
+    *studies: str,
+    without: Where | None = None,
+    lower: bool = False,
+) -> tuple[Order, ...]:
     """Return the claim that a method is ahead of others, for each study that can show it."""
     better, worse = {"method": best}, tuple({"method": other} for other in others)
     return tuple(
@@ -213,8 +221,9 @@ def first(
 
 def _reach(study: str) -> Reach:
     text = "It bears longer intervals between exchanges than CODA+ (section 6.1)"
-    return Reach(paper="CODASCA", text=text, study=study, metric="AUROC", better="codasca", worse="coda-plus",
-                 key="local-steps")  # fmt: skip
+    return Reach(
+        paper="CODASCA", text=text, study=study, metric="AUROC", better="codasca", worse="coda-plus", key="local-steps"
+    )
 
 
 _INTERVALS = tuple(f"codasca-intervals{share}{sites}" for share in ("", "-30") for sites in ("", "-16-sites"))
@@ -226,43 +235,126 @@ _SIX = ("fedavg", "fedrep", "ditto", "fedrod", "d-psgd, ring", "dispfl, ring")
 
 CLAIMS: tuple[Claim, ...] = (
     *map(_reach, _INTERVALS),
-    *first("CODASCA", "At equal iterations and I > 1 its AUC is higher than that of CODA+ (Figure 1)", "AUROC",
-           "codasca", ["coda-plus"], *_INTERVALS, without={"local-steps": "1"}),
-    *first("CODASCA", "On chest X-rays of five sources its AUC is higher than that of CODA+ (Table 3, in four of five "
-           "findings)", "AUROC", "codasca", ["coda-plus"], "chest-xrays"),
-    *first("CODASCA", "With more sources AUC on CheXpert is higher (Tables 4 and 5): five against one", "AUROC",
-           "K = 5: and VinDr", ["K = 1: CheXpert"], "chest-sources"),
-    *first("FMGDA", f"{_HIGHEST}; here positives are removed, and CODA+ stands for CODA", "AUROC", "fmgda",
-           ["momentum-local-sgda", "codasca", "coda-plus"], *_ORDERS),
-    *first("FMGDA", _HIGHEST, "AUROC", "fmgda", ["momentum-local-sgda", "codasca", "coda"],
-           "auc-cifar10", "auc-fashion-mnist"),
-    *first("all for AUC", "A method for AUC ranks better than cross-entropy (their premise, which none of them "
-           "measures): CODASCA", "AUROC", "codasca", ["fedavg-bce"], *_ORDERS, "codasca-mnist", "auc-mnist",
-           "auc-cifar10", "auc-fashion-mnist", "chest-xrays"),
+    *first(
+        "CODASCA",
+        "At equal iterations and I > 1 its AUC is higher than that of CODA+ (Figure 1)",
+        "AUROC",
+        "codasca",
+        ["coda-plus"],
+        *_INTERVALS,
+        without={"local-steps": "1"},
+    ),
+    *first(
+        "CODASCA",
+        "On chest X-rays of five sources its AUC is higher than that of CODA+ (Table 3, in four of five findings)",
+        "AUROC",
+        "codasca",
+        ["coda-plus"],
+        "chest-xrays",
+    ),
+    *first(
+        "CODASCA",
+        "With more sources AUC on CheXpert is higher (Tables 4 and 5): five against one",
+        "AUROC",
+        "K = 5: and VinDr",
+        ["K = 1: CheXpert"],
+        "chest-sources",
+    ),
+    *first(
+        "FMGDA",
+        f"{_HIGHEST}; here positives are removed, and CODA+ stands for CODA",
+        "AUROC",
+        "fmgda",
+        ["momentum-local-sgda", "codasca", "coda-plus"],
+        *_ORDERS,
+    ),
+    *first(
+        "FMGDA",
+        _HIGHEST,
+        "AUROC",
+        "fmgda",
+        ["momentum-local-sgda", "codasca", "coda"],
+        "auc-cifar10",
+        "auc-fashion-mnist",
+    ),
+    *first(
+        "all for AUC",
+        "A method for AUC ranks better than cross-entropy (their premise, which none of them measures): CODASCA",
+        "AUROC",
+        "codasca",
+        ["fedavg-bce"],
+        *_ORDERS,
+        "codasca-mnist",
+        "auc-mnist",
+        "auc-cifar10",
+        "auc-fashion-mnist",
+        "chest-xrays",
+    ),
     *(
         claim
         for name in ("fgda", "adafgda")
-        for claim in first("AdaFGDA", f"Saddle problem: {name} comes nearer to the saddle point (Figure 2)",
-                           "‖x-x*‖²", name, ["local-sgda", "momentum-local-sgda", "fednest"], "saddle", lower=True)
+        for claim in first(
+            "AdaFGDA",
+            f"Saddle problem: {name} comes nearer to the saddle point (Figure 2)",
+            "‖x-x*‖²",
+            name,
+            ["local-sgda", "momentum-local-sgda", "fednest"],
+            "saddle",
+            lower=True,
+        )
     ),
     *first("AdaFGDA", "Its AUC is the highest (Figure 3)", "AUROC", "adafgda", ["codasca", *_TABLE_1], "auc-mnist"),
-    *first("AdaFGDA", "Robust training: it is the most accurate (Figure 5)", "accuracy under ν", "adafgda",
-           ["fgda", "local-sgda-plus", "momentum-local-sgda-plus", *_TABLE_1], "robust-mnist"),
-    *(
-        claim
-        for name in ("fcsg", "fcsg-m", "acc-fcsg-m")
-        for claim in first("FCSG", f"{name}: average precision is higher than with cross-entropy or CODA+ (Table 2)",
-                           "AP", name, ["fedavg-bce", "coda-plus"], "auprc-mnist", "auprc-cifar10")
+    *first(
+        "AdaFGDA",
+        "Robust training: it is the most accurate (Figure 5)",
+        "accuracy under ν",
+        "adafgda",
+        ["fgda", "local-sgda-plus", "momentum-local-sgda-plus", *_TABLE_1],
+        "robust-mnist",
     ),
-    *first("FCSG", "acc-fcsg-m: average precision is the highest of its three (Table 2)", "AP", "acc-fcsg-m",
-           ["fcsg", "fcsg-m"], "auprc-mnist", "auprc-cifar10"),
-    *first("FCSG", "CODA+: average precision is higher than with cross-entropy (Table 2)", "AP", "coda-plus",
-           ["fedavg-bce"], "auprc-mnist", "auprc-cifar10"),
     *(
         claim
         for name in ("fcsg", "fcsg-m", "acc-fcsg-m")
-        for claim in first("FCSG", f"Few-shot: {name} is ahead of compositional methods (Figures 2 and 3)", "accuracy",
-                           name, ["local-scgd", "local-scgdm"], "omniglot-1shot", "omniglot-5shot")
+        for claim in first(
+            "FCSG",
+            f"{name}: average precision is higher than with cross-entropy or CODA+ (Table 2)",
+            "AP",
+            name,
+            ["fedavg-bce", "coda-plus"],
+            "auprc-mnist",
+            "auprc-cifar10",
+        )
+    ),
+    *first(
+        "FCSG",
+        "acc-fcsg-m: average precision is the highest of its three (Table 2)",
+        "AP",
+        "acc-fcsg-m",
+        ["fcsg", "fcsg-m"],
+        "auprc-mnist",
+        "auprc-cifar10",
+    ),
+    *first(
+        "FCSG",
+        "CODA+: average precision is higher than with cross-entropy (Table 2)",
+        "AP",
+        "coda-plus",
+        ["fedavg-bce"],
+        "auprc-mnist",
+        "auprc-cifar10",
+    ),
+    *(
+        claim
+        for name in ("fcsg", "fcsg-m", "acc-fcsg-m")
+        for claim in first(
+            "FCSG",
+            f"Few-shot: {name} is ahead of compositional methods (Figures 2 and 3)",
+            "accuracy",
+            name,
+            ["local-scgd", "local-scgdm"],
+            "omniglot-1shot",
+            "omniglot-5shot",
+        )
     ),
     Order(
         paper="FCSG",
@@ -273,17 +365,51 @@ CLAIMS: tuple[Claim, ...] = (
         worse=({"invariant-logistic.inner-samples": "1"},),
         only={"invariant-logistic.sigma-ratio": "2.0"},
     ),
-    *first("DePRL", "On the ring it is ahead of the six other methods (Table 7)", "accuracy", "deprl, ring", _SIX,
-           "deprl-cifar10", "deprl-mnist", "deprl-mnist-128"),
-    *first("DePRL", "A fully connected graph gives more accurate models than a ring (Table 1)", "accuracy",
-           "deprl, full", ["deprl, ring"], "deprl-cifar10", "deprl-mnist", "deprl-mnist-128"),
-    *first("DePRL", "It ends most accurate with 4 to 32 workers (Table 9)", "accuracy", "deprl, ring", _OTHERS,
-           "deprl-speedup-methods"),
-    *first("DePRL", "It is ahead with every number of steps on the head (Figure 8)", "accuracy", "deprl, ring", _OTHERS,
-           "deprl-head-steps"),
-    *first("DePRL", "It is ahead with every number of workers (Figure 9)", "accuracy", "deprl, ring",
-           ["fedavg", *_OTHERS], "deprl-workers"),
-)  # fmt: skip
+    *first(
+        "DePRL",
+        "On the ring it is ahead of the six other methods (Table 7)",
+        "accuracy",
+        "deprl, ring",
+        _SIX,
+        "deprl-cifar10",
+        "deprl-mnist",
+        "deprl-mnist-128",
+    ),
+    *first(
+        "DePRL",
+        "A fully connected graph gives more accurate models than a ring (Table 1)",
+        "accuracy",
+        "deprl, full",
+        ["deprl, ring"],
+        "deprl-cifar10",
+        "deprl-mnist",
+        "deprl-mnist-128",
+    ),
+    *first(
+        "DePRL",
+        "It ends most accurate with 4 to 32 workers (Table 9)",
+        "accuracy",
+        "deprl, ring",
+        _OTHERS,
+        "deprl-speedup-methods",
+    ),
+    *first(
+        "DePRL",
+        "It is ahead with every number of steps on the head (Figure 8)",
+        "accuracy",
+        "deprl, ring",
+        _OTHERS,
+        "deprl-head-steps",
+    ),
+    *first(
+        "DePRL",
+        "It is ahead with every number of workers (Figure 9)",
+        "accuracy",
+        "deprl, ring",
+        ["fedavg", *_OTHERS],
+        "deprl-workers",
+    ),
+)
 
 
 # ---------------------------------------------------------------------- the table

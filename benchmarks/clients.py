@@ -53,7 +53,7 @@ ARITHMETIC = "arithmetic"
 
 def seconds(job: dict[str, Any], rounds: int) -> list[float]:
     """Play a job; return the seconds of each round but the first."""
-    from server_app import simulate
+    from edelweiss.server_app import simulate
 
     with tempfile.TemporaryDirectory() as folder:
         result = simulate(job | UNTIMED | {"rounds": rounds + 1, "runs-dir": folder})
@@ -64,16 +64,16 @@ def arithmetic(job: dict[str, Any], rounds: int) -> list[float]:
     """Take the steps of a round's clients side by side on batches that lie ready; return the seconds of each round."""
     import torch
 
-    from config import RunConfig
-    from datasets import Cohort
-    from keys.memory import keep_freed_memory
-    from problems.stacked import Stacked
-    from server_app.sizes import MOST
+    from edelweiss.common.memory import keep_freed_memory
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import DataSummary
+    from edelweiss.problems.stacked import Stacked
+    from edelweiss.server_app.memory_estimate import MOST
 
     keep_freed_memory()
     torch.set_num_threads(1)
     config = RunConfig.parse(job | {"engine": "local"})
-    problem = config.build_problem(config.setting(Cohort(shape=(1, 28, 28), classes=10), config.device))
+    problem = config.build_problem(config.setting(DataSummary(shape=(1, 28, 28), classes=10), config.device))
     clients, steps = round(config.sites * config.strategy.fraction), config.strategy.local_steps
     stack = min(clients, MOST[problem.device.type])
     inputs = torch.randn(stack, config.batch_size, 1, 28, 28, device=problem.device)

@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.studies import REPO
-from client_app.oracle import SiteOracle, stream
-from config import parse_run_config
-from datasets import Cohort, Samples
-from federation.algorithm import phases_of
-from keys import ConfigError, read_overrides
-from keys.memory import keep_freed_memory
-from models import prepare, resolve_device
-from problems import PROBLEMS
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.common import ConfigError, read_overrides
+from edelweiss.common.memory import keep_freed_memory
+from edelweiss.config import parse_run_config
+from edelweiss.datasets import DataSummary, Samples
+from edelweiss.federation.algorithm import phases_of
+from edelweiss.models import prepare, resolve_device
+from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from config import RunConfig
+    from edelweiss.config import RunConfig
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "breast-cancer": (30,),
@@ -80,8 +80,10 @@ class Work:
         """Count what there is to do for a model of d parameters, p dual variables and a head behind ``head``."""
         strategy, card, rounds = config.strategy, config.strategy.card, range(1, config.rounds + 1)
         begins = [next(iter(phases_of(strategy, r, config.rounds, config.sites))) for r in rounds]
-        turns = [strategy.turn(r, config.rounds, phase, config.sites) for r, phase in zip(rounds, begins, strict=True)]
-        each = sum(counted(card.gradients, q=turn.local_steps) for turn in turns)
+        turns = [
+            strategy.context(r, config.rounds, phase, config.sites) for r, phase in zip(rounds, begins, strict=True)
+        ]
+        each = sum(counted(card.gradients, q=context.local_steps) for context in turns)
         clients, density = strategy.asked(config.sites), getattr(strategy, "density", 1.0)  # of a sparse x
         lengths = {"d": d, "p": p, "b": head, "v": density * d, "m": d / 32}  # a mask has a bit for each
         both = counted(card.down, **lengths) + counted(card.up, **lengths)
@@ -121,10 +123,12 @@ def row(file: Path, config: RunConfig, devices: int) -> str:
     """Time and count what a run-config takes; return its line of the table."""
     size, labels, device = config.image_size, config.several, resolve_device(config.device)
     shape = (3, size, size) if size else SHAPES.get(config.dataset, GREY)
-    cohort = Cohort(shape=shape, classes=CLASSES.get(config.dataset, 10), labels=labels, priors=(0.5,) * len(labels))
+    data_summary = DataSummary(
+        shape=shape, classes=CLASSES.get(config.dataset, 10), labels=labels, priors=(0.5,) * len(labels)
+    )
     prepare(device, config.matmul_precision)
-    problem = config.build_problem(config.setting(cohort, device, 0))
-    oracle = SiteOracle.open(config, problem, _samples(cohort, config, device), stream(0, 0, 1, 0))
+    problem = config.build_problem(config.setting(data_summary, device, 0))
+    oracle = SiteOracle.open(config, problem, _samples(data_summary, config, device), stream(0, 0, 1, 0))
     start = problem.initial()
     x, y = start["x"], start.get("y")
     each = seconds(partial(oracle.gradient, x, y), device)
@@ -132,22 +136,28 @@ def row(file: Path, config: RunConfig, devices: int) -> str:
     work = Work.of(config, len(x), 0 if y is None else len(y), getattr(problem, "head", 0), devices)
     network = config.model if PROBLEMS[config.problem].needs_data else "none"
     cells = (
-        f"{file.parent.name}/{file.stem}", network, f"{work.d:,}", f"{work.gradients:,.0f}", f"{1e3 * each:,.2f}",
-        f"{work.bytes / 1e6:,.2f}", f"{work.gradients * each / 3600:,.2f}", f"{work.busiest * each / 3600:,.2f}",
-    )  # fmt: skip
+        f"{file.parent.name}/{file.stem}",
+        network,
+        f"{work.d:,}",
+        f"{work.gradients:,.0f}",
+        f"{1e3 * each:,.2f}",
+        f"{work.bytes / 1e6:,.2f}",
+        f"{work.gradients * each / 3600:,.2f}",
+        f"{work.busiest * each / 3600:,.2f}",
+    )
     return f"| {' | '.join(cells)} |"
 
 
-def _samples(cohort: Cohort, config: RunConfig, device: str) -> Samples | None:
+def _samples(data_summary: DataSummary, config: RunConfig, device: str) -> Samples | None:
     """Draw samples of a shape, as bytes, with labels that the problem knows."""
     kind, generator = PROBLEMS[config.problem], torch.Generator().manual_seed(0)
     if not kind.needs_data:
         return None
-    count = DRAWINGS * cohort.classes if config.dataset == "omniglot" else 2 * config.batch_size
-    inputs = torch.randint(0, 256, (count, *cohort.shape), generator=generator, dtype=torch.uint8)
-    labels = torch.arange(count) % (cohort.classes if kind.multiclass or config.dataset == "omniglot" else 2)
-    if cohort.labels:
-        labels = torch.stack([labels] * len(cohort.labels), 1)
+    count = DRAWINGS * data_summary.classes if config.dataset == "omniglot" else 2 * config.batch_size
+    inputs = torch.randint(0, 256, (count, *data_summary.shape), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(count) % (data_summary.classes if kind.multiclass or config.dataset == "omniglot" else 2)
+    if data_summary.labels:
+        labels = torch.stack([labels] * len(data_summary.labels), 1)
     return Samples(inputs, labels, torch.arange(count)).to(device)
 
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from benchmarks.tables import Cell, Row, Tables
-from server_app.compare.groups import CONFIDENCE, Difference
-from server_app.compare.runs import shown
-from server_app.compare.text import NOTHING, markdown, number
+from edelweiss.lab.compare.groups import CONFIDENCE, Difference
+from edelweiss.lab.compare.runs import shown
+from edelweiss.lab.compare.text import NOTHING, markdown, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

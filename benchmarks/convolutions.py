@@ -21,10 +21,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.functional import unfold
 
-from keys.memory import keep_freed_memory
-from models import FlatNetwork, build
-from models.stack import Stack
-from problems.network import channels_last
+from edelweiss.common.memory import keep_freed_memory
+from edelweiss.models import FlatNetwork, build
+from edelweiss.models.stack import Stack
+from edelweiss.problems.network import channels_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,16 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from evidence import Counts, Site
-from evidence.calibration import AS_THEY_ARE
-from evidence.comparison import compared
-from evidence.curves import GRID, SAME_FOR_ALL, threshold
-from evidence.delong import exact, paired
-from evidence.design import Design
-from evidence.summary import bands, evaluation
-from evidence.told import Group
-from evidence.within import subgroups, within
-from server_app.compare.text import markdown
+from edelweiss.evidence import Counts, Site
+from edelweiss.evidence.calibration import AS_THEY_ARE
+from edelweiss.evidence.comparison import compared
+from edelweiss.evidence.curves import GRID, SAME_FOR_ALL, threshold
+from edelweiss.evidence.delong import exact, paired
+from edelweiss.evidence.design import Design
+from edelweiss.evidence.reported import Group
+from edelweiss.evidence.summary import bands, evaluation
+from edelweiss.evidence.within_sites import subgroups, within
+from edelweiss.lab.compare.text import markdown
 
 Floats = NDArray[np.float64]
 
@@ -46,11 +46,22 @@ OTHERS = 0.36  # of the scores of the two models, within a class
 LESS = 0.05  # AUROC of the other model
 DECIMALS = 2  # of a score, in standard deviations: fewer bins, less to do
 HEADINGS = {
-    "auroc": "AUROC", "within": "within sites", "auprc": "AP", "auprc-sites": "AP, other sites",
-    "intercept": "intercept", "slope": "slope", "curve": "calibration curve", "sensitivity": "sensitivity",
-    "specificity": "specificity", "roc": "ROC band", "precision-recall": "PR band", "group": "subgroup's AUROC",
-    "group-sensitivity": "its sensitivity", "group-specificity": "its specificity", "difference": "difference",
-}  # fmt: skip
+    "auroc": "AUROC",
+    "within": "within sites",
+    "auprc": "AP",
+    "auprc-sites": "AP, other sites",
+    "intercept": "intercept",
+    "slope": "slope",
+    "curve": "calibration curve",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "roc": "ROC band",
+    "precision-recall": "PR band",
+    "group": "subgroup's AUROC",
+    "group-sensitivity": "its sensitivity",
+    "group-specificity": "its specificity",
+    "difference": "difference",
+}
 
 
 @dataclass(frozen=True)
@@ -121,10 +132,13 @@ def told(setting: Setting, random: np.random.Generator) -> tuple[dict[str, Site]
         thresholds.append(threshold(scores, labels, SAME_FOR_ALL))
         own, theirs, covariance = paired(scores, other, labels, several)
         sites[str(place)] = Site(
-            Counts.of(scores, labels), own, Design.of(scores, labels, several),
+            Counts.of(scores, labels),
+            own,
+            Design.of(scores, labels, several),
             groups=[_group(scores, labels, several, whose < patients / 2, thresholds[-1])],
-            other=theirs, covariance=covariance,
-        )  # fmt: skip
+            other=theirs,
+            covariance=covariance,
+        )
     return sites, thresholds
 
 

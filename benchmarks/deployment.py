@@ -40,9 +40,9 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from bin.run import free_port  # noqa: E402
-from config import RunConfig  # noqa: E402
-from keys.memory import keep_freed_memory  # noqa: E402
-from server_app.submission import started  # noqa: E402
+from edelweiss.common.memory import keep_freed_memory  # noqa: E402
+from edelweiss.config import RunConfig  # noqa: E402
+from edelweiss.lab.submission import started  # noqa: E402
 from tests.deployment.processes import Federation, deployment  # noqa: E402
 from tests.server_app.sites import run_at  # noqa: E402
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from multiprocessing.connection import Connection
 
-    from keys import Value
+    from edelweiss.common import Value
 
 SITES = [{"partition-id": 0, "num-partitions": 2}, {"partition-id": 1, "num-partitions": 2}]
 

@@ -61,7 +61,7 @@ def bare(processes: int, threads: int, rounds: int) -> list[float]:
     shared = [torch.zeros(0) for _ in range(processes)]
     if processes == 1:
         return _bare_rounds(inputs, labels, parts, rounds, shared, 0, None)
-    import models
+    from edelweiss import models
 
     size = sum(p.numel() for p in models.build("cnn-mnist", (1, 28, 28)).parameters())
     shared = [torch.zeros(size).share_memory_() for _ in range(processes)]
@@ -83,8 +83,8 @@ def _mnist() -> tuple[Any, Any, list[Any]]:
     """Return the training images as float32, the labels, and the rows of each site."""
     import torch
 
-    from config import RunConfig
-    from datasets import load_site
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import load_site
 
     config = RunConfig.parse(JOB | {"data-root": os.environ["EDELWEISS_DATA"]}).data()
     sites = [load_site(config, site, SITES).train for site in range(SITES)]
@@ -99,7 +99,7 @@ def _bare_rounds(
     from torch.nn.functional import binary_cross_entropy_with_logits
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    import models
+    from edelweiss import models
 
     torch.set_num_threads(torch.get_num_threads() if barrier is None else 1)
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def _bare_rounds(
 
 def local(workers: int, rounds: int, **changes: Any) -> list[float]:
     """Run the local engine; returns seconds per round."""
-    from server_app import simulate
+    from edelweiss.server_app import simulate
 
     with tempfile.TemporaryDirectory() as folder:
         job = JOB | {"data-root": os.environ["EDELWEISS_DATA"], "runs-dir": folder, "rounds": rounds}

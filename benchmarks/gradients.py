@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.engine import BATCH, JOB, REPO, STEPS
 from benchmarks.pages import insert
-from server_app.compare.text import write_csv
+from edelweiss.lab.compare.text import write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,9 +88,9 @@ class Bare:
     def __init__(self, problem: str, channels_last: bool) -> None:
         import torch
 
-        import models
-        from config import RunConfig
-        from datasets import load_site
+        from edelweiss import models
+        from edelweiss.config import RunConfig
+        from edelweiss.datasets import load_site
 
         config = RunConfig.parse(JOB | {"data-root": os.environ["EDELWEISS_DATA"], "sites": SITES}).data()
         sites = [load_site(config, site, SITES).train for site in range(SITES)]
@@ -141,9 +141,9 @@ class Bare:
 
 def local(algorithm: str, problem: str, rounds: int) -> tuple[float, float]:
     """Run an algorithm in this process; return seconds and gradients of 50 samples, the first round's left out."""
-    from config.tables import own_options
-    from server_app import simulate
-    from strategies import ALGORITHMS
+    from edelweiss.config.tables import own_options
+    from edelweiss.server_app import simulate
+    from edelweiss.strategies import ALGORITHMS
 
     steps = {f"{algorithm}.{key}": LR for key in own_options(ALGORITHMS[algorithm]) if key in ("lr", "lr-dual")}
     own: dict[str, Any] = {"local-steps": STEPS} | OWN.get(algorithm, {})
@@ -160,8 +160,8 @@ def local(algorithm: str, problem: str, rounds: int) -> tuple[float, float]:
 
 def solvable() -> dict[str, str]:
     """Return each algorithm with the first problem on MNIST that it solves and that has a bare loop."""
-    from problems import PROBLEMS
-    from strategies import ALGORITHMS, can_solve
+    from edelweiss.problems import PROBLEMS
+    from edelweiss.strategies import ALGORITHMS, can_solve
 
     found = {}
     for name, algorithm in ALGORITHMS.items():
@@ -178,7 +178,7 @@ def ready(parser: argparse.ArgumentParser, names: Sequence[str]) -> dict[str, st
     """
     import torch
 
-    from keys.memory import keep_freed_memory
+    from edelweiss.common.memory import keep_freed_memory
 
     if not os.environ.get("EDELWEISS_DATA"):
         sys.exit("EDELWEISS_DATA is not set: it names the folder that holds mnist/")

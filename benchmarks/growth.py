@@ -63,12 +63,12 @@ def played(sites: int, rounds: int, asked: int, marks: Iterable[int]) -> dict[st
     """Play a run; return what it took at the beginning of some rounds, and the CPU seconds of each."""
     from flwr.app import ConfigRecord, Message
 
-    from config import RunConfig
-    from datasets import load_site
-    from keys import record_in
-    from server_app.console import Progress
-    from server_app.coordinator import coordinate
-    from server_app.local import LocalGrid, unused_run_id
+    from edelweiss.common import record_in
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import load_site
+    from edelweiss.server_app.console import Progress
+    from edelweiss.server_app.coordinator import coordinate
+    from edelweiss.server_app.local import LocalGrid, unused_run_id
 
     seen: list[dict[str, float]] = []
     cpu: list[float] = []

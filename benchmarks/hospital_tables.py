@@ -32,7 +32,7 @@ from benchmarks.studies import REPO, Value
 if TYPE_CHECKING:
     import pandas as pd
 
-    from datasets import Samples
+    from edelweiss.datasets import Samples
 
 COMMAND = "python -m benchmarks.hospital_tables"
 PAGE = REPO / "docs" / "results" / "hospital-tables.md"
@@ -119,8 +119,14 @@ TABLES = (
     Table("geepack", "ohio", "resp", YES, patient="id"),
     Table("medicaldata", "indo_rct", "outcome", ("1_yes",), ("id",), site="site"),
     Table("medicaldata", "blood_storage", "Recurrence", YES, ("Censor", "TimeToRecurrence")),
-    Table("medicaldata", "covid_testing", "result", ("positive",),
-          ("fake_first_name", "fake_last_name", "ct_result", "clinic_name"), patient="subject_id"),
+    Table(
+        "medicaldata",
+        "covid_testing",
+        "result",
+        ("positive",),
+        ("fake_first_name", "fake_last_name", "ct_result", "clinic_name"),
+        patient="subject_id",
+    ),
     Table("AER", "HealthInsurance", "health", ("no",)),
     Table("carData", "TitanicSurvival", "survived", YES),
     Table("wooldridge", "bwght2", "lbw", YES, ("bwght", "lbwght", "vlbw")),
@@ -129,7 +135,7 @@ TABLES = (
     Table("ISLR", "Caravan", "Purchase", YES),
     Table("modeldata", "ad_data", "Class", ("Impaired",)),
     Table("modeldata", "attrition", "Attrition", YES),
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -208,7 +214,7 @@ def _text(value: object) -> str:
 
 def try_out(table: Table, folder: Path) -> Tried:
     """Try a table all three ways."""
-    from config.study import read_study
+    from edelweiss.config.study import read_study
 
     frame = read(table)
     labelled = frame[frame[table.label].notna()]
@@ -222,9 +228,15 @@ def try_out(table: Table, folder: Path) -> Tried:
     study = folder / "study.toml"
     study.write_text(text, encoding="utf-8")
     common: dict[str, Value] = {**JOB, "runs-dir": str(folder / "runs")}
-    dealt: dict[str, Value] = {"dataset": "table", "study": str(study), "sites": 4,
-                               "data-file": str(folder / "as-it-is" / "data.csv"), "partition": "iid",
-                               "test-share": 0.3, "holdout-share": 0.0}  # fmt: skip
+    dealt: dict[str, Value] = {
+        "dataset": "table",
+        "study": str(study),
+        "sites": 4,
+        "data-file": str(folder / "as-it-is" / "data.csv"),
+        "partition": "iid",
+        "test-share": 0.3,
+        "holdout-share": 0.0,
+    }
     if table.site:
         few = labelled[table.site].nunique() < 8
         dealt |= {"group-column": table.site, "partition": "sites" if few else "by-group"}
@@ -235,8 +247,14 @@ def try_out(table: Table, folder: Path) -> Tried:
     hospital = np.random.default_rng(0).permutation(np.arange(whose.max() + 1) % 3)[whose]
     for number in range(3):
         _write(coded[hospital == number], folder / "hospitals" / f"hospital-{number}")
-    own: dict[str, Value] = {"dataset": "site-folders", "data-root": str(folder / "hospitals"), "sites": 3,
-                             "partition": "sites", "holdout-share": 0.3, "label": table.label}  # fmt: skip
+    own: dict[str, Value] = {
+        "dataset": "site-folders",
+        "data-root": str(folder / "hospitals"),
+        "sites": 3,
+        "partition": "sites",
+        "holdout-share": 0.3,
+        "label": table.label,
+    }
     tried.found.append(_beside(common | own, tried))
     return tried
 
@@ -248,7 +266,7 @@ def _write(frame: pd.DataFrame, folder: Path) -> None:
 
 def objection(folder: Path, label: str) -> str:
     """Return why the table is refused as it is, as far as a coordinator is told; empty if it is not."""
-    from datasets import DataConfig, DataError, load_site
+    from edelweiss.datasets import DataConfig, DataError, load_site
 
     try:
         load_site(DataConfig(dataset="site", data_dir=str(folder), label=label), 0, 1)
@@ -261,9 +279,9 @@ def objection(folder: Path, label: str) -> str:
 
 def _beside(job: dict[str, Value], tried: Tried) -> tuple[float, float]:
     """Return the AUROC of a run, and that of scikit-learn on the same rows."""
-    from config import RunConfig
-    from datasets import load_site, load_test
-    from server_app import simulate
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import load_site, load_test
+    from edelweiss.server_app import simulate
 
     last = simulate(job).metrics[-1]
     config = RunConfig.parse(job)

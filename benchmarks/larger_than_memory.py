@@ -39,10 +39,10 @@ from benchmarks.scale import resident
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from client_app.oracle import SiteOracle
-    from config import RunConfig
-    from datasets import Cohort, DataConfig, ImageCache, Samples, SiteData
-    from problems import Problem
+    from edelweiss.client_app.oracle import SiteOracle
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import DataConfig, DataSummary, ImageCache, Samples, SiteData
+    from edelweiss.problems import Problem
 
 COUNT, SIDE, BATCH, BLOCK = 200_000, 224, 32, 1000
 AUGMENT = {"augment-flip": True, "augment-crop": 0.1, "augment-rotate": 15.0, "augment-brightness": 0.2}
@@ -70,8 +70,8 @@ def listed(folder: Path, count: int) -> list[Path]:
 
 def decoded_before(folder: Path) -> None:
     """Make a site whose images are all in its cache, if it is not there yet."""
-    from datasets.image_file import ImageForm
-    from datasets.stored import let_go
+    from edelweiss.datasets.image_file import ImageForm
+    from edelweiss.datasets.memory_mapped import let_go
 
     if (folder / "complete").exists():
         return
@@ -92,7 +92,7 @@ def decoded_before(folder: Path) -> None:
 
 def cache_of(folder: Path) -> ImageCache:
     """Return the site's cache of decoded images."""
-    from datasets import ImageCache
+    from edelweiss.datasets import ImageCache
 
     return ImageCache(folder / "state", 10**11)
 
@@ -117,9 +117,9 @@ def data_of(folder: Path, run: RunConfig) -> DataConfig:
 
 def stages(folder: Path) -> Iterator[str]:
     """Go through a run's stages at a site; yields what each was."""
-    from client_app.once import data_hash
-    from config import RunConfig
-    from datasets import Facts, load_site
+    from edelweiss.client_app.process_cache import data_hash
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import Facts, load_site
 
     yield "libraries"
     run = RunConfig.parse(JOB | AUGMENT | {"model": "linear", "problem": "auc"})
@@ -130,27 +130,27 @@ def stages(folder: Path) -> Iterator[str]:
     yield "what it tells: counts, moments"
     data_hash(config)
     yield "the hash of its data"
-    problem, cohort = problem_and_cohort(run, facts)
-    with closing(oracle_of(run, problem, cohort.standardised(data.train))) as oracle:
+    problem, data_summary = problem_and_cohort(run, facts)
+    with closing(oracle_of(run, problem, data_summary.standardised(data.train))) as oracle:
         for _ in range(200):
             oracle.draw()
     yield "200 batches of 32, changed"
-    problem.metrics(problem.initial()["x"], problem.initial()["y"], cohort.standardised(data.held_out))
+    problem.metrics(problem.initial()["x"], problem.initial()["y"], data_summary.standardised(data.held_out))
     yield f"an evaluation of {len(data.held_out):,}"
 
 
-def problem_and_cohort(run: RunConfig, facts: Any) -> tuple[Problem, Cohort]:
+def problem_and_cohort(run: RunConfig, facts: Any) -> tuple[Problem, DataSummary]:
     """Return what a coordinator would make of this one site."""
-    from datasets import Cohort, standardisation
+    from edelweiss.datasets import DataSummary, standardisation
 
     shift, scale = (tuple(v.tolist()) for v in standardisation(facts.count, facts.total, facts.squares))
-    cohort = Cohort(shape=facts.shape, prior=0.1, shift=shift, scale=scale)
-    return run.build_problem(run.setting(cohort, "cpu")), cohort
+    data_summary = DataSummary(shape=facts.shape, prior=0.1, shift=shift, scale=scale)
+    return run.build_problem(run.setting(data_summary, "cpu")), data_summary
 
 
 def oracle_of(run: RunConfig, problem: Problem, samples: Samples) -> SiteOracle:
     """Open what deals the batches of a round."""
-    from client_app.oracle import SiteOracle, stream
+    from edelweiss.client_app.oracle import SiteOracle, stream
 
     return SiteOracle.open(run, problem, samples, stream(0, 0, 1, 0))
 
@@ -177,22 +177,22 @@ def wait(folder: Path, step: str, thread: bool, augment: bool) -> tuple[float, f
     """
     import torch
 
-    import client_app.loader
-    from config import RunConfig
-    from datasets import Facts, load_site
+    from edelweiss.client_app import loader
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import Facts, load_site
 
     torch.set_num_threads(1)
-    client_app.loader.SLOW = client_app.loader.SLOW if thread else 10**18
+    loader.SLOW = loader.SLOW if thread else 10**18
     computes = not step.isdigit()
     run = RunConfig.parse(JOB | (AUGMENT if augment else {}) | {"model": step if computes else "linear"})
     data: SiteData = load_site(data_of(folder, run), 0, 1)
     values = float(COUNT * SIDE**2)
     facts = Facts(shape=data.train.shape, count=(values,), total=(127.5 * values,), squares=(21717.5 * values,))
-    problem, cohort = problem_and_cohort(run, facts)
+    problem, data_summary = problem_and_cohort(run, facts)
     start = problem.initial()
     forget_files(folder)
     waits, steps = [], []
-    with closing(oracle_of(run, problem, cohort.standardised(data.train))) as oracle:
+    with closing(oracle_of(run, problem, data_summary.standardised(data.train))) as oracle:
         for _ in range(7 if computes else 40):
             began = time.perf_counter()
             batch = oracle.draw()

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from datasets import Cohort
-from models import Architecture, build
-from problems import Setting
-from problems.maml import Maml
+from edelweiss.datasets import DataSummary
+from edelweiss.models import Architecture, build
+from edelweiss.problems import Setting
+from edelweiss.problems.maml import Maml
 
 SHAPE, WAYS, QUERIES, INNER_LR = (1, 28, 28), 5, 15, 0.4
 
@@ -71,7 +71,9 @@ def main() -> None:
         steps: dict[torch.dtype, list[Callable[[], Tensor]]] = {}
         for dtype in (torch.float64, torch.float32):
             architecture = Architecture(model="conv4", hidden=hidden)
-            setting = Setting(cohort=Cohort(shape=SHAPE), architecture=architecture, device=options.device, dtype=dtype)
+            setting = Setting(
+                data_summary=DataSummary(shape=SHAPE), architecture=architecture, device=options.device, dtype=dtype
+            )
             problem = Maml(setting, ways=WAYS, shots=shots, queries=QUERIES, inner_lr=INNER_LR)
             module = build("conv4", SHAPE, WAYS, hidden=hidden).to(options.device, dtype)
             x, z = problem.initial()["x"], inputs.to(dtype)

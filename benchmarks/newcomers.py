@@ -4,7 +4,7 @@
 
 Reads the runs that `python -m benchmarks.reproduce deprl-mnist` left. Half as many new workers, as in the paper, but
 eight at least, share the test set, on which nobody has trained, by the run's own Dirichlet distribution. Each trains a
-head on half of its images, as `python -m client_app personalise --head fresh` does, whatever the method, and is tested
+head on half of its images, as `edelweiss-site personalise --head fresh` does, whatever the method, and is tested
 on the other half, before and after. Writes NAME-newcomers.csv, and the study's part of deprl-newcomers.md.
 """
 
@@ -25,9 +25,9 @@ from benchmarks.pages import insert
 from benchmarks.studies import REPO, STUDIES, Study
 from benchmarks.studies.deprl_tables import NEWCOMERS, NEWCOMERS_NOTE
 from benchmarks.sweep import Sweep
-from keys import Stream
-from server_app.compare.text import number, spread, write_csv
-from server_app.sweep.job import Job, combinations
+from edelweiss.common import Stream
+from edelweiss.lab.compare.text import number, spread, write_csv
+from edelweiss.lab.sweep.job import Job, combinations
 
 STEPS = 200
 KEY = "concentration"
@@ -38,10 +38,10 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
     import numpy as np
     import torch
 
-    from client_app.personalise import FinishedRun, personalise
-    from datasets import SiteData, load_test
-    from datasets.partition import Rows, partition
-    from datasets.splits import stratified
+    from edelweiss.client_app.personalise import FinishedRun, personalise
+    from edelweiss.datasets import SiteData, load_test
+    from edelweiss.datasets.partition import Rows, partition
+    from edelweiss.datasets.splits import stratified
 
     torch.set_num_threads(1)
     given = FinishedRun.read(folder, {"data-root": data_root} if data_root else {})
@@ -59,7 +59,7 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
         held_out = stratified(labels[mine], 0.5, random)
         parts = (torch.from_numpy(mine[chosen]) for chosen in (~held_out, held_out))
         train, own_test = (replace(test, rows=test.rows[part]) for part in parts)
-        data = SiteData(f"new-{k}", train, own_test, given.cohort.classes, 0)
+        data = SiteData(f"new-{k}", train, own_test, given.data_summary.classes, 0)
         outcome = personalise(given, data, steps=STEPS, head="fresh")
         for values, metrics in ((before, outcome.before), (after, outcome.after)):
             values.append(float(metrics["accuracy"]))  # type: ignore[arg-type]  # other metrics are lists

@@ -12,9 +12,9 @@ from benchmarks.comparisons import sections
 from benchmarks.pictures import CAPTIONS, draw
 from benchmarks.sweep import Sweep
 from benchmarks.tables import Tables, csv_lines, gather, table
-from server_app.compare.grids import FACTOR
-from server_app.compare.runs import shown
-from server_app.compare.text import write_csv
+from edelweiss.lab.compare.grids import FACTOR
+from edelweiss.lab.compare.runs import shown
+from edelweiss.lab.compare.text import write_csv
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +149,6 @@ def ranges(sweep: Sweep) -> str:
 
 def averaging(sweep: Sweep) -> list[str]:
     """Return the methods whose model at the end of a stage, and so of the run, is an average over that stage."""
-    from strategies import ALGORITHMS
+    from edelweiss.strategies import ALGORITHMS
 
     return [method.label for method in sweep.study.methods if ALGORITHMS[method.algorithm].averages_stages]

@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sweep import Sweep
-from server_app.compare.pictures import curves, spread, style
-from server_app.compare.runs import shown
+from edelweiss.lab.compare.pictures import curves, spread, style
+from edelweiss.lab.compare.runs import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -32,12 +32,12 @@ from unittest.mock import patch
 
 import torch
 
-from datasets import Cohort
-from models import Architecture
-from problems import PROBLEMS, Setting
-from problems.network import channels_last
-from server_app import simulate
-from server_app.console import Progress
+from edelweiss.datasets import DataSummary
+from edelweiss.models import Architecture
+from edelweiss.problems import PROBLEMS, Setting
+from edelweiss.problems.network import channels_last
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ def gradient(model: str, shape: tuple[int, ...], batch: int, count: int, amp: st
 def auc(model: str, shape: tuple[int, ...], amp: str = "") -> Any:
     """Return the problem."""
     architecture = Architecture(model=model, hidden=256, amp=amp)
-    return PROBLEMS["auc"](Setting(cohort=Cohort(shape=shape, prior=0.3), architecture=architecture))
+    return PROBLEMS["auc"](Setting(data_summary=DataSummary(shape=shape, prior=0.3), architecture=architecture))
 
 
 def inputs(shape: tuple[int, ...], batch: int) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ def compiled() -> None:
                 seconds[name, again] = time.perf_counter() - began
                 torch.testing.assert_close(there, reference, rtol=1e-3, atol=1e-3)
             turns = [{name: milliseconds(call, count) for name, call in found.items()} for _ in range(3)]
-        each = {name: statistics.median(turn[name] for turn in turns) for name in found}
+        each = {name: statistics.median(context[name] for context in turns) for name in found}
         for name in list(found)[1:]:
             saved = (each["eager"] - each[name]) / 1000
             steps = f"{seconds[name, False] / saved:,.0f}" if saved > 0 else "never"

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
-from keys.cores import cores
-from keys.files import as_path, reason, unwritable
-from server_app.sweep.workers import StoppedError, run
+from edelweiss.common.cores import cores
+from edelweiss.common.files import as_path, reason, unwritable
+from edelweiss.lab.sweep.workers import StoppedError, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(wrong)
 
     from benchmarks.pages import write
-    from config import ConfigError, read_overrides
+    from edelweiss.config import ConfigError, read_overrides
 
     study = STUDIES[options.name]
     # Stopped by a service manager, it ends as with Ctrl-C.

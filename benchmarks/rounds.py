@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from config import RunConfig
-from datasets import Cohort, load_site
-from federation import Site
-from federation.messages import message, order
-from federation.wire import pack, unpack
-from keys import plain, record_in, to_record
-from keys.memory import keep_freed_memory
-from server_app import simulate
+from edelweiss.common import plain, record_in, to_record
+from edelweiss.common.memory import keep_freed_memory
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary, load_site
+from edelweiss.federation import Site
+from edelweiss.federation.messages import message, order
+from edelweiss.federation.wire import pack, unpack
+from edelweiss.server_app import simulate
 
 SITES = 16
 UNTIMED = {"engine": "local", "device": "cpu", "workers": 1, "sites": SITES, "central-test": False, "evidence": False}
@@ -49,11 +49,11 @@ def messages(rounds: int) -> float:
     """Write and read the messages and answers of a round; return the median seconds."""
     config, x, found = RunConfig.parse(UNTIMED | FIXED), torch.zeros(FIXED["saddle.dimension"]), []
     sites = [Site(k, f"site-{k}", k + 1) for k in range(SITES)]
-    common = to_record(Cohort()) | {"run": "0" * 16, "settled": 0, "evaluate": False}
+    common = to_record(DataSummary()) | {"run": "0" * 16, "settled": 0, "evaluate": False}
     cost = {"gradients": 1, "samples": 0, "seconds": 0.0, "memory-from": 0, "memory-kept": 0}
     for _ in range(rounds):
         began, sent = time.perf_counter(), pack({"x": x, "y": x})
-        told = order(common, config.strategy.turn(1, 1, "train", SITES))
+        told = order(common, config.strategy.context(1, 1, "train", SITES))
         for site in sites:
             asked = message(sent, told, site, "train")
             plain(asked.content, "config", ConfigRecord)
@@ -70,9 +70,9 @@ def arithmetic(job: dict[str, Any], rounds: int) -> float:
     """Take the metrics of all sites' held-out samples in a loop; return the median seconds."""
     config = RunConfig.parse(UNTIMED | job)
     data = [load_site(config.data(), site, SITES) for site in range(SITES)]
-    cohort = Cohort(shape=data[0].train.shape, shift=(0.0,), scale=(255.0,))
-    held_out = [cohort.standardised(one.held_out) for one in data]
-    problem = config.build_problem(config.setting(cohort, "cpu"))
+    data_summary = DataSummary(shape=data[0].train.shape, shift=(0.0,), scale=(255.0,))
+    held_out = [data_summary.standardised(one.held_out) for one in data]
+    problem = config.build_problem(config.setting(data_summary, "cpu"))
     x, found = problem.initial()["x"], []
     for _ in range(rounds):
         began = time.perf_counter()

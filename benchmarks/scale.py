@@ -62,8 +62,8 @@ def forget_peak() -> None:
 
 def measure(algorithm: str, model: str, hidden: int, sites: int, rounds: int) -> dict[str, float]:
     """Run once; returns bytes of the arrays and of the process beyond what it has before, and seconds of a round."""
-    from server_app import simulate
-    from server_app.coordinator import Result
+    from edelweiss.server_app import simulate
+    from edelweiss.server_app.coordinator import Result
 
     job = JOB | {"algorithm": algorithm, "model": model, "hidden": hidden}
     job |= {"d-psgd.topology": "ring"} if algorithm == "d-psgd" else {}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.pages import insert
 from benchmarks.studies import REPO, Value
-from server_app.compare.text import spread, write_csv
+from edelweiss.lab.compare.text import spread, write_csv
 
 Floats = NDArray[np.float64]
 
@@ -62,23 +62,25 @@ def measure(job: Mapping[str, Value]) -> dict[str, float]:
     """Train the workers of a job, and return how alike they are: mean cosines, and correlations over all pairs."""
     from safetensors.torch import load_file
 
-    from client_app.personalise import FinishedRun
-    from datasets import load_site
-    from server_app import simulate
+    from edelweiss.client_app.personalise import FinishedRun
+    from edelweiss.datasets import load_site
+    from edelweiss.server_app import simulate
 
     with tempfile.TemporaryDirectory() as folder:
         place: dict[str, Value] = {"runs-dir": folder, "run-name": "run", "state-dir": f"{folder}/state"}
         simulate({**job, **place})
         given = FinishedRun.read(Path(folder) / "run")
         config, sites = given.config, given.config.sites
-        problem = config.build_problem(config.setting(given.cohort, "cpu"))
+        problem = config.build_problem(config.setting(given.data_summary, "cpu"))
         files = [next(Path(folder).glob(f"state/models/*-site-{site}.safetensors")) for site in range(sites)]
         x = torch.stack([load_file(file)["x"] for file in files])
     start, first = problem.initial()["x"], problem.head
-    shares = np.stack([
-        load_site(config.data(), site, sites).train.targets().bincount(minlength=given.cohort.classes).numpy()
-        for site in range(sites)
-    ]).astype(np.float64)  # fmt: skip
+    shares = np.stack(
+        [
+            load_site(config.data(), site, sites).train.targets().bincount(minlength=given.data_summary.classes).numpy()
+            for site in range(sites)
+        ]
+    ).astype(np.float64)
     moved = (x - start).double().numpy()
     mixes, bodies, heads = cosines(shares), cosines(moved[:, :first]), cosines(x[:, first:].double().numpy())
     return {

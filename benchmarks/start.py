@@ -2,7 +2,7 @@
 
     python -m benchmarks.start --repeats 5      # about 3 minutes on a machine with nothing else to do
 
-The commands are `python -m server_app` and `make run` with the default job, and beside them `import torch` alone; all
+The commands are `edelweiss` and `make run` with the default job, and beside them `import torch` alone; all
 take turns. The processor's time is that of all processes that a command has started, looked up in /proc (Linux).
 """
 
@@ -98,7 +98,7 @@ def main() -> None:
         job = f'rounds=1 runs-dir="{folder}"'
         commands = {
             "`import torch`": ([sys.executable, "-c", "import torch; print('there')"], "there"),
-            "`python -m server_app`": ([sys.executable, "-m", "server_app", "--run-config", job], "started after"),
+            "`edelweiss`": ([sys.executable, "-m", "edelweiss", "--run-config", job], "started after"),
             "`make run`": ([sys.executable, "bin/run.py", "--run-config", job], "started after"),
         }
         found = [{name: measured(*command) for name, command in commands.items()} for _ in range(options.repeats)]

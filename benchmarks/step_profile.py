@@ -29,10 +29,12 @@ ALGORITHMS = ("fedavg", "codasca", "fmgda", "fcsg")
 KINDS = {
     "network": re.compile(r"conv|pool|mm$|linear|relu$|threshold_backward$|clamp_min$|sum$"),
     "copies": re.compile(r"copy|cat$|stack$|fill_$|zero_$|index|clone|contiguous"),
-    "": re.compile(r"empty|view|stride|^_?t$|^to$|select|slice|expand|detach|alias|squeeze|reshape|resize|flatten|split"
-                   r"|transpose|unbind|narrow|resolve|lift|result_type|item|_local_scalar"),
+    "": re.compile(
+        r"empty|view|stride|^_?t$|^to$|select|slice|expand|detach|alias|squeeze|reshape|resize|flatten|split"
+        r"|transpose|unbind|narrow|resolve|lift|result_type|item|_local_scalar"
+    ),
     "vectors": re.compile(""),
-}  # fmt: skip
+}
 """What the name of an operation has in it; the first that fits. Those without a name move no number."""
 
 

@@ -14,7 +14,7 @@ import statistics
 import tempfile
 from typing import Any
 
-from server_app import simulate
+from edelweiss.server_app import simulate
 
 SITES = 16
 JOB: dict[str, Any] = {

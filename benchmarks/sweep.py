@@ -9,18 +9,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from benchmarks.studies import Method, Settings, Study
-from config import ConfigError, flatten
-from keys.files import reason
-from server_app.compare.runs import OUTCOME
-from server_app.sweep import jobs
-from server_app.sweep.study import drawn
-from server_app.sweep.workers import StoppedError, compute
+from edelweiss.common.files import reason
+from edelweiss.config import ConfigError, flatten
+from edelweiss.lab.compare.runs import OUTCOME
+from edelweiss.lab.sweep import jobs
+from edelweiss.lab.sweep.study import drawn
+from edelweiss.lab.sweep.workers import StoppedError, compute
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keys import Value
-    from server_app.sweep import study as general
+    from edelweiss.common import Value
+    from edelweiss.lab.sweep import study as general
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Sweep(jobs.Sweep[Study]):
 
         Raises
         ------
-        config.ConfigError
+        edelweiss.config.ConfigError
             For all that cannot be done.
         """
         if wrong := [f"{key}: {why}; leave it out" for key, why in self.fixed().items() if key in self.changes]:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sweep import Sweep
-from server_app.compare.groups import Group
-from server_app.compare.runs import final, shown
-from server_app.compare.text import NOTHING, amount, markdown, number, remark, spread
-from server_app.sweep.job import combinations
+from edelweiss.lab.compare.groups import Group
+from edelweiss.lab.compare.runs import final, shown
+from edelweiss.lab.compare.text import NOTHING, amount, markdown, number, remark, spread
+from edelweiss.lab.sweep.job import combinations
 
 if TYPE_CHECKING:
     from benchmarks.studies import Settings, Study
-    from server_app.sweep.study import Method
+    from edelweiss.lab.sweep.study import Method
 
 Cell = tuple[tuple[str, Any], ...]  # keys that are compared, and a value of each
 

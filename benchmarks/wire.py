@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.pages import insert
 from benchmarks.studies.study import REPO
-from server_app.compare.groups import CONFIDENCE, half_width
-from server_app.compare.text import markdown, write_csv
+from edelweiss.lab.compare.groups import CONFIDENCE, half_width
+from edelweiss.lab.compare.text import markdown, write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ FORMATS = (EXACT, ("bf16", ""), ("float16", ""), ("float32", "int8"), ("bf16", "
 
 def run(method: str, wire: str, estimators: str, seed: int, rounds: int) -> dict[str, Any]:
     """Run a method; return a line with AUROC on the common test set, and the mean bytes of a site in a round."""
-    from server_app import simulate
+    from edelweiss.server_app import simulate
 
     written: dict[str, Any] = {"wire": wire, "wire-estimators": estimators, "seed": seed}
     line: dict[str, Any] = {"method": method, **written}
@@ -65,8 +65,20 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["method"], line["wire"], line["wire-estimators"]), []).append(line)
-    rows = [["method", "`wire`", "`wire-estimators`", "kB down", "kB up", "of float32", "AUROC", "difference",
-             f"{CONFIDENCE:.0%} interval"], ["---"] * 3 + ["---:"] * 6]  # fmt: skip
+    rows = [
+        [
+            "method",
+            "`wire`",
+            "`wire-estimators`",
+            "kB down",
+            "kB up",
+            "of float32",
+            "AUROC",
+            "difference",
+            f"{CONFIDENCE:.0%} interval",
+        ],
+        ["---"] * 3 + ["---:"] * 6,
+    ]
     for (method, *written), found in groups.items():
         exact = groups[method, *EXACT]
         (down, up), all_exact = ([one[0][f"bytes {way}"] / 1e3 for way in ("down", "up")] for one in (found, exact))
@@ -93,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.seeds < 2:
         parser.error("--seeds: an interval takes two runs")
 
-    from strategies import ALGORITHMS
+    from edelweiss.strategies import ALGORITHMS
 
     estimates = {name for name, keys in METHODS.items() if ALGORITHMS[keys["algorithm"]].estimators}
     jobs = [(name, *form) for name in METHODS for form in FORMATS if not form[1] or name in estimates]
@@ -101,8 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for place, job in enumerate(jobs, 1):
         for seed in range(options.seeds):
             lines.append(run(*job, seed, options.rounds))
-            print(f"[{place}/{len(jobs)}] {' '.join(filter(None, job))}, seed {seed}: {lines[-1]['AUROC']:.4f}",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"[{place}/{len(jobs)}] {' '.join(filter(None, job))}, seed {seed}: {lines[-1]['AUROC']:.4f}",
+                file=sys.stderr,
+                flush=True,
+            )
     write(lines, options.results_dir, options.rounds, options.seeds)
     return 0
 

@@ -23,16 +23,16 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from client_app.policy import Policy  # noqa: E402
-from config import RunConfig, SiteConfig  # noqa: E402
-from config.tables import SHARED, own_options  # noqa: E402
-from config.values import OneOf  # noqa: E402
-from federation import FederatedStrategy  # noqa: E402
-from keys import Value, allowed  # noqa: E402
-from keys.overrides import toml_value  # noqa: E402
-from problems import PROBLEMS, Problem, papers  # noqa: E402
-from problems.metrics import METRICS  # noqa: E402
-from strategies import ALGORITHMS, can_solve  # noqa: E402
+from edelweiss.client_app.policy import Policy  # noqa: E402
+from edelweiss.common import Value, allowed  # noqa: E402
+from edelweiss.common.overrides import toml_value  # noqa: E402
+from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
+from edelweiss.config.tables import SHARED, own_options  # noqa: E402
+from edelweiss.config.values import OneOf  # noqa: E402
+from edelweiss.federation import FederatedStrategy  # noqa: E402
+from edelweiss.problems import PROBLEMS, Problem, papers  # noqa: E402
+from edelweiss.problems.metrics import METRICS  # noqa: E402
+from edelweiss.strategies import ALGORITHMS, can_solve  # noqa: E402
 
 MARK = "# Written by `make docs` from the classes that own the keys: do not edit below this line.\n"
 COMMENT = 31  # column of the comments in pyproject.toml
@@ -160,21 +160,40 @@ def _cited(algorithm: type[FederatedStrategy]) -> str:
 def algorithms() -> str:
     """What each algorithm is from, what it moves, computes and remembers."""
     heads = ("`algorithm`", "paper", "down", "up", "gradients", "a site remembers", "`fraction`")
-    return _table(heads, *_by_family(lambda a: (
-        f"`{a.name}`", _cited(a), a.card.down, a.card.up, a.card.gradients, a.card.remembers or "nothing",
-        "yes" if a.partial else "no",
-    )))  # fmt: skip
+    return _table(
+        heads,
+        *_by_family(
+            lambda a: (
+                f"`{a.name}`",
+                _cited(a),
+                a.card.down,
+                a.card.up,
+                a.card.gradients,
+                a.card.remembers or "nothing",
+                "yes" if a.partial else "no",
+            )
+        ),
+    )
 
 
 def problems() -> str:
     """What each problem is, on which data, and who solves it."""
     heads = ("`problem`", "kind", "what is optimised", "paper", "data", "reported besides the loss", "algorithms")
-    return _table(heads, *(
-        (f"`{p.name}`", p.kind, p.optimises, "; ".join(paper.short for paper in p.papers) or "none", _data(p),
-         ", ".join(METRICS[name].label for name in p.reports),
-         _names([name for name, algorithm in ALGORITHMS.items() if can_solve(algorithm, p)]))
-        for p in PROBLEMS.values()
-    ))  # fmt: skip
+    return _table(
+        heads,
+        *(
+            (
+                f"`{p.name}`",
+                p.kind,
+                p.optimises,
+                "; ".join(paper.short for paper in p.papers) or "none",
+                _data(p),
+                ", ".join(METRICS[name].label for name in p.reports),
+                _names([name for name, algorithm in ALGORITHMS.items() if can_solve(algorithm, p)]),
+            )
+            for p in PROBLEMS.values()
+        ),
+    )
 
 
 def _data(problem: type[Problem]) -> str:
@@ -188,11 +207,19 @@ def _data(problem: type[Problem]) -> str:
 def options() -> str:
     """Every key of the algorithms and problems, with default and range."""
     owners = {"": SHARED} | {name: own_options(cls) for name, cls in {**ALGORITHMS, **PROBLEMS}.items()}
-    return _table(("key", "default", "allowed", "meaning"), *(
-        (f"`{name}.{key}`" if name else f"`{key}`", f"`{toml_value(_default(f))}`", allowed(f) or "any number",
-         f.metadata["doc"])
-        for name, found in owners.items() for key, f in found.items()
-    ))  # fmt: skip
+    return _table(
+        ("key", "default", "allowed", "meaning"),
+        *(
+            (
+                f"`{name}.{key}`" if name else f"`{key}`",
+                f"`{toml_value(_default(f))}`",
+                allowed(f) or "any number",
+                f.metadata["doc"],
+            )
+            for name, found in owners.items()
+            for key, f in found.items()
+        ),
+    )
 
 
 def papers_list() -> str:

@@ -38,10 +38,10 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
-from keys import ConfigError, Value, flatten, shown  # noqa: E402
-from keys.files import as_path, reason  # noqa: E402
-from keys.scratch import Scratch  # noqa: E402
-from server_app.submission import app_table, flower_environment, read_run_config, started, submit  # noqa: E402
+from edelweiss.common import ConfigError, Value, flatten, shown  # noqa: E402
+from edelweiss.common.files import as_path, reason  # noqa: E402
+from edelweiss.common.scratch import Scratch  # noqa: E402
+from edelweiss.lab.submission import app_table, flower_environment, read_run_config, started, submit  # noqa: E402
 
 START_TIMEOUT = 60.0  # seconds for the SuperLink to answer; it takes two
 

@@ -19,8 +19,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from client_app.passage import Passage
-    from client_app.together import Update, Updated
+    from edelweiss.client_app.request_pipeline import Passage
+    from edelweiss.client_app.vectorised import Update, Updated
 
 log = logging.getLogger("edelweiss")
 
@@ -28,15 +28,15 @@ KINDS = ("query", "train", "evaluate")
 
 
 def in_kind(message: Message, context: Context, answer: Callable[[Message, Context], Message]) -> Message:
-    """Answer as the coordinator asks: in a parcel if the message came in one; see `federation.parcels`."""
-    from federation.parcels import answer_in_kind
+    """Answer as the coordinator asks: in a parcel if the message came in one; see `federation.batching`."""
+    from edelweiss.federation.batching import answer_in_kind
 
     return answer_in_kind(message, context, answer)
 
 
 def answered(kind: str, message: Message, context: Context) -> Message:
     """Answer a message, see `client_app.handlers`."""
-    from client_app.passage import Passage
+    from edelweiss.client_app.request_pipeline import Passage
 
     return Passage(kind, message, context).done_alone()
 
@@ -49,7 +49,7 @@ app.evaluate()(partial(answered, "evaluate"))
 
 def call(message: Message, context: Context) -> Message:
     """Let the app answer in this process; an exception becomes an error answer, as in Flower's own engines."""
-    from client_app.audit import Audit
+    from edelweiss.client_app.audit import Audit
 
     def answer() -> Message:
         kind = message.metadata.message_type
@@ -65,8 +65,8 @@ def call_together(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     """Answer the messages of a phase to several sites as `call` does, with local updates done side by side."""
     if len(messages) == 1 or messages[0].metadata.message_type != "train":
         return [call(message, context) for message, context in zip(messages, contexts, strict=True)]
-    from client_app.passage import Passage
-    from client_app.together import updated
+    from edelweiss.client_app.request_pipeline import Passage
+    from edelweiss.client_app.vectorised import updated
 
     def begun(message: Message, context: Context) -> Passage:
         passage = Passage("train", message, context)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keys import record_in, records_in
-from keys.files import json_in, opened, read_json
+from edelweiss.common import record_in, records_in
+from edelweiss.common.files import json_in, opened, read_json
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -161,9 +161,9 @@ def contents(content: RecordDict) -> dict[str, Any]:
     import numpy as np
     from flwr.app import ArrayRecord
 
-    from federation import unpack
-    from federation.encoding import decode
-    from federation.schema import sound
+    from edelweiss.federation import unpack
+    from edelweiss.federation.encoding import decode
+    from edelweiss.federation.schema import sound
 
     arrays: list[dict[str, Any]] = []
     for vectors in records_in(content, ArrayRecord).values():

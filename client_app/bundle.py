@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from keys import ConfigError, flatten, shown, unknown
-from keys.files import toml_in
+from edelweiss.common import ConfigError, flatten, shown, unknown
+from edelweiss.common.files import toml_in
 
 if TYPE_CHECKING:
-    from keys import Value
+    from edelweiss.common import Value
 
 FILE = "pyproject.toml"
 MOST = 2**20  # bytes of it: ours has 31 kB, and a zip file of 1 MB may hold 1 GB

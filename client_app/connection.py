@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from config.errors import explain
-from config.node import SiteConfig
-from keys import ConfigError, Value, shorter, text_errors, unknown
-from keys.files import TEXT, read_file, read_toml, reason
+from edelweiss.common import ConfigError, Value, shorter, text_errors, unknown
+from edelweiss.common.files import TEXT, read_file, read_toml, reason
+from edelweiss.config.errors import explain
+from edelweiss.config.node import SiteConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -127,8 +127,12 @@ def read_certificates(file: str) -> bytes:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options: the file, and each key of `JoinConfig`."""
-    parser.add_argument("--policy", default="", metavar="SITE.toml", help="file with any of these keys, and with your "
-                        "rules in its table [policy]")  # fmt: skip
+    parser.add_argument(
+        "--policy",
+        default="",
+        metavar="SITE.toml",
+        help="file with any of these keys, and with your rules in its table [policy]",
+    )
     for name, f in JoinConfig.model_fields.items():
         key = f.alias or name
         if key == "policy":

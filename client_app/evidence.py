@@ -1,4 +1,4 @@
-"""What a site tells of its scores for evidence.json: see `evidence.told`, and the site's own rules."""
+"""What a site tells of its scores for evidence.json: see `evidence.reported`, and the site's own rules."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from client_app.errors import RefusedError
-from client_app.policy.subgroups import largest, subgroups
-from client_app.probabilities import Entry, fitted
-from evidence import Counts, Told
-from evidence.delong import exact, paired
-from evidence.design import Design
-from evidence.paired import merged_of, spread
-from evidence.told import LARGEST, record_names
-from problems import PROBLEMS, ranks
-from problems.network import NetworkProblem
+from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.policy.subgroups import largest, subgroups
+from edelweiss.client_app.recalibration import Entry, fitted
+from edelweiss.evidence import Counts, Told
+from edelweiss.evidence.delong import exact, paired
+from edelweiss.evidence.design import Design
+from edelweiss.evidence.paired import merged_of, spread
+from edelweiss.evidence.reported import LARGEST, record_names
+from edelweiss.problems import PROBLEMS, ranks
+from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from client_app.request import Request
-    from client_app.site import OpenSite
-    from datasets import Samples
-    from datasets.source import Mask
-    from evidence.sums import Floats, Ints
-    from problems import Arrays
+    from edelweiss.client_app.request import Request
+    from edelweiss.client_app.site import OpenSite
+    from edelweiss.datasets import Samples
+    from edelweiss.datasets.source import Mask
+    from edelweiss.evidence.sums import Floats, Ints
+    from edelweiss.problems import Arrays
 
 _SCORES: WeakKeyDictionary[Samples, dict[bytes, Floats]] = WeakKeyDictionary()
 """Of the models that sites of this process scored last, until they have told all of them."""

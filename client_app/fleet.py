@@ -1,4 +1,4 @@
-"""The line from a site to its coordinator; with `federation.pieces` and `parcels` all that touches Flower's inside.
+"""The line from a site to its coordinator; with `federation.chunking` and `parcels` all that touches Flower's inside.
 
 `connected` opens Flower's own connection (gRPC, TLS, a signature on each call, heartbeats) and gives a `Fleet`, which
 receives messages with their content, sends answers, and reads a run's configuration out of its bundle. Of the bundle it
@@ -33,9 +33,9 @@ from flwr.supercore.retry import RetryInvoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.bundle import run_config_in
-from client_app.failures import why
-from federation.pieces import cut, pull, push, whole
+from edelweiss.client_app.bundle import run_config_in
+from edelweiss.client_app.connection_errors import why
+from edelweiss.federation.chunking import cut, pull, push, whole
 
 __all__ = [
     "ENDED",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-    from keys import Value
+    from edelweiss.common import Value
 
 RETRY = (0.2, 1.5, 5.0)  # seconds to the first try of a call that failed, growth, longest
 AWAY = 5.0  # a site that was taken for alive until now stays away so long, for its coordinator to see that it was

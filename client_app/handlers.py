@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from client_app.card import write_card
-from client_app.errors import RefusedError
-from client_app.evidence import differing, own_maps, told
-from client_app.kept import model_facts
-from client_app.once import received
-from client_app.oracle import SiteOracle, stream
-from client_app.policy.limits import Limits
-from client_app.request import Request
-from client_app.together import Update
-from federation import not_finite, pack, unpack
-from federation.encoding import remembered, taken
-from keys import record_in, to_record
+from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.evidence import differing, own_maps, told
+from edelweiss.client_app.model_card import write_card
+from edelweiss.client_app.model_metadata import model_facts
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.client_app.policy.limits import Limits
+from edelweiss.client_app.process_cache import received
+from edelweiss.client_app.request import Request
+from edelweiss.client_app.vectorised import Update
+from edelweiss.common import record_in, to_record
+from edelweiss.federation import not_finite, pack, unpack
+from edelweiss.federation.encoding import remembered, taken
 
 if TYPE_CHECKING:
     from flwr.app import Message
     from torch import Tensor
 
-    from client_app.passage import Handler, Steps
-    from client_app.site import OpenSite
-    from problems import Arrays, Problem
+    from edelweiss.client_app.request_pipeline import Handler, Steps
+    from edelweiss.client_app.site import OpenSite
+    from edelweiss.problems import Arrays, Problem
 
 log = logging.getLogger("edelweiss")
 
@@ -53,7 +53,7 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
     started, clock = time.perf_counter(), time.monotonic()
     request = Request.of(message)
     strategy, problem = site.strategy, site.problem(request)
-    turn = strategy.turn(request.round, site.run.rounds, request.phase, request.sites)
+    context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
     sent = received(message, problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
     if site.run.remembers and (text := store.shortage()):
@@ -70,7 +70,7 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
         random, samples = stream(site.run.seed, request.site, *place), site.samples(request)[0]
         return SiteOracle.open(site.run, own, samples, random, fresh, problem, Limits.of(site, clock))
 
-    done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, turn=turn)
+    done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, context=context)
     reply, memory = done.reply, done.memory
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
@@ -131,12 +131,14 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
         if site.gives_evidence:
             records = told(site, request, model, other, evaluated=bool(content["metrics"]))
             content.update({name: ConfigRecord(one) for name, one in records.items()})
-            more = any(record.get("other-positive-scores") or record.get("other-negative-scores")
-                       for record in records.values())  # fmt: skip
+            more = any(
+                record.get("other-positive-scores") or record.get("other-negative-scores")
+                for record in records.values()
+            )
     if statistics is not None and (mine or kept_here):
         mine["buffers"] = statistics
     if mine:
-        facts = model_facts(site.run, request.cohort, site.data_config, data, own=not shared, maps=maps)
+        facts = model_facts(site.run, request.data_summary, site.data_config, data, own=not shared, maps=maps)
         path = store.keep(mine, facts)
         if "x" in mine and (shared or site.guarded):
             write_card(path, site.run, own=not shared)

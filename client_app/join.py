@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
-from client_app.connection import read_certificates, read_key
-from client_app.fleet import ENDED, INVALID_BUNDLE, Fleet, ForgottenError, answer_health_checks, connected, public_half
-from keys import ConfigError, record_in
-from keys.memory import keep_freed_memory
+from edelweiss.client_app.connection import read_certificates, read_key
+from edelweiss.client_app.fleet import (
+    ENDED,
+    INVALID_BUNDLE,
+    Fleet,
+    ForgottenError,
+    answer_health_checks,
+    connected,
+    public_half,
+)
+from edelweiss.common import ConfigError, record_in
+from edelweiss.common.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from flwr.app import Context, Message
 
-    from client_app.connection import JoinConfig
+    from edelweiss.client_app.connection import JoinConfig
 
 log = logging.getLogger("edelweiss")
 
@@ -39,8 +47,10 @@ SOON, GROWTH, LONGEST = 0.02, 1.15, 3.0  # seconds to the first look for work af
 FETCHED = 2.0  # seconds until the coordinator has fetched an answer; of a site that has left by then it is lost
 
 ANEW = "it was started anew; joining again"  # why a coordinator knows a site no more, which has no key
-NEW_KEY = ("it has unregistered its key, or was set up anew. A key that was unregistered is not accepted again: to "
-           "come back, make another one and send its public half")  # fmt: skip
+NEW_KEY = (
+    "it has unregistered its key, or was set up anew. A key that was unregistered is not accepted again: to "
+    "come back, make another one and send its public half"
+)
 
 
 class Stop:
@@ -56,7 +66,7 @@ class Stop:
             signal.signal(number, self._told)
 
     def _told(self, *_: object) -> None:
-        from client_app.policy.gate import waiting
+        from edelweiss.client_app.policy.admission import waiting
 
         if waiting.is_set():  # what was not begun can be asked again
             log.info("told to end: a run was waiting for you")
@@ -143,8 +153,8 @@ class Joined:
         """Let the ClientApp answer."""
         from flwr.app import Error, Message
 
-        from client_app.app import call
-        from client_app.audit import Audit
+        from edelweiss.client_app.app import call
+        from edelweiss.client_app.audit import Audit
 
         run_id = message.metadata.run_id
         try:
@@ -172,7 +182,7 @@ def free() -> None:
     """Give memory back between runs, that of the GPU above all."""
     import torch
 
-    from client_app.once import forget_all
+    from edelweiss.client_app.process_cache import forget_all
 
     forget_all()
     gc.collect()
@@ -234,7 +244,7 @@ def join(config: JoinConfig) -> int:
     ConfigError
         When the key, the certificates or the state folder cannot be used.
     """
-    from federation.fingerprint import fingerprint
+    from edelweiss.federation.fingerprint import fingerprint
 
     keep_freed_memory()
     certificates = read_certificates(config.root_certificates) if config.root_certificates else None

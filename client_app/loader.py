@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from datasets.stored import file_of
-from keys import Stream
+from edelweiss.common import Stream
+from edelweiss.datasets.memory_mapped import file_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from datasets import Augmentation, Sampler, Samples
-    from datasets.samplers import Mark as Place
-    from problems import Batch, Problem
+    from edelweiss.datasets import Augmentation, Sampler, Samples
+    from edelweiss.datasets.samplers import Mark as Place
+    from edelweiss.problems import Batch, Problem
 
     Mark = tuple[int, Tensor, Place]
     Drawn = tuple[Batch | None, Tensor | None]

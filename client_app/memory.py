@@ -18,16 +18,16 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keys import ConfigError
-from keys.files import as_path, reason
-from models.storage import Stored, write_tensors
+from edelweiss.common import ConfigError
+from edelweiss.common.files import as_path, reason
+from edelweiss.models.storage import Stored, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
 
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 log = logging.getLogger("edelweiss")
 
@@ -268,8 +268,12 @@ def places(folder: Path) -> list[Place]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted((int(r), int(p)) for name in names for r, dash, p in [name.removesuffix(SUFFIX).partition("-")]
-                  if name.endswith(SUFFIX) and r.isdigit() and p.isdigit())  # fmt: skip
+    return sorted(
+        (int(r), int(p))
+        for name in names
+        for r, dash, p in [name.removesuffix(SUFFIX).partition("-")]
+        if name.endswith(SUFFIX) and r.isdigit() and p.isdigit()
+    )
 
 
 def path_of(folder: Path, place: Place) -> Path:

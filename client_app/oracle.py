@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from client_app.loader import Batches, Loader, parts
-from datasets import Augmentation, Sampler, Samples, make_sampler
-from keys import Stream
-from problems import Problem
-from problems.network import rows_at_once
+from edelweiss.client_app.loader import Batches, Loader, parts
+from edelweiss.common import Stream
+from edelweiss.datasets import Augmentation, Sampler, Samples, make_sampler
+from edelweiss.problems import Problem
+from edelweiss.problems.network import rows_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
-    from client_app.policy.limits import Limits
-    from config import RunConfig
-    from problems import Arrays, Batch
-    from problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
+    from edelweiss.client_app.policy.limits import Limits
+    from edelweiss.config import RunConfig
+    from edelweiss.problems import Arrays, Batch
+    from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers
 
 
 def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generator:

@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from client_app.oracle import SiteOracle, stream
-from client_app.probabilities import Entry, fitted
-from config import RunConfig, read_overrides
-from config.tables import renamed
-from datasets import Cohort, Meaning, columns_hash
-from keys import shorter, shown
-from keys.files import is_file, reason
-from models import ModelError, prepare, resolve_device
-from models.storage import Stored
-from problems import PROBLEMS, ProblemError, ranks
-from problems.network import NetworkProblem
-from problems.scalars import restored
-from strategies.local_steps import Descent, existing
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.client_app.recalibration import Entry, fitted
+from edelweiss.common import shorter, shown
+from edelweiss.common.files import is_file, reason
+from edelweiss.config import RunConfig, read_overrides
+from edelweiss.config.tables import renamed
+from edelweiss.datasets import DataSummary, ModelSchema, columns_hash
+from edelweiss.models import ModelError, prepare, resolve_device
+from edelweiss.models.storage import Stored
+from edelweiss.problems import PROBLEMS, ProblemError, ranks
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.problems.scalars import restored
+from edelweiss.strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from datasets import Samples, SiteData
-    from keys import Value
-    from problems import Arrays, Metrics
+    from edelweiss.common import Value
+    from edelweiss.datasets import Samples, SiteData
+    from edelweiss.problems import Arrays, Metrics
 
 WARM_UP = 50  # batches that estimate the statistics of batch norm, where a run gives none
 
@@ -47,7 +47,7 @@ class FinishedRun:
     ----------
     config : RunConfig
         Of the run.
-    cohort : Cohort
+    data_summary : DataSummary
         What its sites agreed on.
     facts : dict
         What else the model's file says: the problem's own scalars, and ``"head": "fresh"`` where the head is untrained.
@@ -56,7 +56,7 @@ class FinishedRun:
     """
 
     config: RunConfig
-    cohort: Cohort
+    data_summary: DataSummary
     facts: dict[str, Any]
     state: dict[str, Tensor]
 
@@ -80,7 +80,7 @@ class FinishedRun:
         ------
         PersonaliseError
             When the folder is not that of a finished run with a network.
-        config.ConfigError
+        edelweiss.config.ConfigError
             When its configuration, with the changes, cannot be used.
         """
         file, written = folder / "model.safetensors", folder / "config.toml"
@@ -97,8 +97,8 @@ class FinishedRun:
             facts = stored.facts
             if "shape" not in facts:
                 raise ValueError("it does not say what the inputs are like; a run of this version writes one that does")
-            cohort = Cohort.of_file(facts)
-            Meaning.of_file(facts, cohort)
+            data_summary = DataSummary.of_file(facts)
+            ModelSchema.of_file(facts, data_summary)
         except FileNotFoundError:
             why = "it was stopped before the end, or its sites shared nothing"
             if not config.strategy.exchanges:
@@ -114,13 +114,13 @@ class FinishedRun:
                     f"{file} is of {key} = {shown(facts[key])}, and config.toml and --run-config say {value!r}: "
                     "config.toml and model.safetensors do not belong together"
                 )
-        if cohort.labels != (config.several if PROBLEMS[config.problem].several else ()):
+        if data_summary.labels != (config.several if PROBLEMS[config.problem].several else ()):
             raise PersonaliseError(
-                f"{file} tells {', '.join(cohort.labels) or 'one label'} apart, and config.toml and --run-config say "
+                f"{file} is of {', '.join(data_summary.labels) or 'one label'}, but config.toml and --run-config say "
                 f"label = {config.label!r}: config.toml and model.safetensors do not belong together; what your own "
                 "columns are called --label says"
             )
-        return cls(config, cohort, facts, stored.tensors)
+        return cls(config, data_summary, facts, stored.tensors)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Personalised:
     head : int
         Where the head begins in x; what lies before it is as it was given.
     maps : list, optional
-        What makes probabilities of its scores, see `client_app.probabilities`; None where they are log-odds.
+        What makes probabilities of its scores, see `client_app.recalibration`; None where they are log-odds.
     """
 
     before: Metrics
@@ -217,7 +217,7 @@ def personalise(
     require_fit(given, data)
     device = resolve_device(device or config.device)
     prepare(device, config.matmul_precision)
-    problem = config.build_problem(config.setting(given.cohort, device))
+    problem = config.build_problem(config.setting(given.data_summary, device))
     assert isinstance(problem, NetworkProblem), "others have no data"
     split = require_head(problem, given, data, head)
     lr, lr_dual = lr or own_rate(config, "lr_head", "lr"), lr_dual or own_rate(config, "lr_dual", "lr")
@@ -226,7 +226,7 @@ def personalise(
         fresh = problem.fresh(config.sites)
         x, y = torch.cat([x[:split], fresh["head"]]), fresh.get("y")
     problem = problem.of_site(data.train.targets())  # y is the site's own, whatever the run did
-    train, held_out = (given.cohort.standardised(part).to(problem.device) for part in (data.train, data.held_out))
+    train, held_out = (given.data_summary.standardised(part).to(problem.device) for part in (data.train, data.held_out))
     with closing(SiteOracle.open(config, problem, train, stream(config.seed, 0, 0, 0))) as oracle:
         if problem.buffers().numel() and (given.untrained or config.bn == "local"):
             warm_up(problem, x, oracle)
@@ -245,20 +245,20 @@ def personalise(
 
 def require_fit(given: FinishedRun, data: SiteData) -> None:
     """Check that the data are of the kind that the model was trained on; PersonaliseError lists all that is not."""
-    cohort, wrong = given.cohort, []
-    if tuple(data.train.shape) != cohort.shape:
-        have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, cohort.shape))
+    data_summary, wrong = given.data_summary, []
+    if tuple(data.train.shape) != data_summary.shape:
+        have, need = ("x".join(map(str, shape)) for shape in (data.train.shape, data_summary.shape))
         wrong.append(f"the data's inputs are of size {have}, the model's of size {need}: they need the same features")
-    elif columns_hash(data.features) != (cohort.columns or columns_hash(())):
+    elif columns_hash(data.features) != (data_summary.columns or columns_hash(())):
         wrong.append(
             f"the columns have other names than those that the model was trained on, or another order: here, by name, "
             f"{', '.join(data.features[:3])}, ..."
         )
     problem = PROBLEMS[given.config.problem]
-    if (columns := data.train.labels[:1].numel()) != (outputs := max(1, len(cohort.labels))):
-        wrong.append(f"--label names {columns} columns, and the model has {outputs}: {', '.join(cohort.labels)}")
-    if problem.multiclass and data.classes > cohort.classes:
-        wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {cohort.classes - 1}")
+    if (columns := data.train.labels[:1].numel()) != (outputs := max(1, len(data_summary.labels))):
+        wrong.append(f"--label names {columns} columns, and the model has {outputs}: {', '.join(data_summary.labels)}")
+    if problem.multiclass and data.classes > data_summary.classes:
+        wrong.append(f"the labels go up to {data.classes - 1}, the model's only to {data_summary.classes - 1}")
     classes = set(data.train.targets().flatten().tolist())
     if not problem.multiclass and outputs == 1 and len(classes) == 1:
         only = "positive" if classes == {1} else "negative"

@@ -55,14 +55,18 @@ class Proxy:
         host, why = address.rpartition(":")[0], why.lower()
         mend = f"correct {self.variable}, or, if {host} is reached without, add it to no_proxy"
         if "407" in why:
-            return (f"the proxy {self} wants a name and a password, or others: write them into it, "
-                    f"{self.variable}=http://NAME:PASSWORD@{self.host}:{self.port}")  # fmt: skip
+            return (
+                f"the proxy {self} wants a name and a password, or others: write them into it, "
+                f"{self.variable}=http://NAME:PASSWORD@{self.host}:{self.port}"
+            )
         if "response code" in why:
             code = why.rpartition("response code")[2].split()[0]
             reach = ", or does not reach the coordinator" if code in ("502", "503", "504") else ""
-            return (f"the proxy {self} answers {code}: it does not let this machine through to {address}{reach}; ask "
-                    f"whoever runs it to allow CONNECT to {address}, or, if {host} is reached without, add it to "
-                    "no_proxy")  # fmt: skip
+            return (
+                f"the proxy {self} answers {code}: it does not let this machine through to {address}{reach}; ask "
+                f"whoever runs it to allow CONNECT to {address}, or, if {host} is reached without, add it to "
+                "no_proxy"
+            )
         if "expected 'h'" in why or "no http" in why:
             return f"{self} is no HTTP proxy: {mend}"
         if "resol" in why or "domain name" in why or "name or service" in why:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
-from datasets import Cohort
-from keys import from_record, latest, record_in
+from edelweiss.common import from_record, latest, record_in
+from edelweiss.datasets import DataSummary
 
 if TYPE_CHECKING:
     from flwr.app import Message
 
-COHORT = tuple(field.name for field in fields(Cohort))
+COHORT = tuple(field.name for field in fields(DataSummary))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Request:
         This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
     run, settled : str, int
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
-    cohort : Cohort
+    data_summary : DataSummary
         What holds for the data of all sites together.
     merged : tuple of bytes
         The counts of all sites for two models, see `evidence.paired.merged_record`: the last evaluation wants to know
@@ -43,7 +43,7 @@ class Request:
     run: str
     settled: int
     evaluate: bool = True
-    cohort: Cohort = field(default_factory=Cohort)
+    data_summary: DataSummary = field(default_factory=DataSummary)
     merged: tuple[bytes, ...] = ()
 
     @classmethod
@@ -56,12 +56,12 @@ class Request:
 def _read(record: ConfigRecord) -> Request:
     told = dict(record.items())
     keys = tuple(key for key in COHORT if key in told)
-    return from_record(Request, told, cohort=_cohort(keys, *(told[key] for key in keys)))
+    return from_record(Request, told, data_summary=_cohort(keys, *(told[key] for key in keys)))
 
 
 @latest
-def _cohort(keys: tuple[str, ...], *values: object) -> Cohort:
-    return from_record(Cohort, dict(zip(keys, values, strict=True)))
+def _cohort(keys: tuple[str, ...], *values: object) -> DataSummary:
+    return from_record(DataSummary, dict(zip(keys, values, strict=True)))
 
 
 def forget_request() -> None:

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from client_app.kept import provenance
-from client_app.memory import Memory
-from client_app.once import (
+from edelweiss.client_app.local_data import image_cache, study_of
+from edelweiss.client_app.memory import Memory
+from edelweiss.client_app.model_metadata import provenance
+from edelweiss.client_app.policy import Policy
+from edelweiss.client_app.policy.coarsening import coarse
+from edelweiss.client_app.policy.records import Records
+from edelweiss.client_app.policy.suppression import hidden_labels, no_evaluation, otherwise, protected
+from edelweiss.client_app.process_cache import (
     Options,
     cached_problem,
     data_hash,
@@ -22,28 +27,23 @@ from client_app.once import (
     public_data,
     rehearsed,
 )
-from client_app.own_data import image_cache, study_of
-from client_app.policy import Policy
-from client_app.policy.coarse import coarse
-from client_app.policy.protect import hidden_labels, no_evaluation, otherwise, protected
-from client_app.policy.records import Records
-from config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
-from datasets import Cohort, DataConfig, Facts, SiteData, load_site, patient_hashes, stamp
-from datasets.config import FOLDERS, OWN, SITE, TABLE
-from datasets.facts import LONGEST_NOTE, MOST_NOTES
-from federation.rehearsal import Rehearsal
-from keys import files_named, latest
-from keys.memory import return_freed_memory
-from models import prepare, resolve_device
-from problems import PROBLEMS, Problem, Setting, ranks
+from edelweiss.common import files_named, latest
+from edelweiss.common.memory import return_freed_memory
+from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
+from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, load_site, patient_hashes, stamp
+from edelweiss.datasets.config import FOLDERS, OWN, SITE, TABLE
+from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
+from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.models import prepare, resolve_device
+from edelweiss.problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
     from flwr.app import Context
 
-    from client_app.request import Request
-    from datasets import Samples
-    from federation import FederatedStrategy
-    from problems import Arrays, Metrics
+    from edelweiss.client_app.request import Request
+    from edelweiss.datasets import Samples
+    from edelweiss.federation import FederatedStrategy
+    from edelweiss.problems import Arrays, Metrics
 
 MOST_OPEN = 1024  # sites of a run that a process keeps open
 
@@ -105,12 +105,16 @@ class OpenSite:
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
         if run.dataset in (TABLE, FOLDERS) and not node.simulated:
-            missing.append(f"dataset = {run.dataset!r} names files of the machine that simulates: a site with data of "
-                           "its own, or without num-partitions, reads none")  # fmt: skip
+            missing.append(
+                f"dataset = {run.dataset!r} names files of the machine that simulates: a site with data of "
+                "its own, or without num-partitions, reads none"
+            )
         named = [f"{run.problem}.{key}" for key in files_named(PROBLEMS[run.problem], run.options)]
         if named and not node.simulated:
-            missing.append(f"{', '.join(named)} names a file of the machine that simulates: a site with data of its "
-                           "own, or without num-partitions, reads none")  # fmt: skip
+            missing.append(
+                f"{', '.join(named)} names a file of the machine that simulates: a site with data of its "
+                "own, or without num-partitions, reads none"
+            )
         policy = Policy.read(node.policy)
         if policy.asks and not node.state_dir:
             missing.append('state-dir is missing: with approve = "ask" runs wait there for you')
@@ -200,14 +204,14 @@ class OpenSite:
 
     def rehearsal(self, request: Request) -> Rehearsal:
         """Return what knows which vectors this run's algorithm sends: the same to all sites, site 0's will do."""
-        return self._rehearsed(request.cohort, request.sites)
+        return self._rehearsed(request.data_summary, request.sites)
 
     @cached_property
     def _rehearsed(self) -> latest[Rehearsal]:
         run = self.run
 
-        def play(cohort: Cohort, sites: int) -> Rehearsal:
-            problem = cached_problem(*self._problem_key(cohort, 0))
+        def play(data_summary: DataSummary, sites: int) -> Rehearsal:
+            problem = cached_problem(*self._problem_key(data_summary, 0))
             return rehearsed(self.strategy, run.rounds, sites, problem, run.encoding)
 
         return latest(play)
@@ -246,7 +250,7 @@ class OpenSite:
         if not PROBLEMS[self.run.problem].needs_data:
             return None, None
         data = self.data() if self.guarded else None
-        return self._prepared(request.cohort, hidden_labels(data, self.policy) if data else ())
+        return self._prepared(request.data_summary, hidden_labels(data, self.policy) if data else ())
 
     @cached_property
     def _prepared(self) -> latest[tuple[Samples, Samples]]:
@@ -257,11 +261,11 @@ class OpenSite:
 
     def problem(self, request: Request) -> Problem:
         """Return the problem; sites that share a process share a network."""
-        return self._problem(request.cohort, request.site)
+        return self._problem(request.data_summary, request.site)
 
     @cached_property
     def _problem(self) -> latest[Problem]:
-        return latest(lambda cohort, site: cached_problem(*self._problem_key(cohort, site)))
+        return latest(lambda data_summary, site: cached_problem(*self._problem_key(data_summary, site)))
 
     def own_problem(self, request: Request) -> Problem:
         """Return the problem as this site trains and evaluates its own model: with its own p, where y is its own."""
@@ -277,19 +281,19 @@ class OpenSite:
 
     def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""
-        mine = provenance(self.run, self._dimension(request.cohort, request.site))
+        mine = provenance(self.run, self._dimension(request.data_summary, request.site))
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
         given = self.run.state_dir if self.node.partition_id >= 0 and not self.node.data_dir else ""
         return Memory(self.node.state_dir or given, request.run, request.name, mine)
 
     @cached_property
     def _dimension(self) -> latest[int]:
-        return latest(lambda cohort, site: dimension(*self._problem_key(cohort, site)))
+        return latest(lambda data_summary, site: dimension(*self._problem_key(data_summary, site)))
 
-    def _problem_key(self, cohort: Cohort, site: int) -> tuple[str, Setting, Options]:
+    def _problem_key(self, data_summary: DataSummary, site: int) -> tuple[str, Setting, Options]:
         run = self.run
-        if PROBLEMS[run.problem].needs_data and not cohort.shape:
+        if PROBLEMS[run.problem].needs_data and not data_summary.shape:
             raise ConfigError(
                 "message", ["it says nothing of the data: start() needs the cohort's facts as train_config"]
             )
-        return run.problem, run.setting(cohort, self.device, site), tuple(run.options.items())
+        return run.problem, run.setting(data_summary, self.device, site), tuple(run.options.items())

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from client_app.loader import parts
-from problems.stacked import Stacked
+from edelweiss.client_app.loader import parts
+from edelweiss.problems.stacked import Stacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
-    from client_app.oracle import SiteOracle
-    from datasets import Sampler, Samples
-    from problems import Arrays, Batch, Problem
+    from edelweiss.client_app.oracle import SiteOracle
+    from edelweiss.datasets import Sampler, Samples
+    from edelweiss.problems import Arrays, Batch, Problem
 
 
 class UnevenError(Exception):

@@ -1,12 +1,12 @@
 """The two configurations: a run's (what everybody does) and a site's (what its operator decides)."""
 
-from config.node import SiteConfig, parse_node_config
-from config.run import RunConfig, parse_run_config
-from datasets import DataError
-from federation import RunError, StrategyError
-from keys import ConfigError, flatten, read_overrides
-from models import ModelError
-from problems import ProblemError
+from edelweiss.common import ConfigError, flatten, read_overrides
+from edelweiss.config.node import SiteConfig, parse_node_config
+from edelweiss.config.run import RunConfig, parse_run_config
+from edelweiss.datasets import DataError
+from edelweiss.federation import RunError, StrategyError
+from edelweiss.models import ModelError
+from edelweiss.problems import ProblemError
 
 MISTAKES = (ConfigError, DataError, ModelError, ProblemError, RunError, StrategyError)
 """Errors whose message is all that a user needs: they are shown without a traceback."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from config.classes import parse_classes
-from datasets import SOURCES
-from datasets.config import FOLDERS, OWN, SITE, SIZED, TABLE
-from datasets.labels import wrong_labels
-from datasets.partition import NATURAL
-from federation.stages import MOST_STEPS, Stages
-from keys import shown
-from keys.fields import is_number
-from models import STEMS, keeps_statistics
-from models.architecture import DEVICE
-from problems import PROBLEMS, ranks
-from problems.capabilities import in_words
-from strategies import ALGORITHMS, can_solve
+from edelweiss.common import shown
+from edelweiss.common.fields import is_number
+from edelweiss.config.classes import parse_classes
+from edelweiss.datasets import SOURCES
+from edelweiss.datasets.config import FOLDERS, OWN, SITE, SIZED, TABLE
+from edelweiss.datasets.labels import wrong_labels
+from edelweiss.datasets.partition import NATURAL
+from edelweiss.federation.stages import MOST_STEPS, Stages
+from edelweiss.models import STEMS, keeps_statistics
+from edelweiss.models.architecture import DEVICE
+from edelweiss.problems import PROBLEMS, ranks
+from edelweiss.problems.capabilities import in_words
+from edelweiss.strategies import ALGORITHMS, can_solve
 
 if TYPE_CHECKING:
-    from config.run import RunConfig
+    from edelweiss.config.run import RunConfig
 
 
 STAGES = ("local-steps", "stage-iterations", "stage-growth", "stage-steps-growth")
@@ -28,8 +28,20 @@ STAGES = ("local-steps", "stage-iterations", "stage-growth", "stage-steps-growth
 
 def contradictions(run: RunConfig) -> list[str]:
     """Return all of them."""
-    looks = (_algorithm_and_problem, _algorithm, _stages, _start, _batches, _images, _classes, _labels, _table, _split,
-             _wire, _rest)  # fmt: skip
+    looks = (
+        _algorithm_and_problem,
+        _algorithm,
+        _stages,
+        _start,
+        _batches,
+        _images,
+        _classes,
+        _labels,
+        _table,
+        _split,
+        _wire,
+        _rest,
+    )
     return [text for look in looks for text in look(run)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keys import shorter, shown
+from edelweiss.common import shorter, shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from config.errors import explain
-from keys import ConfigError, Value, text_errors, unknown
-from keys.files import as_path, reason
+from edelweiss.common import ConfigError, Value, text_errors, unknown
+from edelweiss.common.files import as_path, reason
+from edelweiss.config.errors import explain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def site_name(text: str) -> str:
     """Return the text if it can be a site's name, which others print and call files by."""
     if text and not (text == text.strip() and text.isprintable() and "/" not in text and len(text) <= 100):
-        raise ValueError("must be a name of up to 100 characters that can be printed, without / and without spaces at "
-                         "its ends")  # fmt: skip
+        raise ValueError(
+            "must be a name of up to 100 characters that can be printed, without / and without spaces at its ends"
+        )
     return text
 
 
@@ -50,27 +51,39 @@ class SiteConfig(BaseModel):
         alias_generator=lambda name: name.replace("_", "-"),
     )
 
-    site: SiteName = Field("", description="the site's name in reports and in the order of sums; no two may "
-                           "look the same; default: from partition-id")  # fmt: skip
+    site: SiteName = Field(
+        "",
+        description="the site's name in reports and in the order of sums; no two may "
+        "look the same; default: from partition-id",
+    )
     data_dir: Place = Field("", description='folder with the site\'s own data; needed for dataset = "site"')
-    state_dir: Place = Field("", description="folder for the site's memory and its own models, which survives a "
-                             "restart; default: a private folder for temporary files, never what a run "
-                             "says")  # fmt: skip
-    study: Place = Field("", description="TOML file in which the coordinator says what the columns of a table mean; "
-                         "then yours may be in your own spelling")  # fmt: skip
+    state_dir: Place = Field(
+        "",
+        description="folder for the site's memory and its own models, which survives a "
+        "restart; default: a private folder for temporary files, never what a run "
+        "says",
+    )
+    study: Place = Field(
+        "",
+        description="TOML file in which the coordinator says what the columns of a table mean; "
+        "then yours may be in your own spelling",
+    )
     label: str = Field("", description="the label column; default: the one that a run names")
-    policy: Place = Field("", description="TOML file whose table [policy] has the site's own rules; default: rules "
-                          "that protect patients")  # fmt: skip
+    policy: Place = Field(
+        "", description="TOML file whose table [policy] has the site's own rules; default: rules that protect patients"
+    )
     follow_links: bool = Field(False, description="whether links in data-dir may lead to images outside it")
-    image_cache: Volume = Field(20.0, description="GB of decoded images that the state-dir may "
-                                                       "hold, so that each is decoded once; 0: none")  # fmt: skip
+    image_cache: Volume = Field(
+        20.0, description="GB of decoded images that the state-dir may hold, so that each is decoded once; 0: none"
+    )
     device: str = Field("", description="auto, cpu, cuda, cuda:1; default: the run's device")
-    data_root: Place = Field("", description="folder with public data sets; default: the run's data-root, but none for "
-                                           "a site with data of its own")  # fmt: skip
-    partition_id: Part = Field(-1, description="which part of a public data set this site "
-                                                       "plays; not for its own data")  # fmt: skip
-    num_partitions: Parts = Field(0, description="of how many; the run's sites. Flower's "
-                                                        "simulation sets both")  # fmt: skip
+    data_root: Place = Field(
+        "",
+        description="folder with public data sets; default: the run's data-root, but none for "
+        "a site with data of its own",
+    )
+    partition_id: Part = Field(-1, description="which part of a public data set this site plays; not for its own data")
+    num_partitions: Parts = Field(0, description="of how many; the run's sites. Flower's simulation sets both")
 
     @property
     def name(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keys import LISTED, shown
+from edelweiss.common import LISTED, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from config.run import RunConfig
-    from keys import Value
+    from edelweiss.common import Value
+    from edelweiss.config.run import RunConfig
 
 COMPUTED = {"data-root", "engine", "workers", "threads", "device", "checkpoint-every"}
 LEFT = {"runs-dir", "run-name", "report", "tracker"}
@@ -33,6 +33,8 @@ def changed(now: Mapping[str, Value], then: Mapping[str, Value]) -> str:
         What `lasting` returns: of the run-config that it is to go on with, and of the one that it began with.
     """
     keys = [key for key in [*then, *(now.keys() - then.keys())] if now.get(key) != then.get(key)]
-    told = [f"{key} = {shown(now[key]) if key in now else 'none'} (was {shown(then[key]) if key in then else 'none'})"
-            for key in keys[:LISTED]]  # fmt: skip
+    told = [
+        f"{key} = {shown(now[key]) if key in now else 'none'} (was {shown(then[key]) if key in then else 'none'})"
+        for key in keys[:LISTED]
+    ]
     return ", ".join(told) + (f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "")

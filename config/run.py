@@ -8,23 +8,34 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from config.classes import parse_classes
-from config.contradictions import contradictions
-from config.errors import explain
-from config.node import SiteConfig
-from config.run_keys import RunKeys
-from config.study import read_study
-from config.tables import MOVED, SHARED, own_options, tables
-from config.words import parse_words
-from datasets import Augmentation, Cohort, DataConfig, stamp
-from datasets.config import FOLDERS, OWN, TABLE
-from datasets.labels import Labels, split_names
-from federation import Encoding, FederatedStrategy, StrategyError
-from keys import LISTED, ConfigError, Value, arguments, closest, field_errors, hint, shown, text_errors, to_toml
-from keys.files import marked
-from models import Architecture
-from problems import PROBLEMS, Problem, Setting
-from strategies import ALGORITHMS
+from edelweiss.common import (
+    LISTED,
+    ConfigError,
+    Value,
+    arguments,
+    closest,
+    field_errors,
+    hint,
+    shown,
+    text_errors,
+    to_toml,
+)
+from edelweiss.common.files import marked
+from edelweiss.config.classes import parse_classes
+from edelweiss.config.contradictions import contradictions
+from edelweiss.config.errors import explain
+from edelweiss.config.node import SiteConfig
+from edelweiss.config.run_keys import RunKeys
+from edelweiss.config.study import read_study
+from edelweiss.config.tables import MOVED, SHARED, own_options, tables
+from edelweiss.config.words import parse_words
+from edelweiss.datasets import Augmentation, DataConfig, DataSummary, stamp
+from edelweiss.datasets.config import FOLDERS, OWN, TABLE
+from edelweiss.datasets.labels import Labels, split_names
+from edelweiss.federation import Encoding, FederatedStrategy, StrategyError
+from edelweiss.models import Architecture
+from edelweiss.problems import PROBLEMS, Problem, Setting
+from edelweiss.strategies import ALGORITHMS
 
 OTHERS = 3  # tables, at most, that a message names for a key that is in the wrong one
 
@@ -78,8 +89,10 @@ class RunConfig(RunKeys):
             if key in flat:
                 problems += field_errors(key, flat[key], f)
         hyper = {key: flat[key] for key in SHARED if key in flat}
-        given = [{key: flat[full] for key in declared_in.get(name, ()) if (full := f"{name}.{key}") in flat}
-                 for name in chosen]  # fmt: skip
+        given = [
+            {key: flat[full] for key in declared_in.get(name, ()) if (full := f"{name}.{key}") in flat}
+            for name in chosen
+        ]
         if config is not None:
             sampler = PROBLEMS[config.problem].sampler if config.sampler == "auto" else config.sampler
             config = config.model_copy(update={"sampler": sampler, "hyper": hyper | given[0], "options": given[1]})
@@ -100,7 +113,7 @@ class RunConfig(RunKeys):
         return self._fields() | hyper | options
 
     def to_toml(self) -> str:
-        """Return a file that ``flwr run . --run-config FILE`` and ``python -m server_app --run-config FILE`` take.
+        """Return a file that ``flwr run . --run-config FILE`` and ``edelweiss --run-config FILE`` take.
 
         It names every key that matters, with defaults: those of the chosen algorithm and problem, of no other.
         """
@@ -111,8 +124,10 @@ class RunConfig(RunKeys):
         strategy, own = self.strategy, own_options(ALGORITHMS[self.algorithm])
         shared = {key: getattr(strategy, f.name) for key, f in SHARED.items()}
         hyper = {f"{self.algorithm}.{key}": getattr(strategy, f.name) for key, f in own.items()}
-        options = {f"{self.problem}.{key}": self.options.get(key, f.default)
-                   for key, f in own_options(PROBLEMS[self.problem]).items()}  # fmt: skip
+        options = {
+            f"{self.problem}.{key}": self.options.get(key, f.default)
+            for key, f in own_options(PROBLEMS[self.problem]).items()
+        }
         return self._fields() | shared | hyper | options
 
     def _fields(self) -> dict[str, Value]:
@@ -201,11 +216,11 @@ class RunConfig(RunKeys):
             brightness=self.augment_brightness,
         )
 
-    def setting(self, cohort: Cohort, device: str, site: int = -1) -> Setting:
+    def setting(self, data_summary: DataSummary, device: str, site: int = -1) -> Setting:
         """Describe what the problem is built from; ``site`` is -1 at the coordinator."""
         problem = PROBLEMS[self.problem]
         return Setting(
-            cohort=cohort,
+            data_summary=data_summary,
             architecture=Architecture(model=self.model, hidden=self.hidden, head=self.head, amp=self.amp),
             # What is the same for all sites of a process is shared by them.
             site=-1 if problem.needs_data or problem.same_everywhere else site,
@@ -221,7 +236,7 @@ class RunConfig(RunKeys):
         ------
         ProblemError
             For a file that cannot be used.
-        models.ModelError
+        edelweiss.models.ModelError
             For a model that cannot take inputs of this shape.
         """
         return PROBLEMS[self.problem](setting, **arguments(self.options))

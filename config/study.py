@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, ValidationError
 
-from config.errors import explain
-from datasets.numbers import MISSING, canonical
-from datasets.site.study import Column, Study
-from keys import ConfigError, repeated, shorter, unknown
-from keys.files import TEXT, read_file, reason, toml_in
+from edelweiss.common import ConfigError, repeated, shorter, unknown
+from edelweiss.common.files import TEXT, read_file, reason, toml_in
+from edelweiss.config.errors import explain
+from edelweiss.datasets.numbers import MISSING, canonical
+from edelweiss.datasets.site.study import Column, Study
 
 
 def text(value: object) -> object:
@@ -59,13 +59,20 @@ class StudyFile(_Table):
     file: str = Field("data.csv", min_length=1, description="name of the table in a hospital's folder, or a pattern")
     delimiter: str = Field(",", min_length=1, max_length=1, description="between values")
     decimal: Literal[".", ","] = Field(".", description="within numbers")
-    header: tuple[str, ...] = Field((), description="names of all columns in their order, where tables have no line "
-                                    "with them")  # fmt: skip
-    missing: Texts = Field(MISSING[1:], description="texts that stand for a missing value, as an empty one always "
-                           "does; where one is a word of a category it is that word")  # fmt: skip
+    header: tuple[str, ...] = Field(
+        (), description="names of all columns in their order, where tables have no line with them"
+    )
+    missing: Texts = Field(
+        MISSING[1:],
+        description="texts that stand for a missing value, as an empty one always "
+        "does; where one is a word of a category it is that word",
+    )
     patient: str = Field("", description="column that says whose a row is; empty: none")
-    subgroups: tuple[str, ...] = Field((), max_length=20, description="features in whose subgroups the final model is "
-                                       "evaluated, too: categories, or numbers with bands")  # fmt: skip
+    subgroups: tuple[str, ...] = Field(
+        (),
+        max_length=20,
+        description="features in whose subgroups the final model is evaluated, too: categories, or numbers with bands",
+    )
     label: LabelTable = Field(description="what the label column means")
     columns: dict[str, ColumnTable] = Field(min_length=1, description="the features, by their names in the header")
 

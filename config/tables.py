@@ -8,10 +8,10 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from federation import Algorithm
-from keys import Value, by_name, options_of
-from problems import PROBLEMS
-from strategies import ALGORITHMS
+from edelweiss.common import Value, by_name, options_of
+from edelweiss.federation import Algorithm
+from edelweiss.problems import PROBLEMS
+from edelweiss.strategies import ALGORITHMS
 
 SHARED: dict[str, Field[Any]] = options_of(Algorithm)
 """Options that mean the same for every algorithm; they are declared once, and are top-level keys."""

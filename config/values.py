@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from config.classes import class_list
-from config.words import word_list
-from datasets import DATASETS, PARTITIONS, SAMPLERS
-from keys import unknown
-from models import MODELS
-from problems import PROBLEMS
-from strategies import ALGORITHMS
+from edelweiss.common import unknown
+from edelweiss.config.classes import class_list
+from edelweiss.config.words import word_list
+from edelweiss.datasets import DATASETS, PARTITIONS, SAMPLERS
+from edelweiss.models import MODELS
+from edelweiss.problems import PROBLEMS
+from edelweiss.strategies import ALGORITHMS
 
 
 class OneOf:

@@ -1,20 +1,28 @@
 """Where samples come from, how they are split over sites, and how batches are drawn from them."""
 
-from datasets.augmentation import Augmentation
-from datasets.cohort import Cohort, cohort_schema, wrong_cohort
-from datasets.config import DATASETS, DataConfig
-from datasets.errors import DataError
-from datasets.facts import Facts, class_of_nobody, columns_hash, patient_hashes, wrong_facts
-from datasets.image_cache import ImageCache
-from datasets.judged_on import fingerprints
-from datasets.loading import SiteData, class_names_of, features_of, forget_data, load_site, load_test, patients_of_test
-from datasets.meaning import Meaning
-from datasets.partition import PARTITIONS
-from datasets.reading import data_doubts
-from datasets.samplers import SAMPLERS, Sampler, make_sampler
-from datasets.samples import Samples, moments, standardisation
-from datasets.site import label_values, stamp
-from datasets.sources import SOURCES
+from edelweiss.datasets.augmentation import Augmentation
+from edelweiss.datasets.config import DATASETS, DataConfig
+from edelweiss.datasets.data_summary import DataSummary, cohort_schema, wrong_cohort
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.facts import Facts, class_of_nobody, columns_hash, patient_hashes, wrong_facts
+from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.loading import (
+    SiteData,
+    class_names_of,
+    features_of,
+    forget_data,
+    load_site,
+    load_test,
+    patients_of_test,
+)
+from edelweiss.datasets.model_schema import ModelSchema
+from edelweiss.datasets.partition import PARTITIONS
+from edelweiss.datasets.reading import data_doubts
+from edelweiss.datasets.samplers import SAMPLERS, Sampler, make_sampler
+from edelweiss.datasets.samples import Samples, moments, standardisation
+from edelweiss.datasets.site import label_values, stamp
+from edelweiss.datasets.sources import SOURCES
+from edelweiss.datasets.test_digest import fingerprints
 
 __all__ = [
     "DATASETS",
@@ -22,12 +30,12 @@ __all__ = [
     "SAMPLERS",
     "SOURCES",
     "Augmentation",
-    "Cohort",
     "DataConfig",
     "DataError",
+    "DataSummary",
     "Facts",
     "ImageCache",
-    "Meaning",
+    "ModelSchema",
     "Sampler",
     "Samples",
     "SiteData",

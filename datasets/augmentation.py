@@ -102,5 +102,5 @@ class Changes:
         middle = (1 - side)[:, None] * (2 * chances[:, 4:] - 1) * inner
         cos, sin = angle.cos(), angle.sin()
         ratio = height / width  # of the units of y and x: a turn leaves distances in pixels as they are
-        turn = torch.stack([cos, -sin * ratio, sin / ratio, cos], 1).view(-1, 2, 2)
-        return torch.cat([turn * side[:, None, None], turn @ middle[:, :, None]], 2)
+        context = torch.stack([cos, -sin * ratio, sin / ratio, cos], 1).view(-1, 2, 2)
+        return torch.cat([context * side[:, None, None], context @ middle[:, :, None]], 2)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from datasets.errors import DataError, examples
-from datasets.image_cache import ImageCache
-from datasets.image_file import COLOURS, FITS, as_form
-from datasets.labels import Labels, split_names
-from datasets.partition import NATURAL, PARTITIONS
-from datasets.site.images import ImageRules
-from datasets.site.study import Study
-from datasets.sources import SOURCES
-from keys import hint, repeated
+from edelweiss.common import hint, repeated
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.image_file import COLOURS, FITS, as_form
+from edelweiss.datasets.labels import Labels, split_names
+from edelweiss.datasets.partition import NATURAL, PARTITIONS
+from edelweiss.datasets.site.images import ImageRules
+from edelweiss.datasets.site.study import Study
+from edelweiss.datasets.sources import SOURCES
 
 SITE = "site"  # a hospital's own folder
 TABLE = "table"  # a table of one's own, dealt to simulated sites
@@ -90,7 +90,7 @@ class DataConfig:
         What the table means, where it is in its owner's spelling; `label` then plays no part.
     key
         In hexadecimal digits: the secret by which a site chooses whom it holds out, patient by patient, see
-        `datasets.identity`. Empty: the seed chooses.
+        `datasets.patient_ids`. Empty: the seed chooses.
     stamp
         Of a site's own file or of `data_file`, see `datasets.site.stamp`: one that has changed is read again.
     image_cache

@@ -15,8 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets.image_faults import CODEC, ENCRYPTED, FRAMES, NO_IMAGE, PIXELLESS, PYDICOM, UNREADABLE, BadImageError
-from datasets.image_file import DICOM, Header, stretched
+from edelweiss.datasets.image_faults import (
+    CODEC,
+    ENCRYPTED,
+    FRAMES,
+    NO_IMAGE,
+    PIXELLESS,
+    PYDICOM,
+    UNREADABLE,
+    BadImageError,
+)
+from edelweiss.datasets.image_file import DICOM, Header, stretched
 
 if TYPE_CHECKING:
     from pydicom.dataset import FileDataset

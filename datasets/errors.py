@@ -43,8 +43,10 @@ class DataError(ValueError):
         """Make one error of all found problems."""
         if len(errors) == 1:
             return errors[0]
-        full, public = ([part for text in texts for part in _parts(text)]
-                        for texts in (map(str, errors), (error.public for error in errors)))  # fmt: skip
+        full, public = (
+            [part for text in texts for part in _parts(text)]
+            for texts in (map(str, errors), (error.public for error in errors))
+        )
         return cls(*(f"{len(parts)}{_HEAD}" + _NEXT.join(parts) for parts in (full, public)))
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets.identity import keyed
-from datasets.loading import SiteData
-from datasets.samples import moments
-from keys import Number, Schema, Several, Text, mistakes, shown
+from edelweiss.common import Number, Schema, Several, Text, mistakes, shown
+from edelweiss.datasets.loading import SiteData
+from edelweiss.datasets.patient_ids import keyed
+from edelweiss.datasets.samples import moments
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import DataError
-from datasets.vision import import_torchvision
-from keys import latest, shown
-from keys.files import as_path, is_file, reason
+from edelweiss.common import latest, shown
+from edelweiss.common.files import as_path, is_file, reason
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.vision import import_torchvision
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.image_faults import Faults, Kind
-from datasets.image_file import ImageForm
-from datasets.source import Bytes
+from edelweiss.datasets.image_faults import Faults, Kind
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.source import Bytes
 
 SPARE = 2**30  # bytes that stay free on the disk
 STALE = 24 * 3600.0  # seconds without a write after which a draft is nobody's

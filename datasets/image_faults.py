@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from datasets.errors import DataError, examples
+from edelweiss.datasets.errors import DataError, examples
 
 NAMED = 50  # images that are left out and named; of those that are refused a few are enough
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.image_faults import ENCRYPTED, FRAMES, NO_IMAGE, UNOPENED, UNREADABLE, BadImageError
-from datasets.source import Bytes
-from keys.files import reason
-from keys.schema import printable
+from edelweiss.common.files import reason
+from edelweiss.common.schema import printable
+from edelweiss.datasets.image_faults import ENCRYPTED, FRAMES, NO_IMAGE, UNOPENED, UNREADABLE, BadImageError
+from edelweiss.datasets.source import Bytes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,8 +30,19 @@ DICOM = "DICOM"
 _GREY = ("1", "L", "LA")
 _BYTE_MODES = (*_GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 _DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
-_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".jp2": "JPEG2000", ".tif": "TIFF", ".tiff": "TIFF",
-            ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".dcm": DICOM, ".dicom": DICOM}  # fmt: skip
+_FORMATS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".jp2": "JPEG2000",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+    ".dcm": DICOM,
+    ".dicom": DICOM,
+}
 # A data set without the 132 bytes before it: its first element is of group 2 or 8, with the kind of its value in two
 # letters, or with an even length that is not zero.
 _BARE = re.compile(
@@ -85,7 +96,7 @@ def header(path: Path) -> Header:
 
     try:
         if _is_dicom(path):
-            from datasets import dicom
+            from edelweiss.datasets import dicom
 
             return dicom.header(path)
         with Image.open(path) as image:
@@ -123,7 +134,7 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
 
     try:
         if _is_dicom(path):
-            from datasets import dicom
+            from edelweiss.datasets import dicom
 
             picture = dicom.picture(path)
         else:
@@ -183,7 +194,7 @@ def _as_bad(error: Exception, path: Path) -> BadImageError:
     if isinstance(error, MemoryError) or getattr(error, "errno", None):
         return BadImageError(UNOPENED, reason(error))
     if isinstance(error, UnidentifiedImageError):
-        from datasets.site.table import looks_like  # whose package needs this one
+        from edelweiss.datasets.site.table import looks_like  # whose package needs this one
 
         start = path.read_bytes()[:1024] if path.stat().st_size < 2**20 else b""
         if start[:1] == b"\x30" and _ENVELOPED in start[:64]:

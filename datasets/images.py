@@ -13,15 +13,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from datasets.errors import DataError
-from datasets.image_cache import ImageCache
-from datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, TWIN, UNREADABLE, BadImageError, Faults
-from datasets.image_file import Header, ImageForm, header, pixels
-from datasets.source import Bytes
-from datasets.stored import let_go
-from keys.cores import cores
-from keys.files import is_file
-from keys.memory import free_memory
+from edelweiss.common.cores import cores
+from edelweiss.common.files import is_file
+from edelweiss.common.memory import free_memory
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, TWIN, UNREADABLE, BadImageError, Faults
+from edelweiss.datasets.image_file import Header, ImageForm, header, pixels
+from edelweiss.datasets.memory_mapped import let_go
+from edelweiss.datasets.source import Bytes
 
 T = TypeVar("T")
 AT_ONCE = 1024  # files that are queued for the threads, and decoded before their pages are let go to the disk

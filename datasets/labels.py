@@ -14,9 +14,9 @@ from typing import Literal, cast
 import numpy as np
 from torch import Tensor
 
-from datasets.errors import DataError, examples
-from datasets.source import Ints
-from keys import hint, repeated, shown
+from edelweiss.common import hint, repeated, shown
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.source import Ints
 
 UNKNOWN = -1
 DEVICES = "Support Devices"  # which a healthy chest may have, too
@@ -120,8 +120,9 @@ def split_names(label: str) -> tuple[str, ...]:
 
 def as_label(names: Iterable[str]) -> str:
     """Return the list from which `split_names` reads these names."""
-    return ", ".join('"{}"'.format(name.replace('"', '""')) if "," in name or name[:1] == '"' else name
-                     for name in names)  # fmt: skip
+    return ", ".join(
+        '"{}"'.format(name.replace('"', '""')) if "," in name or name[:1] == '"' else name for name in names
+    )
 
 
 def _pieces(text: str) -> list[str]:
@@ -151,8 +152,10 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
     names = split_names(label)
     if len(names) > 1 and not all(name and name.isprintable() and len(name) <= 100 for name in names):
         yield f"label = {shown(label)}: must be names of columns that can be printed, separated by commas"
-    for key, name in [*(("label", name) for name in _pieces(label)),
-                      *(("uncertain", part.rpartition("=")[0].strip()) for part in _pieces(uncertain))]:  # fmt: skip
+    for key, name in [
+        *(("label", name) for name in _pieces(label)),
+        *(("uncertain", part.rpartition("=")[0].strip()) for part in _pieces(uncertain)),
+    ]:
         if name[:1] == '"' and not _QUOTED.fullmatch(name):
             yield f"{key}: {shown(name)} begins with a double quote, and has to end with the next one"
     if twice := repeated(names):

@@ -12,18 +12,18 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from datasets.config import FOLDERS, SITE, TABLE, DataConfig
-from datasets.errors import DataError
-from datasets.files import Places
-from datasets.identity import held_out_by
-from datasets.labels import stratum
-from datasets.partition import NATURAL, Rows, partition
-from datasets.reading import PATIENTS, Pool, forget_read, pool_of
-from datasets.samples import Samples, forget_samples
-from datasets.source import Change, Digests, Ints, Mask, Source
-from datasets.sources import SOURCES
-from datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
-from keys import latest
+from edelweiss.common import latest
+from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.labels import stratum
+from edelweiss.datasets.partition import NATURAL, Rows, partition
+from edelweiss.datasets.patient_ids import held_out_by
+from edelweiss.datasets.reading import PATIENTS, Pool, forget_read, pool_of
+from edelweiss.datasets.samples import Samples, forget_samples
+from edelweiss.datasets.source import Change, Digests, Ints, Mask, Source
+from edelweiss.datasets.sources import SOURCES
+from edelweiss.datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
 
 INSTEAD = (
     ". Rows of a group stay together, unless partition sites or split-sites makes sites of groups, or a column "
@@ -285,8 +285,9 @@ def _personal_test(config: DataConfig, pool: Pool, owner: Ints, sites: int) -> I
     if groups is not None:
         classes = classes + max(source.class_count, 1 + source.classes[0].size) * groups
     tested = np.arange(len(every)) >= len(pool.train)
-    train, test = (Units.among(pool.unit[every][part], None if groups is None else groups[part])
-                   for part in (~tested, tested))  # fmt: skip
+    train, test = (
+        Units.among(pool.unit[every][part], None if groups is None else groups[part]) for part in (~tested, tested)
+    )
     strata, theirs = train.highest(classes[~tested]), test.highest(classes[tested])
     rng = random_stream(config.seed, "personal-test")
     return dealt_alike(strata, owner[train.first], theirs, sites, rng)[test.of]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keys import numbers
+from edelweiss.common import numbers
 
 LARGEST = 1e18  # of a feature: its square is a float32, too
 MISSING = ("", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", ".", "-")  # lower case: capitals do not count

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets.errors import DataError
-from datasets.source import Ints
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.source import Ints
 
 
 @dataclass(frozen=True, eq=False)

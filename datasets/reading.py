@@ -14,21 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets.config import FOLDERS, SITE, TABLE, DataConfig
-from datasets.errors import DataError, examples
-from datasets.files import Places
-from datasets.image_file import ImageForm
-from datasets.labels import Labels, stratum
-from datasets.partition import NATURAL
-from datasets.site import read_site
-from datasets.site.images import ImageRules
-from datasets.site.study import Study
-from datasets.source import Change, Ints, Source
-from datasets.sources import SOURCES
-from datasets.sources.folders import read_folders
-from datasets.sources.table import read_grouped
-from datasets.splits import Units, joined, random_stream, stratified
-from keys import shown
+from edelweiss.common import shown
+from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.labels import Labels, stratum
+from edelweiss.datasets.partition import NATURAL
+from edelweiss.datasets.site import read_site
+from edelweiss.datasets.site.images import ImageRules
+from edelweiss.datasets.site.study import Study
+from edelweiss.datasets.source import Change, Ints, Source
+from edelweiss.datasets.sources import SOURCES
+from edelweiss.datasets.sources.folders import read_folders
+from edelweiss.datasets.sources.table import read_grouped
+from edelweiss.datasets.splits import Units, joined, random_stream, stratified
 
 PATIENTS = "patients"
 
@@ -164,8 +164,10 @@ def _account(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iter
     yield from map(str, source.changes)
     if not config.binary and source.class_names and source.class_names != tuple(map(str, range(source.class_count))):
         counts = np.bincount(source.classes, minlength=source.class_count)
-        told = (f"{name!r} ({count:,} rows) is class {number}"
-                for number, (name, count) in enumerate(zip(source.class_names, counts, strict=True)))  # fmt: skip
+        told = (
+            f"{name!r} ({count:,} rows) is class {number}"
+            for number, (name, count) in enumerate(zip(source.class_names, counts, strict=True))
+        )
         yield f"the values of the label were numbered in their order: {', '.join(told)}"
     if left := len(source.classes) - len(unit):
         why = "no label of them is known" if config.labels else "they are of classes that the class lists leave out"

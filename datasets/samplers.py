@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets.errors import DataError
-from datasets.labels import any_positive
-from keys import hint
+from edelweiss.common import hint
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.labels import any_positive
 
 if TYPE_CHECKING:
-    from datasets.source import Ints
+    from edelweiss.datasets.source import Ints
 
 Mark = tuple[tuple["Ints", int], ...]
 """The order of the epoch and how many are dealt, of each kind of rows."""

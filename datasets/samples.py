@@ -10,8 +10,8 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from datasets.augmentation import Changes
-from datasets.stored import gather, in_blocks
+from edelweiss.datasets.augmentation import Changes
+from edelweiss.datasets.memory_mapped import gather, in_blocks
 
 _SHARE = 0.5  # of a GPU's free memory that samples may take
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets.errors import DataError
+from edelweiss.datasets.errors import DataError
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -69,7 +69,7 @@ class Source:
     features
         Column names of a table.
     whose, what
-        Shape (N,), of a hospital's own rows: hashes of whose each is and of all that it says, see `datasets.identity`.
+        Shape (N,), of a hospital's own rows: hashes of the patient and of the whole row, see `datasets.patient_ids`.
     by_patient
         Whether ``whose`` says which rows are one patient's, as a patient column does.
     doubts

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets.errors import DataError
-from datasets.source import Digests, Ints, Mask
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.source import Digests, Ints, Mask
 
 
 @dataclass(frozen=True, eq=False)

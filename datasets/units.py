@@ -116,8 +116,10 @@ def far_sites(sites: Sequence[Moments]) -> dict[int, list[int]]:
     every = Moments(*(np.stack([getattr(site, key) for site in sites]) for key in ("count", "total", "squares")))
     alone = _spread_alone(every)
     candidates = np.flatnonzero((_far_from_rest(every, every.count.size) | alone).any(0) & ~every.binary.all(0))
-    return {int(feature): _named(every[:, feature : feature + 1], every.count.size, np.flatnonzero(alone[:, feature]))
-            for feature in candidates}  # fmt: skip
+    return {
+        int(feature): _named(every[:, feature : feature + 1], every.count.size, np.flatnonzero(alone[:, feature]))
+        for feature in candidates
+    }
 
 
 def _far_from_rest(every: Moments, comparisons: int) -> NDArray[np.bool_]:

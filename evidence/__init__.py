@@ -3,9 +3,9 @@
 Each file is a short chapter of the mathematics, on arrays of counts; `evidence.summary` has the form of evidence.json.
 """
 
-from evidence.grid import Counts
-from evidence.labels import of_labels
-from evidence.summary import VERSION, Site, summary
-from evidence.told import Told
+from edelweiss.evidence.grid import Counts
+from edelweiss.evidence.labels import of_labels
+from edelweiss.evidence.reported import Told
+from edelweiss.evidence.summary import VERSION, Site, summary
 
 __all__ = ["VERSION", "Counts", "Site", "Told", "of_labels", "summary"]

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evidence.grid import Counts, Together
-from evidence.intervals import normal, wilson
-from evidence.sums import added
+from edelweiss.evidence.grid import Counts, Together
+from edelweiss.evidence.intervals import normal, wilson
+from edelweiss.evidence.sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from evidence.sums import Floats, Ints
+    from edelweiss.evidence.sums import Floats, Ints
 
 GROUPS = 10  # of predictions, for the curve and the expected calibration error
 FEW_SCORES = 2048  # to which Platt's map is fitted at most, and from which any other fit of more begins

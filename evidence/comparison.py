@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence.delong import from_counts
-from evidence.grid import Counts
-from evidence.intervals import normal
-from evidence.paired import variance_of_difference
+from edelweiss.evidence.delong import from_counts
+from edelweiss.evidence.grid import Counts
+from edelweiss.evidence.intervals import normal
+from edelweiss.evidence.paired import variance_of_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evidence.summary import Site
+    from edelweiss.evidence.summary import Site
 
 
 def compared(sites: Mapping[str, Site], test: Site | None) -> dict[str, Any] | None:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence.grid import Together
-from evidence.intervals import recovered, wilson
+from edelweiss.evidence.grid import Together
+from edelweiss.evidence.intervals import recovered, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidence.grid import Counts
-    from evidence.sums import Floats
+    from edelweiss.evidence.grid import Counts
+    from edelweiss.evidence.sums import Floats
 
 FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
 SAME_FOR_ALL = 0.9  # specificity, over all patients of a site, of the threshold that its subgroups are judged at
@@ -174,10 +174,18 @@ def operating_points(
         for at in FIXED:
             best = np.flatnonzero(fixed_share >= at - 1e-12)[which]
             low, high = (float(end) for end in wilson(told_share[best], size))
-            points.append({
-                "fixed": fixed, "at": at, "reached": float(fixed_share[best]), "told": told,
-                "value": float(told_share[best]), "low": low, "high": high, "threshold": float(thresholds[best]),
-            })  # fmt: skip
+            points.append(
+                {
+                    "fixed": fixed,
+                    "at": at,
+                    "reached": float(fixed_share[best]),
+                    "told": told,
+                    "value": float(told_share[best]),
+                    "low": low,
+                    "high": high,
+                    "threshold": float(thresholds[best]),
+                }
+            )
     return points
 
 
@@ -212,10 +220,13 @@ def roc_band(positives: Floats, negatives: Floats, independent: tuple[float, flo
     """
     tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
     tpr, fpr = tp / tp[-1], fp / fp[-1]
-    return _band(np.interp(GRID, fpr, tpr), [
-        wilson(np.interp(GRID, fpr, tpr), independent[0]),
-        [_at(end, fpr, tpr, independent[1]) for end in wilson(GRID, independent[1])],
-    ])  # fmt: skip
+    return _band(
+        np.interp(GRID, fpr, tpr),
+        [
+            wilson(np.interp(GRID, fpr, tpr), independent[0]),
+            [_at(end, fpr, tpr, independent[1]) for end in wilson(GRID, independent[1])],
+        ],
+    )
 
 
 def precision_band(
@@ -244,11 +255,14 @@ def precision_band(
     of_recall, of_negatives = wilson(GRID, independent[0]), wilson(found, independent[1])
     of_share = wilson(share, patients)
     value = precision(found)
-    low, high = _band(value, [
-        [precision(_at(end, tpr, fpr, independent[0])) for end in of_recall[::-1]],
-        [precision(end) for end in of_negatives[::-1]],
-        [precision(found, end) for end in of_share],
-    ])  # fmt: skip
+    low, high = _band(
+        value,
+        [
+            [precision(_at(end, tpr, fpr, independent[0])) for end in of_recall[::-1]],
+            [precision(end) for end in of_negatives[::-1]],
+            [precision(found, end) for end in of_share],
+        ],
+    )
     # Few samples have the highest scores, so of them little is known by themselves. But who ranks higher is positive
     # more often: precision at a lower recall is no lower, unless the curve itself says so.
     bounds = np.triu(value[None, :] <= value[:, None])

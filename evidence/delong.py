@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evidence.grid import Counts, Together
-from evidence.sums import added
+from edelweiss.evidence.grid import Counts, Together
+from edelweiss.evidence.sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidence.sums import Floats, Ints
+    from edelweiss.evidence.sums import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,10 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
         if independent <= 1:
             return Auroc(value, math.nan)
         squares = ((of_positives, of_negatives)[kind] - value) ** 2 / size**2
-        parts = [float((own.positives, own.negatives)[kind] @ squares[place])
-                 for own, place in zip(sites, sites.places, strict=True)]  # fmt: skip
+        parts = [
+            float((own.positives, own.negatives)[kind] @ squares[place])
+            for own, place in zip(sites, sites.places, strict=True)
+        ]
         variance += float(effects @ parts) * float(independent / (independent - 1))
     return Auroc(value, variance)
 

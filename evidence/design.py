@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evidence.calibration import GROUPS, NOTHING, logistic, probability, tenths
-from evidence.curves import FIXED, average_precision_influence, threshold, threshold_of_sensitivity
-from evidence.delong import placements
-from evidence.sums import added
+from edelweiss.evidence.calibration import GROUPS, NOTHING, logistic, probability, tenths
+from edelweiss.evidence.curves import FIXED, average_precision_influence, threshold, threshold_of_sensitivity
+from edelweiss.evidence.delong import placements
+from edelweiss.evidence.sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidence.sums import Floats, Ints, Mask
+    from edelweiss.evidence.sums import Floats, Ints, Mask
 
 
 ROUNDING = 1e-5  # a share of squares that is left where a patient's contributions cancel, as a fit's do of two patients
@@ -96,10 +96,11 @@ class Design:
             slope,
             float(np.mean([_of_share(labels[rows], patients[rows]) for rows in shares if len(rows)])),
             _at_points(scores[positive], patients[positive], [threshold(scores, labels, at) for at in FIXED]),
-            _at_points(scores[~positive], patients[~positive], [threshold_of_sensitivity(scores, labels, at)
-                                                               for at in FIXED]),
+            _at_points(
+                scores[~positive], patients[~positive], [threshold_of_sensitivity(scores, labels, at) for at in FIXED]
+            ),
             most(patients),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def of_group(scores: Floats, labels: Floats, patients: Ints | None, at: float) -> tuple[float, float, float, float]:
@@ -107,8 +108,10 @@ class Design:
         if patients is None:
             return 1.0, 1.0, 1.0, 1.0
         high = (scores >= at).astype(float)  # the effect of a share is that of the rest, so this does for both classes
-        shares = [_of_share(high[labels == label], patients[labels == label]) if (labels == label).any() else 1.0
-                  for label in (1, 0)]  # fmt: skip
+        shares = [
+            _of_share(high[labels == label], patients[labels == label]) if (labels == label).any() else 1.0
+            for label in (1, 0)
+        ]
         return _of_auroc(scores, labels, patients), shares[0], shares[1], most(patients)
 
     def told(self) -> list[float]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evidence.sums import added
-from problems.histogram import Histogram, bins_of, scores_of
+from edelweiss.evidence.sums import added
+from edelweiss.problems.histogram import Histogram, bins_of, scores_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidence.sums import Floats, Ints
+    from edelweiss.evidence.sums import Floats, Ints
 
 CLASSES = ("positives", "negatives")
 
@@ -37,8 +37,10 @@ class Counts:
     def of_histograms(cls, positives: Histogram, negatives: Histogram) -> Counts:
         """Put the two classes together."""
         bins = np.union1d(positives.bins, negatives.bins)
-        both = [added(own.counts.astype(np.float64), np.searchsorted(bins, own.bins), len(bins))
-                for own in (positives, negatives)]  # fmt: skip
+        both = [
+            added(own.counts.astype(np.float64), np.searchsorted(bins, own.bins), len(bins))
+            for own in (positives, negatives)
+        ]
         return cls(bins, both[0], both[1])
 
     @classmethod

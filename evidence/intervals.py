@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidence.sums import Floats
+    from edelweiss.evidence.sums import Floats
 
 LEVEL = 0.95
 Z = 1.959963984540054  # the normal quantile at 1 - (1 - LEVEL) / 2
@@ -158,9 +158,7 @@ def of_auroc(value: float, variance: float, positives: Worth, negatives: Worth) 
     return estimate(value, *_on_logits(value, variance, min(positives.patients, negatives.patients)), "DeLong")
 
 
-def of_mean_auroc(
-    own: Sequence[tuple[Estimate, Worth, Worth]], weights: Sequence[float] | None = None
-) -> Estimate:
+def of_mean_auroc(own: Sequence[tuple[Estimate, Worth, Worth]], weights: Sequence[float] | None = None) -> Estimate:
     """Return a mean of independent AUROCs with its interval.
 
     It is recovered from theirs. Those that have Newcombe's are taken together first: where many sites of few patients
@@ -179,8 +177,11 @@ def of_mean_auroc(
     shares = shares / shares.sum()
     value = float(shares @ [one["value"] for one, *_ in own])
     few = [place for place, (one, *_) in enumerate(own) if one["by"] == "Newcombe"]
-    moved = [tuple(value + shares[place] * (one[end] - one["value"]) for end in ("low", "high"))
-             for place, (one, *_) in enumerate(own) if place not in few]  # fmt: skip
+    moved = [
+        tuple(value + shares[place] * (one[end] - one["value"]) for end in ("low", "high"))
+        for place, (one, *_) in enumerate(own)
+        if place not in few
+    ]
     if few:
         part = shares[few] / shares[few].sum()
         mean = float(part @ [own[place][0]["value"] for place in few])

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence.delong import binned_placements, from_counts
-from evidence.grid import Counts
-from evidence.sums import added
-from keys import Number, Schema, Several, mistakes
-from problems.histogram import Histogram, bins_of
-from problems.histogram import wrong as wrong_histogram
+from edelweiss.common import Number, Schema, Several, mistakes
+from edelweiss.evidence.delong import binned_placements, from_counts
+from edelweiss.evidence.grid import Counts
+from edelweiss.evidence.sums import added
+from edelweiss.problems.histogram import Histogram, bins_of
+from edelweiss.problems.histogram import wrong as wrong_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evidence.sums import Floats, Ints
+    from edelweiss.evidence.sums import Floats, Ints
+
 
 @dataclass(frozen=True)
 class Spread:

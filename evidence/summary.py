@@ -69,22 +69,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evidence import calibration, curves, delong
-from evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
-from evidence.comparison import compared
-from evidence.design import SINGLE, Design
-from evidence.grid import CLASSES, Counts, Together
-from evidence.intervals import LEVEL, Worth, estimate, of_auroc, of_average_precision, of_other_sites, worth
-from evidence.turned import turned_over
-from evidence.within import own_auroc, subgroups, within
-from problems.pooling import unknown
+from edelweiss.evidence import calibration, curves, delong
+from edelweiss.evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
+from edelweiss.evidence.comparison import compared
+from edelweiss.evidence.design import SINGLE, Design
+from edelweiss.evidence.grid import CLASSES, Counts, Together
+from edelweiss.evidence.intervals import LEVEL, Worth, estimate, of_auroc, of_average_precision, of_other_sites, worth
+from edelweiss.evidence.inverted import turned_over
+from edelweiss.evidence.within_sites import own_auroc, subgroups, within
+from edelweiss.problems.pooling import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from evidence.paired import Spread
-    from evidence.sums import Floats
-    from evidence.told import Group
+    from edelweiss.evidence.paired import Spread
+    from edelweiss.evidence.reported import Group
+    from edelweiss.evidence.sums import Floats
 
 VERSION = 1
 POOLING = (
@@ -212,8 +212,10 @@ def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: Together | No
     total = counts.total
     auroc = delong.from_counts(counts, [site.design.auroc for site in sites]) if len(sites) > 1 else own_auroc(sites[0])
     precision = _average_precision(sites, counts)
-    off = unknown([(own.histograms(), site.grouped) for own, site in zip(counts, sites, strict=True)],
-                  {"auroc": auroc.value, "auprc": precision["value"]})  # fmt: skip
+    off = unknown(
+        [(own.histograms(), site.grouped) for own, site in zip(counts, sites, strict=True)],
+        {"auroc": auroc.value, "auprc": precision["value"]},
+    )
     log_odds = np.concatenate([fit.log_odds(own.centres()) for fit, own in zip(fits, counts, strict=True)])
     design = [_by_bin(sites, of) for of in ("intercept", "slope", "curve")]
     by_site = [np.concatenate([getattr(own, kind) for own in counts]) for kind in CLASSES]

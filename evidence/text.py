@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from problems.metrics import shown
+from edelweiss.problems.metrics import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

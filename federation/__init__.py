@@ -1,24 +1,24 @@
 """Federated learning without any algorithm in it: rounds, messages, stages, averages. strategies/ builds on it."""
 
-from federation.algorithm import Algorithm, Card, FirstCome, SkipsPhases
-from federation.average import Mean, average
-from federation.checkpoints import Checkpoints, Snapshot
-from federation.encoding import Encoding
-from federation.errors import BadAnswerError, BadValuesError, RunError, StrategyError
-from federation.exchange import Exchange
-from federation.observer import Observer
-from federation.oracle import Oracle
-from federation.rounds import Rounds
-from federation.sites import Reply, Site
-from federation.stages import Stages, Turn
-from federation.strategy import FederatedStrategy
-from federation.wire import not_finite, pack, size, unpack
+from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo, FirstCome, SkipsPhases
+from edelweiss.federation.average import Mean, average
+from edelweiss.federation.checkpoints import Checkpoints, Snapshot
+from edelweiss.federation.encoding import Encoding
+from edelweiss.federation.errors import BadAnswerError, BadValuesError, RunError, StrategyError
+from edelweiss.federation.exchange import Exchange
+from edelweiss.federation.observer import Observer
+from edelweiss.federation.oracle import Oracle
+from edelweiss.federation.rounds import Rounds
+from edelweiss.federation.sites import Reply, Site
+from edelweiss.federation.stages import RoundContext, Stages
+from edelweiss.federation.strategy import FederatedStrategy
+from edelweiss.federation.wire import not_finite, pack, size, unpack
 
 __all__ = [
     "Algorithm",
+    "AlgorithmInfo",
     "BadAnswerError",
     "BadValuesError",
-    "Card",
     "Checkpoints",
     "Encoding",
     "Exchange",
@@ -28,6 +28,7 @@ __all__ = [
     "Observer",
     "Oracle",
     "Reply",
+    "RoundContext",
     "Rounds",
     "RunError",
     "Site",
@@ -35,7 +36,6 @@ __all__ = [
     "Snapshot",
     "Stages",
     "StrategyError",
-    "Turn",
     "average",
     "not_finite",
     "pack",

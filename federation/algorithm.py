@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from federation.average import average
-from federation.errors import StrategyError
-from federation.stages import MOST_STEPS, Stages, Turn
-from keys import check_fields, choice, hyper, key_of, options_of, shown
+from edelweiss.common import check_fields, choice, hyper, key_of, options_of, shown
+from edelweiss.federation.average import average
+from edelweiss.federation.errors import StrategyError
+from edelweiss.federation.stages import MOST_STEPS, RoundContext, Stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from federation.oracle import Oracle
-    from federation.sites import Reply, Site
-    from keys import Value
-    from problems import Arrays
-    from problems.papers import Paper
+    from edelweiss.common import Value
+    from edelweiss.federation.oracle import Oracle
+    from edelweiss.federation.sites import Reply, Site
+    from edelweiss.problems import Arrays
+    from edelweiss.problems.papers import Paper
 
 log = logging.getLogger("edelweiss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class AlgorithmInfo:
     """What documents say of an algorithm; their tables are made of it, and tests hold it against the code.
 
     Lengths are in numbers: d of x, p of y, b of the body. A round is one in the middle of a stage.
@@ -70,7 +70,7 @@ class Algorithm(ABC):
     """
 
     name: ClassVar[str]
-    card: ClassVar[Card]
+    card: ClassVar[AlgorithmInfo]
     solves: ClassVar[frozenset[str]]
     """Kinds of problems (``Problem.kind``) that this algorithm is for."""
     needs: ClassVar[frozenset[type]] = frozenset()
@@ -106,8 +106,13 @@ class Algorithm(ABC):
     local_steps: int = hyper(10, "q: local steps of a site between two communications", low=1, high=MOST_STEPS)
     fraction: float = hyper(1.0, "share of the sites drawn for each round", above=0.0, high=1.0)
     weighting: str = choice("uniform", "how sites count in averages: all the same, or by n_k", "uniform", "examples")
-    output: str = choice("last", "which iterate a run returns; average: of the last stage; random: of a round drawn by "
-                         "the seed", "last", "average", "random")  # fmt: skip
+    output: str = choice(
+        "last",
+        "which iterate a run returns; average: of the last stage; random: of a round drawn by the seed",
+        "last",
+        "average",
+        "random",
+    )
     stage_iterations: int = hyper(0, "T1: local steps in the first stage; 0: one stage", low=0)
     stage_decay: float = hyper(3.0, "η(s)/η(s+1): what step sizes are divided by from stage to stage", low=1.0)
     stage_growth: float = hyper(
@@ -130,12 +135,14 @@ class Algorithm(ABC):
         """
         return dict(start)
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Return what this site is sent; the same vector objects for all sites are serialised once."""
         return state
 
     @abstractmethod
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Do a client's part of a round.
 
         Parameters
@@ -146,7 +153,7 @@ class Algorithm(ABC):
             What this site remembered; empty at its first participation or after a loss.
         oracle : Oracle
             Batches and gradients of this site.
-        turn : Turn
+        context : RoundContext
             Round, phase, stage.
 
         Returns
@@ -155,17 +162,17 @@ class Algorithm(ABC):
             The reply, and the new memory.
         """
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Return the server's next state; ``replies`` come in the order of the sites and can be read once."""
         return state | average(replies)
 
-    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+    def unfit(self, arrays: Arrays, context: RoundContext, d: int) -> str:
         """Return why vectors that came cannot be used, of a model with d parameters; empty: they can.
 
         Asked on both sides, before anything else sees them, about what names, shapes, types and finite values do not
         tell; here that whole numbers, which are rounds and counts of steps, are none that there cannot be.
         """
-        steps = turn.iteration + turn.local_steps
+        steps = context.iteration + context.local_steps
         for name, vector in arrays.items():
             if vector.dtype == torch.int64 and not bool(((vector >= 0) & (vector <= steps)).all()):
                 return f"array {name!r} holds {shown(vector.flatten()[:3].tolist())}: must be from 0 to {steps}"
@@ -190,11 +197,11 @@ class Algorithm(ABC):
         """
         return state["x"][:head] if self.exchanges else None
 
-    def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
+    def final(self, state: Arrays, model: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Return what this site is sent for the last evaluation; by default the run's model."""
         return model
 
-    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
+    def measures(self, state: Arrays, context: RoundContext) -> dict[str, float]:
         """Return numbers about the server's state for the round's line of metrics; by default none."""
         return {}
 
@@ -254,12 +261,12 @@ class Algorithm(ABC):
         values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in options_of(type(self)).values())
         log.info("%s: %s", self.name, values)
 
-    def turn(self, server_round: int, rounds: int, phase: str, sites: int) -> Turn:
+    def context(self, server_round: int, rounds: int, phase: str, sites: int) -> RoundContext:
         """Return where a run of this many rounds and sites stands; both sides know all of this."""
         stages = Stages(
             self.local_steps, self.stage_iterations, self.stage_decay, self.stage_growth, self.stage_steps_growth
         )
-        return stages.turn(server_round, rounds, phase, sites)
+        return stages.context(server_round, rounds, phase, sites)
 
     def without_files(self) -> Self:
         """Return the algorithm as a site plays it, which opens no file that somebody else names."""
@@ -278,15 +285,15 @@ class SkipsPhases(ABC):
     """An algorithm some of whose phases take place in some rounds only."""
 
     @abstractmethod
-    def plays(self, turn: Turn) -> bool:
+    def plays(self, context: RoundContext) -> bool:
         """Return whether this phase takes place in this round; one at least does."""
 
 
 def phases_of(algorithm: Algorithm, server_round: int, rounds: int, sites: int) -> Iterator[str]:
     """Yield the phases that take place in a round."""
     for phase in algorithm.phases:
-        turn = algorithm.turn(server_round, rounds, phase, sites)
-        if not isinstance(algorithm, SkipsPhases) or algorithm.plays(turn):
+        context = algorithm.context(server_round, rounds, phase, sites)
+        if not isinstance(algorithm, SkipsPhases) or algorithm.plays(context):
             yield phase
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation.sites import Reply
-    from problems import Arrays
+    from edelweiss.federation.sites import Reply
+    from edelweiss.problems import Arrays
 
 
 class Mean:

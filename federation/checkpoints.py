@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True)

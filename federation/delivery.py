@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message
 
-from keys import record_in
+from edelweiss.common import record_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from flwr.serverapp import Grid
 
-    from federation.sites import Site
+    from edelweiss.federation.sites import Site
 
 NAMED = 5  # sites that a line about many names
 SHORTEST_WAIT, GROWTH, LONGEST_WAIT = 0.01, 1.1, 1.0  # seconds to the first look for answers, and between later ones

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from federation.schema import Table, Vector
-from federation.wire import LARGEST, magnitude
+from edelweiss.federation.schema import Table, Vector
+from edelweiss.federation.wire import LARGEST, magnitude
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 BLOCK = 256  # entries that share a scale; a vector of fewer is sent exactly: there is little to save
 SCALE = ".scale"  # behind the name of a vector in 8 bits: the name of its scales

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
-from evidence import Counts, Site, Told
-from evidence.paired import Spread, merged_record
-from evidence.told import record_names
-from federation.messages import metrics_in
-from keys import record_in
-from problems.metrics import by_label
-from problems.pooling import told_scores
+from edelweiss.common import record_in
+from edelweiss.evidence import Counts, Site, Told
+from edelweiss.evidence.paired import Spread, merged_record
+from edelweiss.evidence.reported import record_names
+from edelweiss.federation.messages import metrics_in
+from edelweiss.problems.metrics import by_label
+from edelweiss.problems.pooling import told_scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from flwr.app import Message
 
-    from federation.sites import Site as Place
-    from problems import Metrics
+    from edelweiss.federation.sites import Site as Place
+    from edelweiss.problems import Metrics
 
 First = dict["Place", tuple["Metrics", Told]]
 """What each site answered first: its evaluation, and what it told for the evidence; of several labels of one."""
@@ -62,8 +62,10 @@ class Evidence:
         asked: dict[Place, dict[str, list[bytes]]] = {}
         written: dict[tuple[bool, ...], dict[str, list[bytes]]] = {}  # one for all who tell of the same labels
         for site in {site: None for first in self.first.values() for site in first}:
-            told = [both if site in self.first[label] and self.first[label][site][1].other_counts else None
-                    for label, both in merged.items()]  # fmt: skip
+            told = [
+                both if site in self.first[label] and self.first[label][site][1].other_counts else None
+                for label, both in merged.items()
+            ]
             which = tuple(map(bool, told))
             if any(which):
                 if which not in written:

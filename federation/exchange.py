@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from federation.delivery import Delivery, named
-from federation.errors import BadAnswerError, BadValuesError, RunError
-from federation.wire import size
-from keys import printable, record_in
+from edelweiss.common import printable, record_in
+from edelweiss.federation.delivery import Delivery, named
+from edelweiss.federation.errors import BadAnswerError, BadValuesError, RunError
+from edelweiss.federation.wire import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from flwr.serverapp import Grid
 
-    from federation.answers import Check
-    from federation.sites import Site
+    from edelweiss.federation.replies import Check
+    from edelweiss.federation.sites import Site
 
 LONGEST = 500  # characters of a reason that came from elsewhere
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("client_app", "config", "strategies", "federation", "evidence", "problems", "models", "datasets", "keys")
+PACKAGES = ("client_app", "config", "strategies", "federation", "evidence", "problems", "models", "datasets", "common")
 
 
 @cache

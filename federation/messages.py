@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from federation.fingerprint import fingerprint
-from keys import record_in
+from edelweiss.common import record_in
+from edelweiss.federation.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from flwr.app import ArrayRecord
 
-    from federation.sites import Site
-    from federation.stages import Turn
-    from problems import Metrics
+    from edelweiss.federation.sites import Site
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.problems import Metrics
 
 
-def order(config: Mapping[str, object], turn: Turn) -> ConfigRecord:
+def order(config: Mapping[str, object], context: RoundContext) -> ConfigRecord:
     """Return what all sites are told in a phase: what they cannot know of the turn; all else is in the run-config."""
-    told = {"app": fingerprint(), "round": turn.round, "phase": turn.phase, "sites": turn.sites}
+    told = {"app": fingerprint(), "round": context.round, "phase": context.phase, "sites": context.sites}
     return ConfigRecord({**config, **told})  # type: ignore[dict-item]
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import evidence
-    from federation.sites import Site
-    from problems import Metrics
+    from edelweiss import evidence
+    from edelweiss.federation.sites import Site
+    from edelweiss.problems import Metrics
 
 
 class Observer(Protocol):

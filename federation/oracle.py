@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from problems.capabilities import ClosedFormDual, InnerFunction, Layers
+from edelweiss.problems.capabilities import ClosedFormDual, InnerFunction, Layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from problems import Batch
+    from edelweiss.problems import Batch
 
 
 class Oracle(ClosedFormDual, InnerFunction, Layers, Protocol):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
-from federation.algorithm import phases_of
-from federation.errors import StrategyError
-from federation.sites import Reply, Site
+from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.errors import StrategyError
+from edelweiss.federation.sites import Reply, Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from federation.algorithm import Algorithm
-    from federation.stages import Turn
-    from problems import Arrays, Problem
+    from edelweiss.federation.algorithm import Algorithm
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.problems import Arrays, Problem
 
 BUFFERS = "buffers"
 LONG = 2**14  # entries of x; a round of more takes time that counts, so two short models are played instead
@@ -85,10 +85,10 @@ class Player:
             model = {name: state[name] for name in ("x", "y") if name in state} | self._buffers()
             return self.algorithm.final(state, model, self._turn(self.rounds, self.algorithm.phases[-1]), _site(site))
         for played in phases_of(self.algorithm, r, self.rounds, self.sites):
-            turn = self._turn(r, played)
+            context = self._turn(r, played)
             if played == phase:
-                return self.algorithm.broadcast(state, turn, _site(site)) | self._buffers()
-            state, memory = self._exchange(state, memory, turn, history)
+                return self.algorithm.broadcast(state, context, _site(site)) | self._buffers()
+            state, memory = self._exchange(state, memory, context, history)
         raise StrategyError(f"phase = {phase!r} does not take place in round {r}")
 
     def remembered(self, history: History) -> Arrays:
@@ -123,30 +123,32 @@ class Player:
                 del self._states[next(iter(self._states))]
         return state, memory
 
-    def _exchange(self, state: Arrays, memory: Arrays, turn: Turn, history: History) -> tuple[Arrays, Arrays]:
-        sent = self.algorithm.broadcast(state, turn, _site(history.answering[0]))
-        reply, after = self._update(sent, memory if history.keeps else {}, turn)
+    def _exchange(
+        self, state: Arrays, memory: Arrays, context: RoundContext, history: History
+    ) -> tuple[Arrays, Arrays]:
+        sent = self.algorithm.broadcast(state, context, _site(history.answering[0]))
+        reply, after = self._update(sent, memory if history.keeps else {}, context)
         replies = (Reply(_site(k), {name: v.clone() for name, v in reply.items()}) for k in history.answering)
-        return self.algorithm.aggregate(state, replies, turn), after
+        return self.algorithm.aggregate(state, replies, context), after
 
     # ------------------------------------------------------------------ one site
 
-    def answered(self, turn: Turn, sent: Arrays, keeps: bool) -> Arrays:
+    def answered(self, context: RoundContext, sent: Arrays, keeps: bool) -> Arrays:
         """Return what a site answers that keeps what it remembers, or has lost it."""
         came = {name: self.blank(vector) for name, vector in sent.items() if name != BUFFERS}
         if keeps and self.memory is None:  # a run that goes on: what a site remembers is from the rounds before
-            self.memory = self._before(turn.round, History((0,), whole=self.replays(turn.round)))[1]
-        reply, after = self._update(came, (self.memory or {}) if keeps else {}, turn)
+            self.memory = self._before(context.round, History((0,), whole=self.replays(context.round)))[1]
+        reply, after = self._update(came, (self.memory or {}) if keeps else {}, context)
         if keeps:
             self.after = after
         return reply
 
-    def _update(self, sent: Arrays, memory: Arrays, turn: Turn) -> tuple[Arrays, Arrays]:
+    def _update(self, sent: Arrays, memory: Arrays, context: RoundContext) -> tuple[Arrays, Arrays]:
         """Play a site's part, with one local step: how many there are changes no name and no length."""
-        return self.algorithm.local_update(sent, memory, self._oracle, replace(turn, local_steps=1))
+        return self.algorithm.local_update(sent, memory, self._oracle, replace(context, local_steps=1))
 
-    def _turn(self, r: int, phase: str) -> Turn:
-        return replace(self.algorithm.turn(r, self.rounds, phase, self.sites), total_weight=float(self.sites))
+    def _turn(self, r: int, phase: str) -> RoundContext:
+        return replace(self.algorithm.context(r, self.rounds, phase, self.sites), total_weight=float(self.sites))
 
     def _buffers(self) -> Arrays:
         return {name: vector for name, vector in self.start.items() if name == BUFFERS}

@@ -17,21 +17,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
-from federation.algorithm import phases_of
-from federation.encoding import Encoding, decode
-from federation.errors import StrategyError
-from federation.player import BUFFERS, Anybody, History, Player
-from federation.schema import Table, Vector, misfits, table
-from federation.wire import unpack
+from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.encoding import Encoding, decode
+from edelweiss.federation.errors import StrategyError
+from edelweiss.federation.player import BUFFERS, Anybody, History, Player
+from edelweiss.federation.schema import Table, Vector, misfits, table
+from edelweiss.federation.wire import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from flwr.app import ArrayRecord
 
-    from federation.algorithm import Algorithm
-    from federation.stages import Turn
-    from problems import Arrays, Problem
+    from edelweiss.federation.algorithm import Algorithm
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.problems import Arrays, Problem
 
 SHORT, STEP = 512, 64  # entries of the shortened part of one of the two short models, about; they differ by so many
 
@@ -108,10 +108,10 @@ class Rehearsal:
         """Yield the tables of what a site may be sent for the last evaluation."""
         return self._played((self.rounds + 1, ""), site, named)
 
-    def answered(self, turn: Turn, sent: ArrayRecord) -> Iterator[Table]:
+    def answered(self, context: RoundContext, sent: ArrayRecord) -> Iterator[Table]:
         """Yield the tables of what a site may answer to vectors that it was sent in a phase."""
-        if (turn.round, turn.phase) != self._place:
-            self._place, self._answers = (turn.round, turn.phase), {}
+        if (context.round, context.phase) != self._place:
+            self._place, self._answers = (context.round, context.phase), {}
             for player in self._players:
                 player.memory = player.after
         known, names = self._named
@@ -120,11 +120,11 @@ class Rehearsal:
             self._named = ref(sent), names
         for keeps in (True, False):
             if (names, keeps) not in self._answers:
-                self._answers[names, keeps] = self._answered(turn, decode(unpack(sent)), keeps)
+                self._answers[names, keeps] = self._answered(context, decode(unpack(sent)), keeps)
             yield from self._answers[names, keeps]
 
-    def _answered(self, turn: Turn, arrays: Arrays, keeps: bool) -> list[Table]:
-        found = [self._rehearsed(lambda player: player.answered(turn, arrays, keeps))]
+    def _answered(self, context: RoundContext, arrays: Arrays, keeps: bool) -> list[Table]:
+        found = [self._rehearsed(lambda player: player.answered(context, arrays, keeps))]
         if BUFFERS in arrays:  # statistics come back where they are averaged, and something has changed them
             found.append(found[0] | table({BUFFERS: arrays[BUFFERS]}))
         return [self.encoding.table(one) for one in found]

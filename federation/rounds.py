@@ -11,22 +11,22 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from federation.algorithm import phases_of
-from federation.answers import Answers
-from federation.average import Mean
-from federation.checkpoints import Checkpoints, Snapshot
-from federation.downlink import Downlink
-from federation.encoding import Encoding, decode
-from federation.errors import RunError, StrategyError, naming_round
-from federation.last import LastEvaluation
-from federation.messages import noting, order
-from federation.observer import Nobody, Observer
-from federation.output import Output
-from federation.rehearsal import Rehearsal
-from federation.sites import Reply, Site
-from federation.wire import pack, unpack
-from keys import record_in
-from problems.metrics import metric
+from edelweiss.common import record_in
+from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.average import Mean
+from edelweiss.federation.broadcast import Downlink
+from edelweiss.federation.checkpoints import Checkpoints, Snapshot
+from edelweiss.federation.encoding import Encoding, decode
+from edelweiss.federation.errors import RunError, StrategyError, naming_round
+from edelweiss.federation.final_evaluation import LastEvaluation
+from edelweiss.federation.messages import noting, order
+from edelweiss.federation.observer import Nobody, Observer
+from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.federation.replies import Answers
+from edelweiss.federation.returned_iterate import Output
+from edelweiss.federation.sites import Reply, Site
+from edelweiss.federation.wire import pack, unpack
+from edelweiss.problems.metrics import metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from torch import Tensor
 
-    from federation.algorithm import Algorithm
-    from federation.exchange import Exchange
-    from federation.stages import Turn
-    from problems import Arrays, Metrics, Problem
+    from edelweiss.federation.algorithm import Algorithm
+    from edelweiss.federation.exchange import Exchange
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.problems import Arrays, Metrics, Problem
 
 MODEL = ("x", "y", "buffers")  # the vectors of the state that make up the model, whatever else a server keeps
 BUFFERS = "buffers"  # batch-norm statistics: averaged with every algorithm, and no part of x
@@ -190,33 +190,35 @@ class Rounds:
         evaluated: list[tuple[Site, Metrics]] = []
         try:
             for place, phase in enumerate(phases_of(self.algorithm, r, self.count, len(self.exchange.sites))):
-                samples += self._phase(self.turn(r, phase), place == 0, work, evaluated)
+                samples += self._phase(self.context(r, phase), place == 0, work, evaluated)
             arrays = pack(self.model())
         finally:
             if evaluated:
                 self.observer.evaluated(r - 1, evaluated)
-        turn = self.turn(r, phase)
-        self.output.update(unpack(arrays), turn)
+        context = self.context(r, phase)
+        self.output.update(unpack(arrays), context)
         cost = {name: total - before[name] for name, total in self.exchange.cost().items()}
         cost |= {"gradients": sum(work.values()), "samples": samples}
-        cost |= self.algorithm.measures(self.state, turn) | {"seconds": time.monotonic() - started}
+        cost |= self.algorithm.measures(self.state, context) | {"seconds": time.monotonic() - started}
         self.observer.trained(r, cost, work)
         return arrays if r < self.count else self._returned()
 
-    def _phase(self, turn: Turn, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]) -> float:
+    def _phase(
+        self, context: RoundContext, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]
+    ) -> float:
         """Exchange the messages of a phase and fold the answers into the state; return the samples that it took.
 
         The phase that opens a round carries the evaluation of the model that the round begins with.
         """
-        r, every, down = turn.round, self.evaluate_every, self.downlink
+        r, every, down = context.round, self.evaluate_every, self.downlink
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
-        check = self.answers.to_training(turn, self.model(), evaluate=wanted)
-        told = order({**self.train_config, **self.checkpoints.standing(r), "evaluate": wanted}, turn)
+        check = self.answers.to_training(context, self.model(), evaluate=wanted)
+        told = order({**self.train_config, **self.checkpoints.standing(r), "evaluate": wanted}, context)
         # The messages have no name here: the exchange drops each when it has been answered.
         answers = self.exchange(
-            down.messages(self.state, self.buffers, turn, told), check=check, first_come=down.first_come
+            down.messages(self.state, self.buffers, context, told), check=check, first_come=down.first_come
         )
-        return self.aggregate(turn, noting(answers, self.exchange.by_node, evaluated), work)
+        return self.aggregate(context, noting(answers, self.exchange.by_node, evaluated), work)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""
@@ -229,10 +231,10 @@ class Rounds:
 
     # ------------------------------------------------------------------ the state
 
-    def turn(self, server_round: int, phase: str) -> Turn:
+    def context(self, server_round: int, phase: str) -> RoundContext:
         """Return where the run stands."""
-        turn = self.algorithm.turn(server_round, self.count, phase, len(self.exchange.sites))
-        return replace(turn, total_weight=self.total_weight)
+        context = self.algorithm.context(server_round, self.count, phase, len(self.exchange.sites))
+        return replace(context, total_weight=self.total_weight)
 
     def model(self) -> Arrays:
         """Return the model within the server's state."""
@@ -247,7 +249,7 @@ class Rounds:
         body = self.algorithm.body(self.state, self.head) if self.algorithm.personalised else None
         return {} if body is None else {"x": torch.cat([body, self.state["x"][len(body) :]])}
 
-    def aggregate(self, turn: Turn, messages: Iterable[Message], work: dict[str, float]) -> float:
+    def aggregate(self, context: RoundContext, messages: Iterable[Message], work: dict[str, float]) -> float:
         """Fold the answers of a phase into the state, one at a time; note each site's gradients, return all samples."""
         samples = 0.0
         mean_buffers = Mean()
@@ -265,7 +267,7 @@ class Rounds:
                     mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
                 yield reply
 
-        self.state = dict(self.algorithm.aggregate(self.state, opened(), turn))
+        self.state = dict(self.algorithm.aggregate(self.state, opened(), context))
         self.buffers |= mean_buffers.value()
         if self.project and "y" in self.state:
             self.state["y"] = self.project(self.state["y"])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from federation.wire import header
-from keys.schema import NAMED, in_a_line
-from keys.suggest import shown
+from edelweiss.common.schema import NAMED, in_a_line
+from edelweiss.common.suggest import shown
+from edelweiss.federation.wire import header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flwr.app import Array
     from torch import Tensor
 
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "uint16", "int8")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True)

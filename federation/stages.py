@@ -16,7 +16,7 @@ STAGES_TRIED = 10_000  # by then a growth that is worth the name has done its wo
 
 
 @dataclass(frozen=True)
-class Turn:
+class RoundContext:
     """Where a run stands; every hook of an algorithm gets one, on both sides.
 
     Attributes
@@ -82,7 +82,7 @@ class Stages:
     steps_growth: float = 1.0
 
     @lru_cache(maxsize=1024)  # noqa: B019  a handful of values, which both halves ask for again and again
-    def turn(self, round: int, rounds: int, phase: str = "train", sites: int = 0) -> Turn:
+    def context(self, round: int, rounds: int, phase: str = "train", sites: int = 0) -> RoundContext:
         """Return where round ``round`` of ``rounds`` stands, with K ``sites``; the last round always ends a stage.
 
         Raises
@@ -97,7 +97,7 @@ class Stages:
             if round < start + length:
                 break
             iteration += length * steps
-        return Turn(
+        return RoundContext(
             round=round,
             rounds=rounds,
             phase=phase,

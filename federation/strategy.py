@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from flwr.serverapp.strategy import Result, Strategy
 
-from federation.algorithm import Algorithm
-from federation.checkpoints import Checkpoints
-from federation.encoding import Encoding
-from federation.errors import StrategyError
-from federation.exchange import Exchange
-from federation.observer import Nobody, Observer
-from federation.rounds import Rounds
-from federation.sites import Site
+from edelweiss.federation.algorithm import Algorithm
+from edelweiss.federation.checkpoints import Checkpoints
+from edelweiss.federation.encoding import Encoding
+from edelweiss.federation.errors import StrategyError
+from edelweiss.federation.exchange import Exchange
+from edelweiss.federation.observer import Nobody, Observer
+from edelweiss.federation.rounds import Rounds
+from edelweiss.federation.sites import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from torch import Tensor
 
-    from problems import Problem
+    from edelweiss.problems import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class FederatedStrategy(Algorithm, Strategy):
         timeout : float
             Seconds to wait for the sites in one exchange; used when no ``exchange`` is given.
         train_config, evaluate_config : ConfigRecord, optional
-            What goes with every message: the facts of a `datasets.Cohort`. A site refuses keys that it does not know.
+            What goes with every message: the fields of a `datasets.DataSummary`. A site refuses unknown keys.
         evaluate_fn : callable, optional
             Evaluates a model at the server, after each round.
         exchange : Exchange, optional

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 LARGEST = 1e18  # the square of what is larger overflows, and so will whatever is made of it
 

@@ -5,12 +5,12 @@ and bias are therefore the end of the flat vector: x is the body, then the head,
 all that the personalised methods need, which share the body and keep the head; see `models.layout.Layout`.
 """
 
-from models.architecture import Architecture, resolve_device
-from models.errors import ModelError
-from models.flat import FlatNetwork
-from models.networks import MODELS, build, keeps_statistics
-from models.precision import prepare
-from models.torchvision import STEMS
+from edelweiss.models.architecture import Architecture, resolve_device
+from edelweiss.models.errors import ModelError
+from edelweiss.models.flat import FlatNetwork
+from edelweiss.models.networks import MODELS, build, keeps_statistics
+from edelweiss.models.precision import prepare
+from edelweiss.models.torchvision import STEMS
 
 __all__ = [
     "MODELS",

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from keys import ConfigError, shown
-from models.errors import ModelError
-from models.flat import FlatNetwork
-from models.networks import build
-from models.precision import computes_bf16
+from edelweiss.common import ConfigError, shown
+from edelweiss.models.errors import ModelError
+from edelweiss.models.flat import FlatNetwork
+from edelweiss.models.networks import build
+from edelweiss.models.precision import computes_bf16
 
 DEVICE = re.compile("cpu|cuda(:[0-9]{1,4})?")
 

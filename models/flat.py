@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from models.errors import ModelError
-from models.layout import Layout, join, views
-from models.stream import Stream, may_draw
+from edelweiss.models.errors import ModelError
+from edelweiss.models.layout import Layout, join, views
+from edelweiss.models.stream import Stream, may_draw
 
 
 class FlatNetwork(Layout):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from models.errors import ModelError
+from edelweiss.models.errors import ModelError
 
 
 class Layout:

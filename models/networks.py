@@ -10,13 +10,13 @@ from math import prod
 import torch
 from torch import nn
 
-from keys import unknown
-from keys.memory import shortage
-from models.dropout import Dropout
-from models.errors import ModelError
-from models.layout import statistics
-from models.shapes import SMALLEST_IMAGE, Shape, image
-from models.torchvision import densenet, efficientnet, resnet
+from edelweiss.common import unknown
+from edelweiss.common.memory import shortage
+from edelweiss.models.dropout import Dropout
+from edelweiss.models.errors import ModelError
+from edelweiss.models.layout import statistics
+from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
+from edelweiss.models.torchvision import densenet, efficientnet, resnet
 
 _FRAME = 32  # pixels; smaller images of vgg11, alexnet and cnn7 stand in a frame of this size
 _ANY = (3, 32, 32)  # a shape that every model takes

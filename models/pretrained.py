@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.errors import ModelError
-from models.flat import FlatNetwork
-from models.torchvision import STEMS
+from edelweiss.models.errors import ModelError
+from edelweiss.models.flat import FlatNetwork
+from edelweiss.models.torchvision import STEMS
 
 # DenseNet's file is of a time when a module's name could hold a point: "denselayer1.norm.1.weight".
 _OLD_NAME = re.compile(r"(\.denselayer\d+\.(?:norm|conv))\.([12]\.)")

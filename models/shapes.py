@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.errors import ModelError
+from edelweiss.models.errors import ModelError
 
 Shape = tuple[int, ...]
 """(features,) or (channels, height, width)."""

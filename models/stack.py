@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, relu, relu_
 
-from models.errors import ModelError
-from models.flat import FlatNetwork
-from models.stream import is_plain
+from edelweiss.models.errors import ModelError
+from edelweiss.models.flat import FlatNetwork
+from edelweiss.models.stream import is_plain
 
 OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
 OVERWRITTEN = (*OF_IMAGES, nn.Linear)  # layers whose output, their own, their gradient does not need

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from keys.files import read_file
+from edelweiss.common.files import read_file
 
 CHECKSUM = "checksum"  # beside the facts
 

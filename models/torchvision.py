@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from models.shapes import SMALLEST_IMAGE, Shape, image
+from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
 
 _SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
 
@@ -36,7 +36,7 @@ def _network(
     Where a side has 64 pixels or fewer, that is 3 x 3 with stride 1 and no max-pooling follows, as is usual on CIFAR.
     """
     channels, height, width = image(name, shape, smallest)
-    from datasets.vision import import_torchvision  # slow, and only these models need it
+    from edelweiss.datasets.vision import import_torchvision  # slow, and only these models need it
 
     models = import_torchvision().models
     network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)

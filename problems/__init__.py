@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from keys import by_name
-from problems.auc import Auc, AucMargin
-from problems.auprc import Auprc
-from problems.base import Arrays, Batch, Metrics, Problem, Setting
-from problems.bce import Bce
-from problems.cross_entropy import CrossEntropy
-from problems.errors import ProblemError
-from problems.fair import Fair
-from problems.invariant_logistic import InvariantLogistic
-from problems.maml import Maml
-from problems.network import NetworkProblem
-from problems.partial_auc import PartialAuc
-from problems.robust import Robust
-from problems.saddle import Saddle
+from edelweiss.common import by_name
+from edelweiss.problems.auc import Auc, AucMargin
+from edelweiss.problems.auprc import Auprc
+from edelweiss.problems.base import Arrays, Batch, Metrics, Problem, Setting
+from edelweiss.problems.bce import Bce
+from edelweiss.problems.cross_entropy import CrossEntropy
+from edelweiss.problems.errors import ProblemError
+from edelweiss.problems.fair import Fair
+from edelweiss.problems.invariant_logistic import InvariantLogistic
+from edelweiss.problems.maml import Maml
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.problems.partial_auc import PartialAuc
+from edelweiss.problems.robust import Robust
+from edelweiss.problems.saddle import Saddle
 
 __all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting", "ranks"]
 

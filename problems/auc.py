@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch.linalg import vecdot
 
-from keys import choice, hyper
-from problems import papers
-from problems.capabilities import ClosedFormDual
-from problems.network import NetworkProblem, mean
+from edelweiss.common import choice, hyper
+from edelweiss.problems import papers
+from edelweiss.problems.capabilities import ClosedFormDual
+from edelweiss.problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems.base import Batch
-    from problems.papers import Paper
+    from edelweiss.problems.base import Batch
+    from edelweiss.problems.papers import Paper
 
 
 def weighted_squares(h: Tensor, positive: Tensor, prior: float | Tensor, scalars: Tensor) -> Tensor:
@@ -66,16 +66,17 @@ class Auc(NetworkProblem, ClosedFormDual):
     terms = 2
     dual_scalars = ("alpha",)
 
-    prior: float = hyper(0.0, "p: share of positives; 0: what the average over sites sees, or a site with its own α",
-                         low=0.0, below=1.0)  # fmt: skip
+    prior: float = hyper(
+        0.0, "p: share of positives; 0: what the average over sites sees, or a site with its own α", low=0.0, below=1.0
+    )
     score: str = choice("sigmoid", "h: what is ranked, of the network's output", "sigmoid", "identity")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        cohort = self.setting.cohort
-        self.p: float | Tensor = self.prior or cohort.prior
+        data_summary = self.setting.data_summary
+        self.p: float | Tensor = self.prior or data_summary.prior
         if self.labels and not self.prior:
-            self.p = torch.tensor(cohort.priors, dtype=self.dtype, device=self.device)
+            self.p = torch.tensor(data_summary.priors, dtype=self.dtype, device=self.device)
 
     def of_site(self, labels: Tensor) -> Self:
         """Return the same objective with p of these labels, unless an option says what p is."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from keys import hyper
-from problems import papers
-from problems.network import NetworkProblem
+from edelweiss.common import hyper
+from edelweiss.problems import papers
+from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from torch import Tensor

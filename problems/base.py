@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from datasets import Cohort, Samples
-from keys import check_fields, key_of
-from models import Architecture
-from problems.errors import ProblemError
+from edelweiss.common import check_fields, key_of
+from edelweiss.datasets import DataSummary, Samples
+from edelweiss.models import Architecture
+from edelweiss.problems.errors import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from datasets import Sampler
-    from problems.papers import Paper
+    from edelweiss.datasets import Sampler
+    from edelweiss.problems.papers import Paper
 
 Arrays = dict[str, Tensor]
 """Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
@@ -30,7 +30,7 @@ Metrics = dict[str, float | list[int] | bytes]
 """Aggregates of an evaluation: numbers, counts of each class, and histograms of scores (`problems.histogram`)."""
 
 
-RESERVED = {key_of(f.name) for f in fields(Cohort)}
+RESERVED = {key_of(f.name) for f in fields(DataSummary)}
 RESERVED |= {"amp", "data", "format", "head", "hidden", "model", "problem", "statistics", "y"}
 """What a model's file says besides the problem's own scalars."""
 
@@ -41,7 +41,7 @@ class Setting:
 
     Attributes
     ----------
-    cohort : Cohort
+    data_summary : DataSummary
         What the sites agreed on of their data.
     architecture : Architecture
         The network; a problem in closed form has none.
@@ -55,7 +55,7 @@ class Setting:
         Of all vectors; float64 is for checks.
     """
 
-    cohort: Cohort = field(default_factory=Cohort)
+    data_summary: DataSummary = field(default_factory=DataSummary)
     architecture: Architecture = field(default_factory=Architecture)
     site: int = -1
     sites: int = 1
@@ -68,8 +68,8 @@ class Setting:
 class Problem(ABC):
     """``min over x, max over y of f(x, y; batch)`` at one site (a plain minimisation has no y).
 
-    A subclass's fields are its options: declared with `keys.hyper`, `keys.choice` or `keys.filename`, they are the keys
-    of the run-config's table that bears the problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
+    A subclass's fields are its options, declared with `common.hyper`, `common.choice` or `common.filename`: the keys of
+    the run-config's table with the problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
 
     Parameters
     ----------
@@ -270,10 +270,10 @@ class Problem(ABC):
         """Return an evaluation of the starting point on two samples that are all zeros: what any one holds."""
         start, data = self.initial(), None
         if self.needs_data:
-            cohort, labels = self.setting.cohort, torch.tensor([0, 1])
-            if cohort.labels:
-                labels = labels[:, None].repeat(1, len(cohort.labels))
-            data = Samples(torch.zeros(2, *cohort.shape), labels, torch.arange(2)).to(self.device)
+            data_summary, labels = self.setting.data_summary, torch.tensor([0, 1])
+            if data_summary.labels:
+                labels = labels[:, None].repeat(1, len(data_summary.labels))
+            data = Samples(torch.zeros(2, *data_summary.shape), labels, torch.arange(2)).to(self.device)
         return self.metrics(start["x"], start.get("y"), data)
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:

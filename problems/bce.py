@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from problems.network import NetworkProblem, mean
+from edelweiss.problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor

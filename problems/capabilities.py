@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems.base import Arrays, Batch
+    from edelweiss.problems.base import Arrays, Batch
 
 
 class ClosedFormDual(Protocol):

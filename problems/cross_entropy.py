@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import cross_entropy, pad
 
-from problems.capabilities import BalancedLoss
-from problems.network import NetworkProblem, mean
+from edelweiss.problems.capabilities import BalancedLoss
+from edelweiss.problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems.base import Batch
+    from edelweiss.problems.base import Batch
 
 
 def mean_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:

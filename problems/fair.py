@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 
-from problems import papers
-from problems.network import NetworkProblem, mean
+from edelweiss.problems import papers
+from edelweiss.problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems.base import Arrays
+    from edelweiss.problems.base import Arrays
 
 
 def onto_simplex(y: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Fair(NetworkProblem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.shares = self.setting.cohort.shares or (1 / self.width,) * self.width
+        self.shares = self.setting.data_summary.shares or (1 / self.width,) * self.width
         self.weights = torch.tensor([1 / p if p else 0.0 for p in self.shares], device=self.device, dtype=self.dtype)
 
     @property

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
-from keys import Stream, hyper
-from keys.memory import shortage
-from problems import papers
-from problems.base import Problem
-from problems.errors import ProblemError
+from edelweiss.common import Stream, hyper
+from edelweiss.common.memory import shortage
+from edelweiss.problems import papers
+from edelweiss.problems.base import Problem
+from edelweiss.problems.errors import ProblemError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from datasets import Sampler, Samples
-    from problems.base import Arrays, Batch, Metrics
+    from edelweiss.datasets import Sampler, Samples
+    from edelweiss.problems.base import Arrays, Batch, Metrics
 
 LAMBDA, GAMMA = 0.001, 10.0
 EVALUATED = 50_000

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from keys import Stream, hyper
-from models import ModelError
-from models.stack import Stack
-from problems import papers
-from problems.capabilities import InnerFunction
-from problems.network import NetworkProblem
+from edelweiss.common import Stream, hyper
+from edelweiss.models import ModelError
+from edelweiss.models.stack import Stack
+from edelweiss.problems import papers
+from edelweiss.problems.capabilities import InnerFunction
+from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from datasets import Sampler, Samples
-    from problems.base import Batch, Metrics
+    from edelweiss.datasets import Sampler, Samples
+    from edelweiss.problems.base import Batch, Metrics
 
 VALUES = {"cpu": 2**20, "cuda": 2**26}
 """Of the largest tensor between layers: it limits how many tasks are computed at once. On a CPU 4 MB stay near the
@@ -79,7 +79,7 @@ class Maml(NetworkProblem, InnerFunction):
             self.stack = Stack(self.network)
         except ModelError as error:
             raise ModelError(f"model = {self.setting.architecture.model!r}: {error}") from None
-        per_task = max(self.shots, self.queries) * self.ways * self.stack.widest(self.setting.cohort.shape)
+        per_task = max(self.shots, self.queries) * self.ways * self.stack.widest(self.setting.data_summary.shape)
         self.block = max(1, VALUES[self.device.type] // per_task)
 
     @property

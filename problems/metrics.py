@@ -1,7 +1,7 @@
 """The table of metrics, how each is computed at a site, and how it is shown.
 
 AUROC and average precision are scikit-learn's. A problem reports a site's own, exactly; what a hospital tells of its
-own patients is less, see `client_app.policy.coarse`.
+own patients is less, see `client_app.policy.coarsening`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from problems.errors import ProblemError
-from problems.histogram import Histogram
-from problems.roc import counted_down, partial_auroc
+from edelweiss.problems.errors import ProblemError
+from edelweiss.problems.histogram import Histogram
+from edelweiss.problems.roc import counted_down, partial_auroc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from problems.base import Metrics
-
+    from edelweiss.problems.base import Metrics
 
 
 @dataclass(frozen=True)

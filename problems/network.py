@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from keys import Stream
-from models.stack import not_stacked
-from problems.base import Problem
-from problems.capabilities import Layers
-from problems.metrics import PARTIAL, correct_by_class, of_labels, ranked
+from edelweiss.common import Stream
+from edelweiss.models.stack import not_stacked
+from edelweiss.problems.base import Problem
+from edelweiss.problems.capabilities import Layers
+from edelweiss.problems.metrics import PARTIAL, correct_by_class, of_labels, ranked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from datasets import Samples
-    from models import FlatNetwork
-    from problems.base import Arrays, Batch, Metrics
+    from edelweiss.datasets import Samples
+    from edelweiss.models import FlatNetwork
+    from edelweiss.problems.base import Arrays, Batch, Metrics
 
 EVALUATION_BATCH = 1024
 EVALUATION_VALUES = 2**22  # of larger images fewer samples
@@ -90,7 +90,7 @@ class NetworkProblem(Problem, Layers):
         """Return the network, initialised from a seed."""
         setting = self.setting
         return setting.architecture.network(
-            setting.cohort.shape, self.width, seed=seed, device=setting.device, dtype=setting.dtype
+            setting.data_summary.shape, self.width, seed=seed, device=setting.device, dtype=setting.dtype
         )
 
     def _head_of(self, network: FlatNetwork) -> Tensor:
@@ -100,7 +100,7 @@ class NetworkProblem(Problem, Layers):
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of several labels; empty for one."""
-        return self.setting.cohort.labels if self.several else ()
+        return self.setting.data_summary.labels if self.several else ()
 
     @property
     def scalar_size(self) -> int:
@@ -115,7 +115,7 @@ class NetworkProblem(Problem, Layers):
     @property
     def width(self) -> int:
         """How many outputs the network has."""
-        return self.setting.cohort.classes if self.multiclass else self.scalar_size
+        return self.setting.data_summary.classes if self.multiclass else self.scalar_size
 
     @property
     def dual(self) -> int:

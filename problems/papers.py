@@ -31,55 +31,143 @@ class Paper:
 
 
 # Algorithms
-FEDAVG = Paper("B. McMahan et al.", "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-               "AISTATS 2017", "arXiv:1602.05629")  # fmt: skip
+FEDAVG = Paper(
+    "B. McMahan et al.",
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    "AISTATS 2017",
+    "arXiv:1602.05629",
+)
 ADAM = Paper("D. P. Kingma, J. Ba", "Adam: A Method for Stochastic Optimization", "ICLR 2015", "arXiv:1412.6980")
-D_PSGD = Paper("X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu", "Can Decentralized Algorithms Outperform "
-               "Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent",
-               "NeurIPS 2017", "arXiv:1705.09056")  # fmt: skip
-CODA = Paper("Z. Guo, M. Liu, Z. Yuan, L. Shen, W. Liu, T. Yang", "Communication-Efficient Distributed Stochastic AUC "
-             "Maximization with Deep Neural Networks", "ICML 2020", "arXiv:2005.02426")  # fmt: skip
-LOCAL_SGDA = Paper("Y. Deng, M. Mahdavi", "Local Stochastic Gradient Descent Ascent: Convergence Analysis and "
-                   "Communication Efficiency", "AISTATS 2021", "arXiv:2102.13152")  # fmt: skip
-CODASCA = Paper("Z. Yuan, Z. Guo, Y. Xu, Y. Ying, T. Yang", "Federated Deep AUC Maximization for Heterogeneous Data "
-                "with a Constant Communication Complexity", "ICML 2021", "arXiv:2102.04635")  # fmt: skip
-FEDREP = Paper("L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai", "Exploiting Shared Representations for "
-               "Personalized Federated Learning", "ICML 2021", "arXiv:2102.07078")  # fmt: skip
-DITTO = Paper("T. Li, S. Hu, A. Beirami, V. Smith", "Ditto: Fair and Robust Federated Learning Through Personalization",
-              "ICML 2021", "arXiv:2012.04221")  # fmt: skip
-FEDROD = Paper("H.-Y. Chen, W.-L. Chao", "On Bridging Generic and Personalized Federated Learning for Image "
-               "Classification", "ICLR 2022", "arXiv:2107.00778")  # fmt: skip
-DISPFL = Paper("R. Dai, L. Shen, F. He, X. Tian, D. Tao", "DisPFL: Towards Communication-Efficient Personalized "
-               "Federated Learning via Decentralized Sparse Training", "ICML 2022", "arXiv:2206.00187")  # fmt: skip
-SCGD = Paper("H. Gao, J. Li, H. Huang", "On the Convergence of Local Stochastic Compositional Gradient Descent with "
-             "Momentum", "ICML 2022", "PMLR 162:7017-7035")  # fmt: skip
-MOMENTUM = Paper("P. Sharma, R. Panda, G. Joshi, P. K. Varshney", "Federated Minimax Optimization: Improved "
-                 "Convergence Analyses and Algorithms", "ICML 2022", "arXiv:2203.04850")  # fmt: skip
-FEDNEST = Paper("D. A. Tarzanagh, M. Li, C. Thrampoulidis, S. Oymak", "FedNest: Federated Bilevel, Minimax, and "
-                "Compositional Optimization", "ICML 2022", "arXiv:2205.02215")  # fmt: skip
-SAGDA = Paper("H. Yang, Z. Liu, X. Zhang, J. Liu", "SAGDA: Achieving O(ε⁻²) Communication Complexity in Federated "
-              "Min-Max Learning", "NeurIPS 2022", "arXiv:2210.00611")  # fmt: skip
-FEDGDA_GT = Paper("J. Sun, E. Wei", "A Communication-Efficient Algorithm with Linear Convergence for Federated Minimax "
-                  "Learning", "NeurIPS 2022", "arXiv:2206.01132")  # fmt: skip
+D_PSGD = Paper(
+    "X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu",
+    "Can Decentralized Algorithms Outperform "
+    "Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent",
+    "NeurIPS 2017",
+    "arXiv:1705.09056",
+)
+CODA = Paper(
+    "Z. Guo, M. Liu, Z. Yuan, L. Shen, W. Liu, T. Yang",
+    "Communication-Efficient Distributed Stochastic AUC Maximization with Deep Neural Networks",
+    "ICML 2020",
+    "arXiv:2005.02426",
+)
+LOCAL_SGDA = Paper(
+    "Y. Deng, M. Mahdavi",
+    "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
+    "AISTATS 2021",
+    "arXiv:2102.13152",
+)
+CODASCA = Paper(
+    "Z. Yuan, Z. Guo, Y. Xu, Y. Ying, T. Yang",
+    "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication Complexity",
+    "ICML 2021",
+    "arXiv:2102.04635",
+)
+FEDREP = Paper(
+    "L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai",
+    "Exploiting Shared Representations for Personalized Federated Learning",
+    "ICML 2021",
+    "arXiv:2102.07078",
+)
+DITTO = Paper(
+    "T. Li, S. Hu, A. Beirami, V. Smith",
+    "Ditto: Fair and Robust Federated Learning Through Personalization",
+    "ICML 2021",
+    "arXiv:2012.04221",
+)
+FEDROD = Paper(
+    "H.-Y. Chen, W.-L. Chao",
+    "On Bridging Generic and Personalized Federated Learning for Image Classification",
+    "ICLR 2022",
+    "arXiv:2107.00778",
+)
+DISPFL = Paper(
+    "R. Dai, L. Shen, F. He, X. Tian, D. Tao",
+    "DisPFL: Towards Communication-Efficient Personalized Federated Learning via Decentralized Sparse Training",
+    "ICML 2022",
+    "arXiv:2206.00187",
+)
+SCGD = Paper(
+    "H. Gao, J. Li, H. Huang",
+    "On the Convergence of Local Stochastic Compositional Gradient Descent with Momentum",
+    "ICML 2022",
+    "PMLR 162:7017-7035",
+)
+MOMENTUM = Paper(
+    "P. Sharma, R. Panda, G. Joshi, P. K. Varshney",
+    "Federated Minimax Optimization: Improved Convergence Analyses and Algorithms",
+    "ICML 2022",
+    "arXiv:2203.04850",
+)
+FEDNEST = Paper(
+    "D. A. Tarzanagh, M. Li, C. Thrampoulidis, S. Oymak",
+    "FedNest: Federated Bilevel, Minimax, and Compositional Optimization",
+    "ICML 2022",
+    "arXiv:2205.02215",
+)
+SAGDA = Paper(
+    "H. Yang, Z. Liu, X. Zhang, J. Liu",
+    "SAGDA: Achieving O(ε⁻²) Communication Complexity in Federated Min-Max Learning",
+    "NeurIPS 2022",
+    "arXiv:2210.00611",
+)
+FEDGDA_GT = Paper(
+    "J. Sun, E. Wei",
+    "A Communication-Efficient Algorithm with Linear Convergence for Federated Minimax Learning",
+    "NeurIPS 2022",
+    "arXiv:2206.01132",
+)
 FMGDA = Paper("Anonymous", "On the Convergence of Federated Deep AUC Maximization", "withdrawn from ICLR 2023")
-CDMA = Paper("J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian", "CDMA: A Practical Cross-Device Federated Learning "
-             "Algorithm for General Minimax Problems", "AAAI 2023", "arXiv:2105.14216")  # fmt: skip
-FCSG = Paper("X. Wu, J. Sun, Z. Hu, J. Li, A. Zhang, H. Huang", "Federated Conditional Stochastic Optimization",
-             "NeurIPS 2023", "arXiv:2310.02524")  # fmt: skip
-ADAFGDA = Paper("F. Huang, X. Wang, J. Li, S. Chen", "Adaptive Federated Minimax Optimization with Lower Complexities",
-                "AISTATS 2024", "arXiv:2211.07303")  # fmt: skip
-DEPRL = Paper("G. Xiong, G. Yan, S. Wang, J. Li", "DePRL: Achieving Linear Convergence Speedup in Personalized "
-              "Decentralized Learning with Shared Representations", "AAAI 2024", "arXiv:2312.10815")  # fmt: skip
+CDMA = Paper(
+    "J. Xie, C. Zhang, Z. Shen, W. Liu, H. Qian",
+    "CDMA: A Practical Cross-Device Federated Learning Algorithm for General Minimax Problems",
+    "AAAI 2023",
+    "arXiv:2105.14216",
+)
+FCSG = Paper(
+    "X. Wu, J. Sun, Z. Hu, J. Li, A. Zhang, H. Huang",
+    "Federated Conditional Stochastic Optimization",
+    "NeurIPS 2023",
+    "arXiv:2310.02524",
+)
+ADAFGDA = Paper(
+    "F. Huang, X. Wang, J. Li, S. Chen",
+    "Adaptive Federated Minimax Optimization with Lower Complexities",
+    "AISTATS 2024",
+    "arXiv:2211.07303",
+)
+DEPRL = Paper(
+    "G. Xiong, G. Yan, S. Wang, J. Li",
+    "DePRL: Achieving Linear Convergence Speedup in Personalized Decentralized Learning with Shared Representations",
+    "AAAI 2024",
+    "arXiv:2312.10815",
+)
 
 # Problems
 SOLAM = Paper("Y. Ying, L. Wen, S. Lyu", "Stochastic Online AUC Maximization", "NeurIPS 2016", "NIPS 29:451-459")
-MAML = Paper("C. Finn, P. Abbeel, S. Levine", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks",
-             "ICML 2017", "arXiv:1703.03400")  # fmt: skip
+MAML = Paper(
+    "C. Finn, P. Abbeel, S. Levine",
+    "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks",
+    "ICML 2017",
+    "arXiv:1703.03400",
+)
 AGNOSTIC = Paper("M. Mohri, G. Sivek, A. T. Suresh", "Agnostic Federated Learning", "ICML 2019", "arXiv:1902.00146")
-AUC_MARGIN = Paper("Z. Yuan, Y. Yan, M. Sonka, T. Yang", "Large-scale Robust Deep AUC Maximization: A New Surrogate "
-                   "Loss and Empirical Studies on Medical Image Classification", "ICCV 2021",
-                   "arXiv:2012.03173")  # fmt: skip
-SOAP = Paper("Q. Qi, Y. Luo, Z. Xu, S. Ji, T. Yang", "Stochastic Optimization of Areas Under Precision-Recall Curves "
-             "with Provable Convergence", "NeurIPS 2021", "arXiv:2104.08736")  # fmt: skip
-SOPA = Paper("D. Zhu, G. Li, B. Wang, X. Wu, T. Yang", "When AUC meets DRO: Optimizing Partial AUC for Deep Learning "
-             "with Non-Convex Convergence Guarantee", "ICML 2022", "arXiv:2203.00176")  # fmt: skip
+AUC_MARGIN = Paper(
+    "Z. Yuan, Y. Yan, M. Sonka, T. Yang",
+    "Large-scale Robust Deep AUC Maximization: A New Surrogate "
+    "Loss and Empirical Studies on Medical Image Classification",
+    "ICCV 2021",
+    "arXiv:2012.03173",
+)
+SOAP = Paper(
+    "Q. Qi, Y. Luo, Z. Xu, S. Ji, T. Yang",
+    "Stochastic Optimization of Areas Under Precision-Recall Curves with Provable Convergence",
+    "NeurIPS 2021",
+    "arXiv:2104.08736",
+)
+SOPA = Paper(
+    "D. Zhu, G. Li, B. Wang, X. Wu, T. Yang",
+    "When AUC meets DRO: Optimizing Partial AUC for Deep Learning with Non-Convex Convergence Guarantee",
+    "ICML 2022",
+    "arXiv:2203.00176",
+)

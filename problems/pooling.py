@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from problems.histogram import Histogram, Ints
-from problems.metrics import (
+from edelweiss.problems.histogram import Histogram, Ints
+from edelweiss.problems.metrics import (
     HEADLINE,
     HISTOGRAMS,
     PARTIAL,
@@ -27,14 +27,14 @@ from problems.metrics import (
     split,
     ties,
 )
-from problems.roc import partial_auroc
+from edelweiss.problems.roc import partial_auroc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from problems.base import Metrics
+    from edelweiss.problems.base import Metrics
 
 
 def pool(sites: Sequence[Metrics]) -> dict[str, float]:
@@ -102,7 +102,7 @@ def unknown(sites: Sequence[Told], found: Mapping[str, float]) -> dict[str, floa
     """Return by how much what is ``found`` may be off in the worst case, because groups have no order.
 
     A group's samples are above the place of the group before, and below that of the one behind (see
-    `client_app.policy.coarse.merged`). So the ranking is best with all positives at the upper of these ends and all
+    `client_app.policy.coarsening.merged`). So the ranking is best with all positives at the upper of these ends and all
     negatives at the lower, and worst the other way round; the values of these two are held against them.
     """
     if not any(grouped for _, grouped in sites) or math.isnan(found["auroc"]):
@@ -140,9 +140,12 @@ def _lowest_precision(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints], 
     places = np.unique(np.concatenate([positive[0], negative[0]]))[::-1]  # from the highest down
     alone, tied, other = (
         np.bincount(np.searchsorted(-places, -own), counts, len(places))
-        for own, counts in ((positive[0][groups], positive[1][groups]), (positive[0][~groups], positive[1][~groups]),
-                            negative)
-    )  # fmt: skip
+        for own, counts in (
+            (positive[0][groups], positive[1][groups]),
+            (positive[0][~groups], positive[1][~groups]),
+            negative,
+        )
+    )
     found = np.cumsum(alone + tied)
     passed = np.cumsum(other)
     above = found - alone - tied + passed - other  # samples above those that stand alone, and of these the negatives

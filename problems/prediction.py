@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.errors import DataError
-from datasets.site.newcomers import newcomers
-from datasets.units import Watched, rounded
-from keys.files import as_path, reason
-from models.storage import replacing
+from edelweiss.common.files import as_path, reason
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.site.inference_input import newcomers
+from edelweiss.datasets.units import Watched, rounded
+from edelweiss.models.storage import replacing
 
 if TYPE_CHECKING:
-    from datasets.site.newcomers.images import NewcomerImages
-    from datasets.site.newcomers.table import NewcomerTable
-    from problems.trained import TrainedModel
+    from edelweiss.datasets.site.inference_input.images import NewcomerImages
+    from edelweiss.datasets.site.inference_input.table import NewcomerTable
+    from edelweiss.problems.trained_model import TrainedModel
 
 
 MOST = 10  # features that are warned of by name
@@ -66,7 +66,7 @@ def predict(
     DataError
         Naming everything that is wrong with the source; or when the target cannot be written.
     """
-    rows = newcomers(source, model.meaning, model.cohort, others)
+    rows = newcomers(source, model.meaning, model.data_summary, others)
     added = model.columns
     if twice := [name for name in added if name in rows.kept]:
         raise DataError(f"{rows.file}: the column {twice[0]!r} would be there twice: rename it")
@@ -96,9 +96,9 @@ def predict(
 
 def _watched(model: TrainedModel) -> Watched | None:
     """Return what watches the values of a table; None where the training's mean and spread are not known."""
-    if len(model.cohort.shape) != 1 or not model.cohort.shift:
+    if len(model.data_summary.shape) != 1 or not model.data_summary.shift:
         return None
-    return Watched(np.array(model.cohort.shift, np.float64), np.array(model.cohort.scale, np.float64))
+    return Watched(np.array(model.data_summary.shift, np.float64), np.array(model.data_summary.scale, np.float64))
 
 
 def _outside(model: TrainedModel, rows: NewcomerTable | NewcomerImages, watched: Watched) -> Iterator[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keys import shown
-from keys.fields import is_number
-from keys.files import is_file, read_json, reason
-from models import ModelError
+from edelweiss.common import shown
+from edelweiss.common.fields import is_number
+from edelweiss.common.files import is_file, read_json, reason
+from edelweiss.models import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,10 +84,14 @@ class Recalibration:
             When it is none.
         """
         names = ("intercept", "slope", "held-out", "positives")
-        if not isinstance(maps, list) or len(maps) != count or not all(
-            one is None or (isinstance(one, dict) and {*one} == {*names} and all(map(is_number, one.values())))
-            for one in maps
-        ):  # fmt: skip
+        if (
+            not isinstance(maps, list)
+            or len(maps) != count
+            or not all(
+                one is None or (isinstance(one, dict) and {*one} == {*names} and all(map(is_number, one.values())))
+                for one in maps
+            )
+        ):
             keys = ", ".join(names)
             raise ModelError(f"platt = {shown(maps)}: must have {keys}, or nothing, for each of {count} labels")
         return tuple(

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import one_hot
 
-from keys import choice, hyper
-from problems import papers
-from problems.cross_entropy import mean_cross_entropy
-from problems.metrics import correct_by_class
-from problems.network import NetworkProblem, mean
+from edelweiss.common import choice, hyper
+from edelweiss.problems import papers
+from edelweiss.problems.cross_entropy import mean_cross_entropy
+from edelweiss.problems.metrics import correct_by_class
+from edelweiss.problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from datasets import Samples
-    from problems.base import Metrics
+    from edelweiss.datasets import Samples
+    from edelweiss.problems.base import Metrics
 
 
 @dataclass(eq=False, kw_only=True)
@@ -51,11 +51,11 @@ class Robust(NetworkProblem):
     @property
     def dual(self) -> int:
         """As many as an input has numbers."""
-        return math.prod(self.setting.cohort.shape)
+        return math.prod(self.setting.data_summary.shape)
 
     def seen(self, inputs: Tensor, y: Tensor) -> Tensor:
         """Return the inputs, perturbed."""
-        return inputs + y.view(*y.shape[:-1], 1, *self.setting.cohort.shape)
+        return inputs + y.view(*y.shape[:-1], 1, *self.setting.data_summary.shape)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of outputs, wherever they were taken."""

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from keys import Stream, filename, hyper
-from keys.files import read_file, reason
-from keys.memory import shortage
-from problems import papers
-from problems.base import Problem
-from problems.capabilities import ClosedFormDual
-from problems.errors import ProblemError
+from edelweiss.common import Stream, filename, hyper
+from edelweiss.common.files import read_file, reason
+from edelweiss.common.memory import shortage
+from edelweiss.problems import papers
+from edelweiss.problems.base import Problem
+from edelweiss.problems.capabilities import ClosedFormDual
+from edelweiss.problems.errors import ProblemError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from datasets import Samples
-    from problems.base import Arrays, Batch, Metrics
+    from edelweiss.datasets import Samples
+    from edelweiss.problems.base import Arrays, Batch, Metrics
 
 LARGEST = 1e18  # of a coefficient: its square is a float32, too
 LARGEST_FILE = 2**30  # bytes

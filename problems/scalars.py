@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from keys import shown
-from keys.fields import is_number
-from problems.errors import ProblemError
+from edelweiss.common import shown
+from edelweiss.common.fields import is_number
+from edelweiss.problems.errors import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
-    from problems.network import NetworkProblem
+    from edelweiss.problems.network import NetworkProblem
 
 
 def restored(problem: NetworkProblem, parameters: Tensor, named: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch.func import vmap
 
-from models.stack import Stack
-from problems.base import Problem
-from problems.network import NetworkProblem
+from edelweiss.models.stack import Stack
+from edelweiss.problems.base import Problem
+from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from problems.base import Batch
+    from edelweiss.problems.base import Batch
 
 TRIES = 4  # of each way, before one is taken
 
@@ -66,12 +66,16 @@ class Stacked:
         """
         if not isinstance(self.problem, NetworkProblem):
             return False
-        start, cohort, many = self.problem.initial(), self.problem.setting.cohort, torch.Generator().manual_seed(0)
+        start, data_summary, many = (
+            self.problem.initial(),
+            self.problem.setting.data_summary,
+            torch.Generator().manual_seed(0),
+        )
         x, y = start["x"][None], start["y"][None] if "y" in start else None
-        inputs = torch.randn(1, 5, *cohort.shape, generator=many).to(x)
+        inputs = torch.randn(1, 5, *data_summary.shape, generator=many).to(x)
         labels = torch.tensor([[0, 1, 1, 0, 1]], device=x.device)
-        if cohort.labels:
-            labels = labels[..., None].expand(-1, -1, len(cohort.labels))
+        if data_summary.labels:
+            labels = labels[..., None].expand(-1, -1, len(data_summary.labels))
         weights = torch.tensor([[5 / 3, 5 / 3, 5 / 3, 0.0, 0.0]]).to(x)
         try:
             wanted = self.gradient(x, y, (inputs[:, :3], labels[:, :3]))
@@ -122,12 +126,12 @@ def _seconds(problem: Problem, call: Callable[[], object]) -> float:
 
 def _example(problem: Problem, clients: int, size: int) -> tuple[Tensor, Tensor | None, Batch | None]:
     """Return points and batches of clients, which are all alike."""
-    start, cohort, random = problem.initial(), problem.setting.cohort, torch.Generator().manual_seed(0)
+    start, data_summary, random = problem.initial(), problem.setting.data_summary, torch.Generator().manual_seed(0)
     x, y = start["x"].repeat(clients, 1), start.get("y")
     if problem.needs_data:
-        several = (len(cohort.labels),) if cohort.labels else ()
+        several = (len(data_summary.labels),) if data_summary.labels else ()
         labels = torch.zeros(size, *several, dtype=torch.int64, device=x.device)
-        drawn: Batch | None = (torch.randn(size, *cohort.shape, generator=random).to(x), labels)
+        drawn: Batch | None = (torch.randn(size, *data_summary.shape, generator=random).to(x), labels)
     else:
         drawn = problem.draw(None, None, random, size)
     batch = None if drawn is None else tuple(part.expand(clients, *part.shape).contiguous() for part in drawn)

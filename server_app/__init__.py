@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from server_app.api import simulate
-    from server_app.coordinator import Result
+    from edelweiss.server_app.coordinator import Result
+    from edelweiss.server_app.simulation import simulate
 
 __all__ = ["Result", "simulate"]
 
@@ -17,11 +17,11 @@ __all__ = ["Result", "simulate"]
 def __getattr__(name: str) -> Any:
     """Import on first use: Flower imports this package before it needs torch."""
     if name == "simulate":
-        from server_app.api import simulate
+        from edelweiss.server_app.simulation import simulate
 
         return simulate
     if name == "Result":
-        from server_app.coordinator import Result
+        from edelweiss.server_app.coordinator import Result
 
         return Result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,7 +29,7 @@ class PlainMistakes(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Take the traceback of a mistake away, and what Flower says after it of an unhandled exception."""
-        from config import MISTAKES
+        from edelweiss.config import MISTAKES
 
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, MISTAKES):
@@ -51,7 +51,7 @@ def stoppable() -> Iterator[None]:
     """
     from flwr.supercore.exit import add_exit_handler
 
-    from federation import RunError
+    from edelweiss.federation import RunError
 
     mine, finished = threading.get_ident(), threading.Event()
 
@@ -73,7 +73,7 @@ def stoppable() -> Iterator[None]:
 
 
 def carry_quickly(grid: Grid) -> None:
-    """Let Flower's grid cut, send, fetch and put together what messages hold as `federation.pieces` and `parcels` do.
+    """Let Flower's grid cut, send, fetch and put together what messages hold as `federation.chunking` and `parcels` do.
 
     An answer is announced before its content has arrived. Flower then waits for a second, so that every third round
     would take as much longer. ``grid.interrupted`` tells an exchange that the SuperLink was away meanwhile. All that
@@ -81,7 +81,8 @@ def carry_quickly(grid: Grid) -> None:
     """
     from flwr.superlink.grid import http_grid
 
-    from federation import parcels, pieces
+    from edelweiss.federation import batching as parcels
+    from edelweiss.federation import chunking as pieces
 
     if not isinstance(grid, http_grid.HttpGrid):  # a simulation's, which carries nothing
         return
@@ -129,11 +130,12 @@ def main(grid: Grid, context: Context) -> None:
     """Check the run-config, then run the job on Flower's grid, or on the local engine if it says so."""
     import torch
 
-    from config import RunConfig
-    from keys.memory import collecting_rarely, keep_freed_memory
-    from server_app.console import Progress
-    from server_app.coordinator import coordinate
-    from server_app.local import LocalGrid
+    from edelweiss.common.memory import collecting_rarely, keep_freed_memory
+    from edelweiss.config import RunConfig
+    from edelweiss.lab.report import write_report
+    from edelweiss.server_app.console import Progress
+    from edelweiss.server_app.coordinator import coordinate
+    from edelweiss.server_app.local import LocalGrid
 
     keep_freed_memory()
     logging.getLogger("flwr").addFilter(PlainMistakes())
@@ -143,7 +145,7 @@ def main(grid: Grid, context: Context) -> None:
         if config.engine == "local":
             # Not forked: Flower's process has threads.
             with collecting_rarely(), LocalGrid(config, context.run_id, fork=False) as local:
-                coordinate(config, local, Progress())
+                coordinate(config, local, Progress(), write_report)
         else:
             carry_quickly(grid)
-            coordinate(config, grid, Progress())
+            coordinate(config, grid, Progress(), write_report)

@@ -11,12 +11,12 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from problems.metrics import HEADLINE, METRICS, TIES, shown, shown_in, split
+from edelweiss.problems.metrics import HEADLINE, METRICS, TIES, shown, shown_in, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from server_app.report import Record
+    from edelweiss.server_app.report import Record
 
 COUNTED = {"examples": "train", "positives": "positive", "held-out": "held out"}
 OVER_SITES = {"mean": "mean over sites", "std": "spread", "worst-decile": "worst decile"}
@@ -42,8 +42,14 @@ class Progress:
     @cached_property
     def _bar(self) -> Bar:
         """Drawn when something happens, by no thread of its own: the local engine forks its workers."""
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         return Bar(*columns, console=self.console, transient=True, auto_refresh=False)
 
     def say(self, text: str, style: str = "") -> None:

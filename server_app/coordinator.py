@@ -9,41 +9,50 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
-from evidence.turned import turned_over
-from federation import Exchange, RunError, Site, pack, unpack
-from federation.output import returned
-from keys import to_record
-from keys.files import reason
-from models import prepare, resolve_device
-from problems import ranks
-from problems.network import NetworkProblem
-from server_app.cohort import ask, placed, pooled, require_enough, summary, what_it_means, without_patients
-from server_app.connected import wait_for_sites
-from server_app.data_warnings import data_warnings
-from server_app.evaluation import central_evaluation, common_test_set, judged_on
-from server_app.evidence import compared_with, evidence_of, in_words
-from server_app.given_model import GivenModel
-from server_app.local import LocalGrid
-from server_app.model_file import ModelFile
-from server_app.page import about, write_report
-from server_app.preflight import Given, check
-from server_app.report import Report
-from server_app.run_folder import RunFolder
-from server_app.run_state import RunState
-from server_app.sizes import make_ready, remembered
-from server_app.trackers import Tracking
+from edelweiss.common import to_record
+from edelweiss.common.files import reason
+from edelweiss.evidence.inverted import turned_over
+from edelweiss.federation import Exchange, RunError, Site, pack, unpack
+from edelweiss.federation.returned_iterate import returned
+from edelweiss.models import prepare, resolve_device
+from edelweiss.problems import ranks
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app import about
+from edelweiss.server_app.connected_sites import wait_for_sites
+from edelweiss.server_app.data_summary import (
+    ask,
+    placed,
+    pooled,
+    require_enough,
+    summary,
+    what_it_means,
+    without_patients,
+)
+from edelweiss.server_app.data_warnings import data_warnings
+from edelweiss.server_app.evaluation import central_evaluation, common_test_set, judged_on
+from edelweiss.server_app.evidence import compared_with, evidence_of, in_words
+from edelweiss.server_app.init_model import GivenModel
+from edelweiss.server_app.local import LocalGrid
+from edelweiss.server_app.memory_estimate import make_ready, remembered
+from edelweiss.server_app.model_file import ModelFile
+from edelweiss.server_app.preflight import Given, check
+from edelweiss.server_app.report import Report
+from edelweiss.server_app.run_folder import RunFolder
+from edelweiss.server_app.run_state import RunState
+from edelweiss.server_app.trackers import Tracking
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
     from flwr.serverapp import Grid
 
-    from config import RunConfig
-    from datasets import Cohort, Facts
-    from problems import Arrays, Problem
-    from server_app.console import Progress
-    from server_app.report import Record
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import DataSummary, Facts
+    from edelweiss.problems import Arrays, Problem
+    from edelweiss.server_app.console import Progress
+    from edelweiss.server_app.report import Record
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,17 @@ class Result:
     folder: Path
 
 
-def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
+def coordinate(
+    config: RunConfig, grid: Grid, progress: Progress, write_report: Callable[[Path], object] | None = None
+) -> Result:
     """Run a job on the sites of a grid.
+
+    Parameters
+    ----------
+    config, grid, progress : RunConfig, Grid, Progress
+        The job, the way to its sites, and what a person sees of it.
+    write_report : callable, optional
+        Writes the run's report into its folder, at the end; `lab.report`, which is above this package, has one.
 
     Raises
     ------
@@ -103,7 +121,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
             report.close()
             state.write()
             folder.note("stopped", reason=str(error) or "it was interrupted")
-        leave_report(config, report)
+        leave_report(config, report, write_report)
         progress.say(f"stopped; what was reached is in {report.folder}", "red")
         if isinstance(error, KeyboardInterrupt | SystemExit):
             progress.say(f"it goes on with --run-config 'resume=\"{report.folder}\"'")
@@ -111,7 +129,7 @@ def coordinate(config: RunConfig, grid: Grid, progress: Progress) -> Result:
     else:
         folder.note("complete")
         state.remove()
-        leave_report(config, report)
+        leave_report(config, report, write_report)
     finally:
         report.tracking.close()
         folder.close()
@@ -135,33 +153,38 @@ def _play(
     exchange, sites = meet(config, grid, report, state)
     # Read here, it is that of a run that goes on from its start.
     begins = given.start or (None if state.last else GivenModel.read(config))
-    cohort = agreed(config, begins, sites, state, progress)
-    meaning = what_it_means(config, cohort, progress)
+    data_summary = agreed(config, begins, sites, state, progress)
+    meaning = what_it_means(config, data_summary, progress)
     warnings = data_warnings(config, sites, meaning.features, progress)
     device = resolve_device(config.device)
     prepare(device, config.matmul_precision)
-    problem = config.build_problem(config.setting(cohort, device))
+    problem = config.build_problem(config.setting(data_summary, device))
     require_enough(problem, sites, progress)
     other = compared_with(config, problem, given.other)
     start = problem.initial() | state.start if state.last else starting_point(problem, begins, progress)
-    state.note_start(sites, cohort, start)
+    state.note_start(sites, data_summary, start)
     states = remembered(config, problem, start) if isinstance(grid, LocalGrid) else 0
     state.require_room(len(start["x"]), states)
-    report.about(about.gathered(sites, cohort, start, str(problem.device), judged_on(config, grid), warnings))
+    report.about(about.gathered(sites, data_summary, start, str(problem.device), judged_on(config, grid), warnings))
     if isinstance(grid, LocalGrid):
         make_ready(grid, problem, len(start["x"]), states, state)
     elif config.stack != 1:
         progress.say(f'stack = {config.stack} is for engine = "local": here each client trains by itself')
     model = ModelFile(
-        report.folder, problem, cohort, meaning, personalised=strategy.personalised, own_statistics=config.bn == "local"
+        report.folder,
+        problem,
+        data_summary,
+        meaning,
+        personalised=strategy.personalised,
+        own_statistics=config.bn == "local",
     )
     report.keep(model)
-    words = summary(config, cohort, list(sites), len(start["x"]))
+    words = summary(config, data_summary, list(sites), len(start["x"]))
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     if text := returned(strategy):
         progress.say(text)
-    told = ConfigRecord(to_record(cohort))
-    test = common_test_set(config, problem, cohort, report)
+    told = ConfigRecord(to_record(data_summary))
+    test = common_test_set(config, problem, data_summary, report)
     result = strategy.start(
         grid,
         pack(start),
@@ -210,7 +233,7 @@ def meet(config: RunConfig, grid: Grid, report: Report, state: RunState) -> tupl
 
 def agreed(
     config: RunConfig, given: GivenModel | None, sites: dict[Site, Facts], state: RunState, progress: Progress
-) -> Cohort:
+) -> DataSummary:
     """Return what holds for all sites: what their facts say, or what held when the run was stopped.
 
     Raises
@@ -220,14 +243,14 @@ def agreed(
     """
     if state.last:
         state.require_same(sites)
-        return state.cohort
-    cohort = pooled(config, sites, progress)
-    return given.standardising(cohort) if given else cohort
+        return state.data_summary
+    data_summary = pooled(config, sites, progress)
+    return given.standardising(data_summary) if given else data_summary
 
 
-def leave_report(config: RunConfig, report: Report) -> None:
+def leave_report(config: RunConfig, report: Report, write_report: Callable[[Path], object] | None) -> None:
     """Write the report, if the run is to have one and got as far as that; a full disk costs a warning."""
-    if not (config.report and report.records):
+    if not (write_report and config.report and report.records):
         return
     try:
         write_report(report.folder)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets import data_doubts
-from datasets.errors import examples
-from datasets.units import Moments, far_sites, rounded
-from problems import PROBLEMS
+from edelweiss.datasets import data_doubts
+from edelweiss.datasets.errors import examples
+from edelweiss.datasets.units import Moments, far_sites, rounded
+from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from config import RunConfig
-    from datasets import Facts
-    from federation import Site
-    from server_app.console import Progress
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import Facts
+    from edelweiss.federation import Site
+    from edelweiss.server_app.console import Progress
 
 MOST = 20  # features that are named, and sites of each
 
@@ -51,14 +51,19 @@ def _units(sites: Mapping[Site, Facts], features: Sequence[str]) -> Iterator[str
     if len(telling) < 2 or any(len(facts.shape) != 1 for facts in telling.values()):
         return
     names = list(telling)
-    moments = [Moments(*(np.array(getattr(facts, key), np.float64) for key in ("count", "total", "squares")))
-               for facts in telling.values()]  # fmt: skip
+    moments = [
+        Moments(*(np.array(getattr(facts, key), np.float64) for key in ("count", "total", "squares")))
+        for facts in telling.values()
+    ]
     found = far_sites(moments)
     for feature, where in list(found.items())[:MOST]:
         name = repr(features[feature]) if features else f"{feature + 1} (of the names in alphabetical order)"
         first = dict.fromkeys([*where, *range(len(names))])  # those that are far
-        means = [f"{names[site]!r} {rounded(moments[site].mean[feature])} ± {rounded(moments[site].spread[feature], 2)}"
-                 for site in first if moments[site].count[feature]]  # fmt: skip
+        means = [
+            f"{names[site]!r} {rounded(moments[site].mean[feature])} ± {rounded(moments[site].spread[feature], 2)}"
+            for site in first
+            if moments[site].count[feature]
+        ]
         at = examples([repr(names[site]) for site in where], MOST)
         text = f"feature {name} at {at} is far from the other sites'"
         text += f" (mean ± standard deviation: {examples(means, MOST)})"

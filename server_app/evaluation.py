@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from flwr.app import MetricRecord
 
-from datasets import DataError, fingerprints, load_test
-from federation import unpack
-from problems import PROBLEMS
-from server_app.local import LocalGrid
-from server_app.report import plain
-from strategies import ALGORITHMS
+from edelweiss.datasets import DataError, fingerprints, load_test
+from edelweiss.federation import unpack
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.local import LocalGrid
+from edelweiss.server_app.report import plain
+from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from flwr.serverapp import Grid
 
-    from config import RunConfig
-    from datasets import Cohort, Samples
-    from problems import Metrics, Problem
-    from server_app.report import Report
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import DataSummary, Samples
+    from edelweiss.problems import Metrics, Problem
+    from edelweiss.server_app.report import Report
 
 
 def central_evaluation(
@@ -52,7 +52,7 @@ def central_evaluation(
 
 
 def judged_on(config: RunConfig, grid: Grid) -> dict[str, str]:
-    """Return digests of the samples that a run on this machine is judged on, by which `server_app.compare` goes.
+    """Return digests of the samples that a run on this machine is judged on, by which `lab.compare` goes.
 
     None where a site has no part in the run because of its data.
     """
@@ -64,7 +64,7 @@ def judged_on(config: RunConfig, grid: Grid) -> dict[str, str]:
         return {}
 
 
-def common_test_set(config: RunConfig, problem: Problem, cohort: Cohort, report: Report) -> Samples | None:
+def common_test_set(config: RunConfig, problem: Problem, data_summary: DataSummary, report: Report) -> Samples | None:
     """Return the common test set; None where there is none: a hospital's own folder is nowhere but there."""
     wanted = PROBLEMS[config.problem].needs_data and config.central_test and config.dataset != "site"
     if not wanted or config.bn != "average" or ALGORITHMS[config.algorithm].personalised:
@@ -75,4 +75,4 @@ def common_test_set(config: RunConfig, problem: Problem, cohort: Cohort, report:
     if problem.multiclass and (text := problem.lacks(test.targets().bincount().tolist())):
         report.progress.warn(f"no evaluation on the common test set: it has {text}")
         return None
-    return cohort.standardised(test).to(problem.device)
+    return data_summary.standardised(test).to(problem.device)

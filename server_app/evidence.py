@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets import patients_of_test
-from evidence import Counts, Site, of_labels, summary
-from evidence.delong import exact, paired
-from evidence.design import Design
-from evidence.summary import NOT_COMPARED
-from evidence.text import in_text
-from models import ModelError
-from models.storage import replacing
-from problems import ranks
-from problems.metrics import shown
-from problems.network import NetworkProblem
-from server_app.given_model import GivenModel, other_labels
-from strategies import ALGORITHMS
+from edelweiss.datasets import patients_of_test
+from edelweiss.evidence import Counts, Site, of_labels, summary
+from edelweiss.evidence.delong import exact, paired
+from edelweiss.evidence.design import Design
+from edelweiss.evidence.summary import NOT_COMPARED
+from edelweiss.evidence.text import in_text
+from edelweiss.models import ModelError
+from edelweiss.models.storage import replacing
+from edelweiss.problems import ranks
+from edelweiss.problems.metrics import shown
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app.init_model import GivenModel, other_labels
+from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from config import RunConfig
-    from datasets import Samples
-    from evidence.sums import Floats
-    from problems import Arrays, Problem
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import Samples
+    from edelweiss.evidence.sums import Floats
+    from edelweiss.problems import Arrays, Problem
 
 FILE = "evidence.json"
 
@@ -78,12 +78,12 @@ def compared_with(config: RunConfig, problem: Problem, given: GivenModel | None)
     assert isinstance(problem, NetworkProblem), "others are refused with the run-config"
     own, key = problem.model(), f"compare-with = {config.compare_with!r}"
     try:
-        theirs, cohort = given.cohort, problem.setting.cohort
-        if theirs.columns != cohort.columns or theirs.shape != cohort.shape:
+        theirs, data_summary = given.data_summary, problem.setting.data_summary
+        if theirs.columns != data_summary.columns or theirs.shape != data_summary.shape:
             raise ModelError(f"{key}: it was trained on other features, so the same patients have none of its scores")
-        if theirs.labels != cohort.labels:
-            raise ModelError(f"{key}: {other_labels(theirs.labels, cohort.labels)}: take one of the same labels")
-        moments = [(theirs.shift, cohort.shift), (theirs.scale, cohort.scale)]
+        if theirs.labels != data_summary.labels:
+            raise ModelError(f"{key}: {other_labels(theirs.labels, data_summary.labels)}: take one of the same labels")
+        moments = [(theirs.shift, data_summary.shift), (theirs.scale, data_summary.scale)]
         if any(len(a) != len(b) or not np.allclose(a, b, rtol=1e-4) for a, b in moments):
             raise ModelError(
                 f"{key}: its inputs were standardised otherwise, so it was trained on other patients, or they were "
@@ -148,9 +148,15 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
         return
     for name, own in content["labels"].items():
         yield from (f"{name}: {line}" for line in list(_of_a_label(own))[:1])
-    means = [f"{words} {in_text(content['mean'][key]['auroc'])}"
-             for key, words in (("pooled", "pooled"), ("within-sites", "within sites"),
-                                ("common-test-set", "common test set")) if content["mean"][key]]  # fmt: skip
+    means = [
+        f"{words} {in_text(content['mean'][key]['auroc'])}"
+        for key, words in (
+            ("pooled", "pooled"),
+            ("within-sites", "within sites"),
+            ("common-test-set", "common test set"),
+        )
+        if content["mean"][key]
+    ]
     yield f"mean AUROC over labels: {'; '.join(means)}; evidence.json has the rest of each label"
 
 
@@ -167,8 +173,11 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
         yield "; ".join(parts) + ", each with its 95 % interval"
     if compared := content["compared"]:
         within = compared if compared["sites"] else None
-        places = (("within sites", within), ("pooled", compared["pooled"]),
-                  ("on the common test set", compared["common-test-set"]))  # fmt: skip
+        places = (
+            ("within sites", within),
+            ("pooled", compared["pooled"]),
+            ("on the common test set", compared["common-test-set"]),
+        )
         told = [f"{where} {in_text(one['difference'], signed=True)}" for where, one in places if one]
         yield f"compared with the other model, on the same patients: AUROC {'; '.join(told)}"
     elif NOT_COMPARED in content["notes"]:

@@ -1,6 +1,6 @@
 """The local engine: a Flower Grid that calls the ClientApp directly, in this process or in a few of its own.
 
-What a site remembers is in files (`server_app.states`), so that any worker can serve any site.
+What a site remembers is in files (`server_app.site_states`), so that any worker can serve any site.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app import call_together
-from keys import record_in, records_in
-from keys.cores import cores
-from keys.scratch import Scratch
-from models import resolve_device
-from problems import PROBLEMS
-from server_app.pool import Pool, take
-from server_app.states import ROOM, States, state_dir
+from edelweiss.client_app.app import call_together
+from edelweiss.common import record_in, records_in
+from edelweiss.common.cores import cores
+from edelweiss.common.scratch import Scratch
+from edelweiss.models import resolve_device
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.pool import Pool, take
+from edelweiss.server_app.site_states import ROOM, States, state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from flwr.supercore.run import Run
 
-    from config import RunConfig
+    from edelweiss.config import RunConfig
 
 # Seconds, as measured on a core of a server; they need be right to a factor of two only, see `processes_pay`.
 START = {"fork": 0.1, "spawn": 4.0}  # until all workers are there; a fresh process imports everything anew

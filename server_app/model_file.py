@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.storage import write_tensors
-from problems.network import NetworkProblem
+from edelweiss.models.storage import write_tensors
+from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-    from datasets import Cohort, Meaning
-    from problems import Arrays, Problem
+    from edelweiss.datasets import DataSummary, ModelSchema
+    from edelweiss.problems import Arrays, Problem
 
 
 class ModelFile:
@@ -33,7 +33,7 @@ class ModelFile:
         Of the run.
     problem : Problem
         Of the coordinator.
-    cohort : Cohort
+    data_summary : DataSummary
         What the sites agreed on.
     meaning : Meaning
         What is known of their data.
@@ -47,14 +47,14 @@ class ModelFile:
         self,
         folder: Path,
         problem: Problem,
-        cohort: Cohort,
-        meaning: Meaning,
+        data_summary: DataSummary,
+        meaning: ModelSchema,
         *,
         personalised: bool,
         own_statistics: bool,
     ) -> None:
         self.path, self.problem = folder / "model.safetensors", problem
-        self.cohort, self.meaning = cohort, meaning
+        self.data_summary, self.meaning = data_summary, meaning
         self.personalised, self.own_statistics = personalised, own_statistics
         self._model: Arrays = {}
 
@@ -82,7 +82,7 @@ class ModelFile:
         if self.problem.needs_data:
             architecture = self.problem.setting.architecture
             facts |= {"problem": self.problem.name, "model": architecture.model, "hidden": architecture.hidden}
-            facts |= self.cohort.facts() | self.meaning.facts()
+            facts |= self.data_summary.facts() | self.meaning.facts()
             if self.own_statistics and self.problem.buffers().numel():
                 facts["statistics"] = "fresh"
         if self.personalised:

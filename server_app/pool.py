@@ -19,11 +19,11 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 
-from federation import RunError
-from keys import records_in
-from server_app.guard import NAME, UNGUARDED
-from server_app.segments import Layout, Segment, Segments, read, split
-from server_app.worker import DEPTH, Task, why, work
+from edelweiss.common import records_in
+from edelweiss.federation import RunError
+from edelweiss.server_app.script_guard import NAME, UNGUARDED
+from edelweiss.server_app.shared_memory import Layout, Segment, Segments, read, split
+from edelweiss.server_app.worker import DEPTH, Task, why, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -214,5 +214,5 @@ def take(queue: deque[Message], count: int) -> list[Message]:
 
 
 def _key(message: Message) -> int:
-    """Identify what a message carries: messages to many sites share one record, see `federation.downlink.Downlink`."""
+    """Identify what a message carries: messages to many sites share one record, see `federation.broadcast.Downlink`."""
     return id(next(iter(records_in(message.content, ArrayRecord).values()), None))

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from config import MISTAKES, ConfigError
-from config.study import read_study
-from datasets import Cohort, load_site
-from datasets.config import SITE, TABLE
-from federation import RunError
-from keys import files_named, shown
-from keys.files import unwritable
-from models import ModelError
-from problems import PROBLEMS
-from server_app.given_model import GivenModel
-from server_app.trackers import require_installed
-from strategies import ALGORITHMS
+from edelweiss.common import files_named, shown
+from edelweiss.common.files import unwritable
+from edelweiss.config import MISTAKES, ConfigError
+from edelweiss.config.study import read_study
+from edelweiss.datasets import DataSummary, load_site
+from edelweiss.datasets.config import SITE, TABLE
+from edelweiss.federation import RunError
+from edelweiss.models import ModelError
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.init_model import GivenModel
+from edelweiss.server_app.trackers import require_installed
+from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
-    from config import RunConfig
+    from edelweiss.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _checks(
     if files_named(algorithm, config.hyper):
         yield lambda: config.strategy.prepare(config.sites)
     if files_named(problem, config.options) and not problem.needs_data:
-        yield lambda: config.build_problem(config.setting(Cohort(), "cpu"))
+        yield lambda: config.build_problem(config.setting(DataSummary(), "cpu"))
     if problem.needs_data and config.dataset != SITE and (simulated or config.dataset == TABLE):
         yield lambda: load_site(config.data(), 0, config.sites)
     elif config.study:

@@ -8,26 +8,26 @@ import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from federation import RunError
-from keys.files import json_in, read_file, reason
-from models.storage import replacing
-from problems.metrics import HEADLINE, TIES, split, ties
-from problems.pooling import across, pool
-from server_app.evidence import write as write_evidence
-from server_app.page import about
-from strategies import ALGORITHMS
+from edelweiss.common.files import json_in, read_file, reason
+from edelweiss.federation import RunError
+from edelweiss.models.storage import replacing
+from edelweiss.problems.metrics import HEADLINE, TIES, split, ties
+from edelweiss.problems.pooling import across, pool
+from edelweiss.server_app import about
+from edelweiss.server_app.evidence import write as write_evidence
+from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import evidence
-    from config import RunConfig
-    from federation import Site
-    from problems import Arrays, Metrics
-    from server_app.console import Progress
-    from server_app.model_file import ModelFile
-    from server_app.trackers import Tracking
+    from edelweiss import evidence
+    from edelweiss.config import RunConfig
+    from edelweiss.federation import Site
+    from edelweiss.problems import Arrays, Metrics
+    from edelweiss.server_app.console import Progress
+    from edelweiss.server_app.model_file import ModelFile
+    from edelweiss.server_app.trackers import Tracking
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""

@@ -13,14 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config import ConfigError, RunConfig
-from config.resume import changed, lasting
-from federation import RunError
-from federation.fingerprint import fingerprint
-from keys import shown
-from keys.files import as_path, is_file, read_json, reason
-from models.storage import replacing
-from problems import PROBLEMS
+from edelweiss.common import shown
+from edelweiss.common.files import as_path, is_file, read_json, reason
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.config.resume import changed, lasting
+from edelweiss.federation import RunError
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.models.storage import replacing
+from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

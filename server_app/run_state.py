@@ -9,13 +9,13 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
-from datasets import Cohort, Facts
-from federation import Checkpoints, RunError, Snapshot
-from keys import from_record, to_record
-from keys.files import reason
-from models.storage import Stored, write_tensors
-from server_app.console import volume
-from server_app.local import LocalGrid
+from edelweiss.common import from_record, to_record
+from edelweiss.common.files import reason
+from edelweiss.datasets import DataSummary, Facts
+from edelweiss.federation import Checkpoints, RunError, Snapshot
+from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.server_app.console import volume
+from edelweiss.server_app.local import LocalGrid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,15 +23,24 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
-    from federation import Site
-    from problems import Arrays
-    from server_app.report import Record, Report
-    from server_app.run_folder import RunFolder
+    from edelweiss.federation import Site
+    from edelweiss.problems import Arrays
+    from edelweiss.server_app.report import Record, Report
+    from edelweiss.server_app.run_folder import RunFolder
 
 SHARE = 0.02  # of a run's time that may go into writing
 FIRST = 0.02  # seconds that a writing takes, as long as none was measured
-FACTS = {"round": int, "facts": dict, "twins": dict, "line": dict, "cohort": dict, "sites": dict,
-         "stack": int, "lines": int, "local": bool}  # fmt: skip
+FACTS = {
+    "round": int,
+    "facts": dict,
+    "twins": dict,
+    "line": dict,
+    "cohort": dict,
+    "sites": dict,
+    "stack": int,
+    "lines": int,
+    "local": bool,
+}
 LINE = {"round", "seconds", "gradients", "bytes-down", "bytes-up"}
 STATE = 5  # vectors as long as x that a state has, about
 
@@ -53,7 +62,7 @@ class RunState(Checkpoints):
 
     Attributes
     ----------
-    cohort : Cohort
+    data_summary : DataSummary
         What the sites agreed on.
     start : Arrays
         What the run started from, but for x.
@@ -67,7 +76,7 @@ class RunState(Checkpoints):
         self._bound = folder.bound
         self.local = grid if isinstance(grid, LocalGrid) else None
         self.path = folder.path / "state.safetensors"
-        self.cohort = Cohort()
+        self.data_summary = DataSummary()
         self.start: Arrays = {}
         self.stack = 0
         self._sites: dict[str, str] = {}
@@ -103,11 +112,11 @@ class RunState(Checkpoints):
         progress, done = self.report.progress, facts["round"]
         if wrong := [name for name, kind in FACTS.items() if type(facts[name]) is not kind]:
             raise ValueError(f"{', '.join(wrong)}: no such thing is written")
-        cohort = from_record(Cohort, facts["cohort"])
+        data_summary = from_record(DataSummary, facts["cohort"])
         memories = facts["facts"].get("memories")
         if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:
             raise ValueError("it does not say in which order sites were sent to, or what they remember")
-        if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(cohort.wrong()):
+        if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(data_summary.wrong()):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
         if facts["stack"] < 0:
             raise ValueError(f"stacks of {facts['stack']} clients cannot be")
@@ -116,7 +125,7 @@ class RunState(Checkpoints):
             raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
         tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
-        self.cohort, self._sites, self.stack = cohort, facts["sites"], facts["stack"]
+        self.data_summary, self._sites, self.stack = data_summary, facts["sites"], facts["stack"]
         state = {name: vector for name, vector in tensors.items() if not name.startswith("start/")}
         self.last = Snapshot(done, state, facts["facts"])
         self._written = done
@@ -125,9 +134,9 @@ class RunState(Checkpoints):
         self.report.take_up(facts["line"], done, facts["lines"])
         progress.say(f"goes on after round {done} of {self.report.config.rounds}")
 
-    def note_start(self, sites: Mapping[Site, Facts], cohort: Cohort, start: Arrays) -> None:
+    def note_start(self, sites: Mapping[Site, Facts], data_summary: DataSummary, start: Arrays) -> None:
         """Take note of what holds for the whole run."""
-        self.cohort, self.start = cohort, {name: vector for name, vector in start.items() if name != "x"}
+        self.data_summary, self.start = data_summary, {name: vector for name, vector in start.items() if name != "x"}
         self._sites = _digests(sites)
 
     def require_same(self, sites: Mapping[Site, Facts]) -> None:
@@ -241,7 +250,7 @@ class RunState(Checkpoints):
             "facts": snapshot.facts,
             "twins": twins,
             "line": record,
-            "cohort": to_record(self.cohort),
+            "cohort": to_record(self.data_summary),
             "sites": self._sites,
             "stack": self.stack,
             "bound": self._bound,

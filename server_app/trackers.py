@@ -12,15 +12,15 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keys import ConfigError
-from problems.metrics import METRICS, split
+from edelweiss.common import ConfigError
+from edelweiss.problems.metrics import METRICS, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from config import RunConfig
-    from server_app.report import Record
+    from edelweiss.config import RunConfig
+    from edelweiss.server_app.report import Record
 
 
 class Tracker(Protocol):

@@ -13,9 +13,9 @@ import torch
 from flwr.app import RecordDict
 from flwr.app.message import make_message
 
-from client_app.app import call_together
-from keys.memory import RARELY, keep_freed_memory
-from server_app.segments import Layout, Segment, Segments, read, split
+from edelweiss.client_app.app import call_together
+from edelweiss.common.memory import RARELY, keep_freed_memory
+from edelweiss.server_app.shared_memory import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keys import by_name
-from strategies.acc_fcsg_m import AccFCSGM
-from strategies.adafgda import AdaFgda
-from strategies.alone import Alone
-from strategies.cdma import Cdma
-from strategies.coda import Coda
-from strategies.coda_plus import CodaPlus
-from strategies.codasca import Codasca
-from strategies.d_psgd import DPSGD
-from strategies.deprl import DePRL
-from strategies.dispfl import DisPFL
-from strategies.ditto import Ditto
-from strategies.fcsg import FCSG, FCSGM
-from strategies.fedavg import FedAvg
-from strategies.fedgda_gt import FedGdaGt
-from strategies.fednest import FedNest
-from strategies.fedrep import FedRep
-from strategies.fedrod import FedRoD
-from strategies.fgda import Fgda
-from strategies.fmgda import Fmgda
-from strategies.local_scgd import LocalSCGD, LocalSCGDM
-from strategies.local_sgda import LocalSGDA
-from strategies.local_sgda_plus import LocalSGDAPlus
-from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
-from strategies.npa import NPA
-from strategies.sagda import Sagda
+from edelweiss.common import by_name
+from edelweiss.strategies.acc_fcsg_m import AccFCSGM
+from edelweiss.strategies.adafgda import AdaFgda
+from edelweiss.strategies.cdma import Cdma
+from edelweiss.strategies.coda import Coda
+from edelweiss.strategies.coda_plus import CodaPlus
+from edelweiss.strategies.codasca import Codasca
+from edelweiss.strategies.d_psgd import DPSGD
+from edelweiss.strategies.deprl import DePRL
+from edelweiss.strategies.dispfl import DisPFL
+from edelweiss.strategies.ditto import Ditto
+from edelweiss.strategies.fcsg import FCSG, FCSGM
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.fedgda_gt import FedGdaGt
+from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.fedrep import FedRep
+from edelweiss.strategies.fedrod import FedRoD
+from edelweiss.strategies.fgda import Fgda
+from edelweiss.strategies.fmgda import Fmgda
+from edelweiss.strategies.local_only import Alone
+from edelweiss.strategies.local_scgd import LocalSCGD, LocalSCGDM
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
+from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from edelweiss.strategies.npa import NPA
+from edelweiss.strategies.sagda import Sagda
 
 if TYPE_CHECKING:
-    from federation import FederatedStrategy
-    from problems import Problem
+    from edelweiss.federation import FederatedStrategy
+    from edelweiss.problems import Problem
 
 __all__ = ["ALGORITHMS", "can_solve"]
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.recursive_momentum import RecursiveMomentum, corrected, initial_estimate, own_point, remembered
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.recursive_momentum import (
+    RecursiveMomentum,
+    corrected,
+    initial_estimate,
+    own_point,
+    remembered,
+)
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,7 @@ class AccFCSGM(RecursiveMomentum):
     """
 
     name = "acc-fcsg-m"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FCSG,),
         where="Alg. 2",
         down="2d",
@@ -52,17 +58,19 @@ class AccFCSGM(RecursiveMomentum):
     beta: float = hyper(0.5, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
     schedule_c: float = hyper(1.0, "c of a schedule: β_t = c η_t², at most 1", above=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 4, 1 and 2, q times. Line 3 is the base's average."""
         x, u = sent["x"], sent.get("u")  # no u in the first round
-        x_prev, _ = own_point(memory, sent, turn)
-        for step in range(turn.local_steps):
+        x_prev, _ = own_point(memory, sent, context)
+        for step in range(context.local_steps):
             if u is None:
-                u, _ = initial_estimate(oracle, (x, None), self.initial_batch, turn)
+                u, _ = initial_estimate(oracle, (x, None), self.initial_batch, context)
             else:  # l.4, the end of the iteration before
-                weight = self.weight(self.beta, self.schedule_c, self.eta(turn, step - 1))
+                weight = self.weight(self.beta, self.schedule_c, self.eta(context, step - 1))
                 u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (weight, 1.0))
             x_prev = x  # l.1
-            x = x.sub(u, alpha=self.lr * self.eta(turn, step) * turn.rate)  # l.2
+            x = x.sub(u, alpha=self.lr * self.eta(context, step) * context.rate)  # l.2
         assert u is not None, "q is at least 1"
-        return {"x": x, "u": u}, remembered(turn, x_prev=x_prev)
+        return {"x": x, "u": u}, remembered(context, x_prev=x_prev)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, Oracle, SkipsPhases, average
-from keys import choice, hyper
-from problems import papers
-from strategies.fgda import Fgda
-from strategies.recursive_momentum import remembered
+from edelweiss.common import choice, hyper
+from edelweiss.federation import AlgorithmInfo, Oracle, SkipsPhases, average
+from edelweiss.problems import papers
+from edelweiss.strategies.fgda import Fgda
+from edelweiss.strategies.recursive_momentum import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class AdaFgda(Fgda, SkipsPhases):
     """
 
     name = "adafgda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.ADAFGDA,),
         where="Alg. 1",
         down="3d + 3p",
@@ -77,35 +77,37 @@ class AdaFgda(Fgda, SkipsPhases):
         """What A and B begin with, and the local steps."""
         return ("start", "train")
 
-    def plays(self, turn: Turn) -> bool:
+    def plays(self, context: RoundContext) -> bool:
         """Begin once."""
-        return turn.phase == "train" or turn.round == 1
+        return context.phase == "train" or context.round == 1
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send all, but in the first round no averages u, v: each client has its own."""
-        return state if turn.round > 1 else {name: state[name] for name in ("x", "y", "a", "b") if name in state}
+        return state if context.round > 1 else {name: state[name] for name in ("x", "y", "a", "b") if name in state}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """The first estimators, or lines 1 and 4-6, q times."""
-        if turn.phase == "train":
-            return super().local_update(sent, memory, oracle, turn)
-        u, v = super().first(sent, memory, oracle, turn)
-        return {"u": u, "v": v}, remembered(turn, u=u, v=v)
+        if context.phase == "train":
+            return super().local_update(sent, memory, oracle, context)
+        u, v = super().first(sent, memory, oracle, context)
+        return {"u": u, "v": v}, remembered(context, u=u, v=v)
 
-    def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Tensor, Tensor]:
+    def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext) -> tuple[Tensor, Tensor]:
         """Return the estimators (u, v) that the client has sent."""
-        return (memory["u"], memory["v"]) if "u" in memory else super().first(sent, memory, oracle, turn)
+        return (memory["u"], memory["v"]) if "u" in memory else super().first(sent, memory, oracle, context)
 
     def matrices(self, sent: Arrays) -> tuple[Tensor, Tensor]:
         """Return the diagonals of A and B."""
         return sent["a"].sqrt().add_(self.rho), sent["b"].sqrt().add_(self.rho)
 
-    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+    def unfit(self, arrays: Arrays, context: RoundContext, d: int) -> str:
         """Require that A and B have roots."""
         below = [name for name in ("a", "b") if name in arrays and bool((arrays[name] < 0).any())]
-        return f"array {below[0]!r} has entries below 0" if below else super().unfit(arrays, turn, d)
+        return f"array {below[0]!r} has entries below 0" if below else super().unfit(arrays, context, d)
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Lines 2 and 3."""
         new = state | average(replies)  # l.2
         for name, squares in (("u", "a"), ("v", "b")):  # l.3

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, FirstCome, Oracle, average
-from keys import hyper
-from problems import papers
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, FirstCome, Oracle, average
+from edelweiss.problems import papers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Cdma(FederatedStrategy, FirstCome):
     """
 
     name = "cdma"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.CDMA,),
         down="4d + 4p",
         up="2d + 2p",
@@ -69,15 +69,17 @@ class Cdma(FederatedStrategy, FirstCome):
         """The global direction, and the local steps."""
         return ("direction", "train")
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send the point, with the previous one or with the direction."""
-        others = ("u", "v") if turn.phase == "train" else ("x_prev", "y_prev") if self.alpha < 1 else ()
+        others = ("u", "v") if context.phase == "train" else ("x_prev", "y_prev") if self.alpha < 1 else ()
         return {name: state[name] for name in ("x", "y", *others) if name in state}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Line 1, or lines 3-6."""
         anchor_x, anchor_y = sent["x"], sent["y"]
-        if turn.phase == "direction":  # l.1
+        if context.phase == "direction":  # l.1
             batch = oracle.draw()
             # The old point first: batch-norm statistics end at the new one.
             before = oracle.gradient(sent["x_prev"], sent["y_prev"], batch) if "x_prev" in sent else None
@@ -87,9 +89,9 @@ class Cdma(FederatedStrategy, FirstCome):
                 dv.sub_(before[1], alpha=1 - self.alpha)
             return {"u": du, "v": dv}, {}
         u, v = sent["u"], sent["v"]
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
         x, y = anchor_x.sub(u, alpha=lr), oracle.project(anchor_y + lr_dual * v)  # the first step
-        for _ in range(turn.local_steps - 1):  # l.3
+        for _ in range(context.local_steps - 1):  # l.3
             batch = oracle.draw()
             px, py = oracle.gradient(anchor_x, anchor_y, batch)
             gx, gy = oracle.gradient(x, y, batch)  # l.4
@@ -97,10 +99,10 @@ class Cdma(FederatedStrategy, FirstCome):
             y = oracle.project(y + lr_dual * (gy - py + v))  # l.6
         return {"x": x, "y": y}, {}
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Line 2, or line 7."""
         mean = average(replies)
-        if turn.phase == "train":
+        if context.phase == "train":
             return state | mean | {"x_prev": state["x"], "y_prev": state["y"]}  # l.7
         if "u" in state:
             for name in ("u", "v"):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Mean, Oracle, SkipsPhases
-from keys import hyper
-from problems import papers
-from problems.capabilities import ClosedFormDual
-from strategies.coda_plus import CodaPlus
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Mean, Oracle, SkipsPhases
+from edelweiss.problems import papers
+from edelweiss.problems.capabilities import ClosedFormDual
+from edelweiss.strategies.coda_plus import CodaPlus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Coda(CodaPlus, SkipsPhases):
     """
 
     name = "coda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.CODA,),
         where="Alg. 1 and 2",
         down="2d + p",
@@ -62,33 +62,35 @@ class Coda(CodaPlus, SkipsPhases):
         """Training, and the dual."""
         return ("train", "dual")
 
-    def plays(self, turn: Turn) -> bool:
+    def plays(self, context: RoundContext) -> bool:
         """Recompute the dual at the end of a stage only."""
-        return turn.phase == "train" or turn.ends_stage
+        return context.phase == "train" or context.ends_stage
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send what CODA+ does; for the dual x alone."""
-        return super().broadcast(state, turn, site) if turn.phase == "train" else {"x": state["x"]}
+        return super().broadcast(state, context, site) if context.phase == "train" else {"x": state["x"]}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5, or line 8."""
-        if turn.phase == "train":
-            return super().local_update(sent | {"y": oracle.project(sent["y"])}, memory, oracle, turn)
+        if context.phase == "train":
+            return super().local_update(sent | {"y": oracle.project(sent["y"])}, memory, oracle, context)
         batch = oracle.draw(self.dual_batch) if self.dual_batch else None
         numerators, denominators = oracle.dual_terms(sent["x"], batch)  # l.8
         return {"numerators": numerators, "denominators": denominators}, {}  # the stage is over: nothing to remember
 
-    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+    def unfit(self, arrays: Arrays, context: RoundContext, d: int) -> str:
         """Require that denominators are counts."""
         counts = arrays.get("denominators")
         if counts is not None and not (bool((counts >= 0).all()) and bool(counts.sum() > 0)):
             return f"array 'denominators' is {counts.tolist()}: must be >= 0, and not all zero"
-        return super().unfit(arrays, turn, d)
+        return super().unfit(arrays, context, d)
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Lines 6-7, or line 9."""
-        if turn.phase == "train":
-            return super().aggregate(state, replies, turn)
+        if context.phase == "train":
+            return super().aggregate(state, replies, context)
         terms: dict[int, Mean] = {}
         for reply in replies:
             for place, part in enumerate(_parts(reply.arrays)):

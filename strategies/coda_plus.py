@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, FederatedStrategy, Mean, Oracle
-from keys import hyper
-from problems import papers
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
+from edelweiss.problems import papers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class CodaPlus(FederatedStrategy):
     """
 
     name = "coda-plus"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.CODASCA,),
         where="Alg. 1 and 2",
         down="2d + p",
@@ -63,20 +63,22 @@ class CodaPlus(FederatedStrategy):
         """Start with x_ref at the initial point."""
         return start | {"x_ref": start["x"]}
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send x, y and, unless it is x itself, x_ref."""
-        names = ("x", "y") if turn.starts_stage or not self.gamma else ("x", "y", "x_ref")
+        names = ("x", "y") if context.starts_stage or not self.gamma else ("x", "y", "x_ref")
         return {name: state[name] for name in names}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5."""
         x, y = sent["x"].clone(), sent["y"].clone()
         x_ref = sent.get("x_ref", sent["x"])
-        lr = self.lr * turn.rate
+        lr = self.lr * context.rate
         x_mean, y_mean, count = torch.zeros_like(x), torch.zeros_like(y), 0
-        if memory and memory["stage"].item() == turn.stage:
+        if memory and memory["stage"].item() == context.stage:
             x_mean, y_mean, count = memory["x_mean"].clone(), memory["y_mean"].clone(), int(memory["count"])
-        for _ in range(turn.local_steps):  # l.1
+        for _ in range(context.local_steps):  # l.1
             gx, gy = oracle.gradient(x, y)  # l.2
             if self.gamma:
                 gx.add_(x, alpha=self.gamma).sub_(x_ref, alpha=self.gamma)
@@ -88,12 +90,12 @@ class CodaPlus(FederatedStrategy):
         means = {"x_mean": x_mean, "y_mean": y_mean, "count": torch.tensor([count])}
         if self.fraction < 1:
             return {"x": x, "y": y} | means, {}
-        return means if turn.ends_stage else {"x": x, "y": y}, means | {"stage": torch.tensor([turn.stage])}
+        return means if context.ends_stage else {"x": x, "y": y}, means | {"stage": torch.tensor([context.stage])}
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Line 6 or, in the last round of a stage, line 7."""
         ends, means = Mean(), Mean()
-        if "weight" in state and not turn.starts_stage:  # of earlier rounds, with partial participation
+        if "weight" in state and not context.starts_stage:  # of earlier rounds, with partial participation
             means.add({name: state[name] for name in ("x_mean", "y_mean")}, state["weight"].item())
         for reply in replies:
             arrays = dict(reply.arrays)
@@ -105,6 +107,6 @@ class CodaPlus(FederatedStrategy):
                 ends.add(arrays, reply.site.weight)
         weight = torch.tensor([means.total], dtype=torch.float64)
         new = state | ends.value() | means.value()  # l.6
-        if turn.ends_stage:
+        if context.ends_stage:
             new |= {"x": new["x_mean"], "y": new["y_mean"], "x_ref": new["x_mean"]}  # l.7
         return new | {"weight": weight} if self.fraction < 1 else new

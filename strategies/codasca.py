@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from federation import Card, FederatedStrategy, Mean, Oracle
-from keys import Stream, hyper
-from problems import papers
-from strategies.ledger import ROUND, SINCE, Ledger, origin, still_valid
+from edelweiss.common import Stream, hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.variate_versions import ROUND, SINCE, Ledger, origin, still_valid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Codasca(FederatedStrategy):
     """
 
     name = "codasca"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.CODASCA,),
         where="Alg. 3 and 4",
         down="3d + 2p",
@@ -78,67 +78,69 @@ class Codasca(FederatedStrategy):
         zeros = {"cx": torch.zeros_like(start["x"]), "cy": torch.zeros_like(start["y"])}
         return start | zeros | {"x_ref": start["x"]}
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send x, y and, past the first round of a stage, cx, cy (until then zero) and x_ref (until then x)."""
-        if turn.starts_stage:
+        if context.starts_stage:
             return {"x": state["x"], "y": state["y"]}
         names = ("x", "y", "cx", "cy", "x_ref", SINCE) if self.gamma else ("x", "y", "cx", "cy", SINCE)
         return {name: state[name] for name in names if name in state}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5."""
         x_sent, y_sent = sent["x"], sent["y"]
         x, y = x_sent.clone(), y_sent.clone()
         zero_x, zero_y = torch.zeros_like(x), torch.zeros_like(y)
         x_ref, cx, cy = sent.get("x_ref", x_sent), sent.get("cx", zero_x), sent.get("cy", zero_y)
-        memory = still_valid(memory, sent, turn)
+        memory = still_valid(memory, sent, context)
         ckx, cky = memory.get("ckx", zero_x), memory.get("cky", zero_y)
-        lr = self.lr * turn.rate
+        lr = self.lr * context.rate
         correct_x, correct_y = cx - ckx, cy - cky  # constant during a round
-        for _ in range(turn.local_steps):  # l.1
+        for _ in range(context.local_steps):  # l.1
             gx, gy = oracle.gradient(x, y)  # l.2
             gx.add_(correct_x)
             if self.gamma:
                 gx.add_(x, alpha=self.gamma).sub_(x_ref, alpha=self.gamma)
             x.add_(gx, alpha=-lr)  # l.3
             y = oracle.project(y + lr * (gy + correct_y))  # l.4
-        path = max(turn.local_steps * lr, torch.finfo(x.dtype).tiny)  # after very many stages: 0 / 0
+        path = max(context.local_steps * lr, torch.finfo(x.dtype).tiny)  # after very many stages: 0 / 0
         new_ckx, new_cky = (x_sent - x) / path - correct_x, (y - y_sent) / path - correct_y  # l.5
-        remembered = {"ckx": new_ckx, "cky": new_cky, ROUND: torch.tensor([turn.round])}
+        remembered = {"ckx": new_ckx, "cky": new_cky, ROUND: torch.tensor([context.round])}
         if self.fraction == 1:
             return {"x": x, "y": y, "cx": new_ckx, "cy": new_cky}, remembered
         return {"x": x, "y": y, "cx": new_ckx - ckx, "cy": new_cky - cky} | origin(memory), remembered
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Lines 6-10."""
         zeros = {"cx": torch.zeros_like(state["cx"]), "cy": torch.zeros_like(state["cy"])}
-        new = dict(state) | (zeros | {"x_ref": state["x"]} if turn.starts_stage else {})  # l.9
-        ledger, mean_k = Ledger(state, turn), Mean()
+        new = dict(state) | (zeros | {"x_ref": state["x"]} if context.starts_stage else {})  # l.9
+        ledger, mean_k = Ledger(state, context), Mean()
         for reply in replies:
             mean_k.add(ledger.entered(reply), reply.site.weight)
         mean = mean_k.value()
         if self.fraction < 1:  # l.6
-            share = mean_k.total / turn.total_weight  # of those whose answers are here, not of those who were asked
+            share = mean_k.total / context.total_weight  # of those whose answers are here, not of those who were asked
             mean["cx"].mul_(share).add_(new["cx"])
             mean["cy"].mul_(share).add_(new["cy"])
         for name in ("x", "y"):  # l.7
             new[name] = torch.lerp(state[name], mean[name], self.server_lr)
         new |= {"cx": mean["cx"], "cy": mean["cy"]} if ledger.consistent else zeros  # l.10
-        return self.stage_output(state, ledger.closed(new), turn)  # l.8
+        return self.stage_output(state, ledger.closed(new), context)  # l.8
 
-    def stage_output(self, state: Arrays, new: Arrays, turn: Turn) -> Arrays:
+    def stage_output(self, state: Arrays, new: Arrays, context: RoundContext) -> Arrays:
         """Line 8: note what ``output`` asks for; at the end of the stage it is what the next one, or the run, gets."""
         if self.output == "last":
             return new
         # A later round replaces the one drawn so far with probability 1/r: uniform, however long the stage is.
-        seed = [self.seed, Stream.STAGE_OUTPUT, turn.stage, turn.round_in_stage]
-        drawn = self.output == "random" and np.random.default_rng(seed).integers(turn.round_in_stage) == 0
+        seed = [self.seed, Stream.STAGE_OUTPUT, context.stage, context.round_in_stage]
+        drawn = self.output == "random" and np.random.default_rng(seed).integers(context.round_in_stage) == 0
         for name in ("x", "y"):
             noted = f"{name}_output"
-            if turn.starts_stage or drawn:
+            if context.starts_stage or drawn:
                 new[noted] = new[name]
             elif self.output == "average":
-                new[noted] = torch.lerp(state[noted], new[name], 1 / turn.round_in_stage)
-            if turn.ends_stage:
+                new[noted] = torch.lerp(state[noted], new[name], 1 / context.round_in_stage)
+            if context.ends_stage:
                 new[name] = new[noted]
         return new

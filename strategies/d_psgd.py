@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.decentralised import Decentralised
-from strategies.local_steps import existing
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class DPSGD(Decentralised):
     """
 
     name = "d-psgd"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.D_PSGD,),
         where="Alg. 1",
         down="d",
@@ -52,11 +52,13 @@ class DPSGD(Decentralised):
     lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's."""
-        own, descent = self.personal(sent, memory, oracle.fresh), self.descent(turn)
+        own, descent = self.personal(sent, memory, oracle.fresh), self.descent(context)
         x, y = own["x"].clone(), own.get("y")
-        for _ in range(turn.local_steps):  # l.1
+        for _ in range(context.local_steps):  # l.1
             y = descent.step(x, y, oracle, self.lr, self.lr_dual)  # l.2-4
         return {"x": x}, self.remembered({"x": x}) | existing(y=y)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from federation import StrategyError
-from keys import choice, filename, hyper
-from strategies.graphs import TOPOLOGIES, Graph, mixing_graph
-from strategies.local_steps import LocalSteps
+from edelweiss.common import choice, filename, hyper
+from edelweiss.federation import StrategyError
+from edelweiss.strategies.graphs import TOPOLOGIES, Graph, mixing_graph
+from edelweiss.strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 log = logging.getLogger("edelweiss")
 
@@ -86,9 +86,9 @@ class Decentralised(LocalSteps):
 
     # ------------------------------------------------------------------ the server's half
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send a site the mix of its neighbours' vectors and its own, or what to mix."""
-        return self._mixed(state, turn.sites, site.index, turn.round - 1)
+        return self._mixed(state, context.sites, site.index, context.round - 1)
 
     def _mixed(self, state: Arrays, sites: int, k: int, after: int) -> Arrays:
         """Return what site k is sent when so many rounds are over."""
@@ -102,16 +102,16 @@ class Decentralised(LocalSteps):
             sent |= {f"{name}-{j}": vectors[name][: 0 if j == k else None] for name in self.shares}
         return sent
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Keep each site's vectors by themselves."""
         new = dict(state)
         for reply in replies:
             new |= {f"{name}-{reply.site.index}": reply.arrays[name] for name in self.shares}
         return new
 
-    def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
+    def final(self, state: Arrays, model: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send what the next round would begin with."""
-        return self._mixed(state, turn.sites, site.index, turn.round)
+        return self._mixed(state, context.sites, site.index, context.round)
 
     def body(self, state: Arrays, head: int | None) -> Tensor | None:
         """Return the mean over all sites: made once, for new sites, and never sent to those that trained."""
@@ -122,10 +122,10 @@ class Decentralised(LocalSteps):
             mean.add_(self.whole(self._vectors(state, k)), alpha=1 / len(answered))
         return mean[:head]
 
-    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
+    def measures(self, state: Arrays, context: RoundContext) -> dict[str, float]:
         """Return 1/N Σ ‖x_i - x̄‖² of what is shared, after mixing, and the spectral gap of W."""
-        answered, after = self._places(state), turn.round
-        mixed = (self.whole(self.mix(self._row(state, turn.sites, k, after), k)).double() for k in answered)
+        answered, after = self._places(state), context.round
+        mixed = (self.whole(self.mix(self._row(state, context.sites, k, after), k)).double() for k in answered)
         error = 0.0
         if answered:  # of the differences to one of them, which are small, so that little cancels
             origin = next(mixed)
@@ -134,7 +134,7 @@ class Decentralised(LocalSteps):
                 total.add_(vector.sub_(origin))
                 squares += squared_norm(vector)
             error = max(0.0, squares / len(answered) - squared_norm(total / len(answered)))
-        return {"consensus-error": error, "spectral-gap": self._graph(turn.sites, after).gap}
+        return {"consensus-error": error, "spectral-gap": self._graph(context.sites, after).gap}
 
     def prepare(self, sites: int) -> None:
         """Log the graph; one that cannot be used is refused here."""
@@ -197,12 +197,12 @@ class Decentralised(LocalSteps):
 
     # ------------------------------------------------------------------ for a client's half
 
-    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+    def unfit(self, arrays: Arrays, context: RoundContext, d: int) -> str:
         """Require that weights are shares."""
         weights = arrays.get("weights")
         if weights is not None and not (bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-6):
             return f"array 'weights' adds up to {float(weights.sum()):g}: must be >= 0 and add up to 1"
-        return super().unfit(arrays, turn, d)
+        return super().unfit(arrays, context, d)
 
     def received(self, sent: Arrays, memory: Arrays) -> Arrays:
         """Return the mix that a site begins its round with, made here if the server leaves that to the sites."""

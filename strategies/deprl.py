@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.decentralised import Decentralised
-from strategies.head_and_body import HeadAndBody, with_head
-from strategies.local_steps import existing
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.head_and_body import HeadAndBody, with_head
+from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class DePRL(HeadAndBody, Decentralised):
     """
 
     name = "deprl"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.DEPRL,),
         where="Alg. 1",
         down="b",
@@ -61,9 +61,11 @@ class DePRL(HeadAndBody, Decentralised):
         """Send the common body."""
         return {"body": state["body"]}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's."""
-        x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, turn)
+        x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, context)
         reply = {"body": x[..., : oracle.head]}
         return reply, self.remembered(reply) | existing(head=x[..., oracle.head :], y=y)
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from problems.capabilities import Layers
-from strategies.decentralised import Decentralised
-from strategies.local_steps import existing
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.problems.capabilities import Layers
+from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from federation import Turn
-    from problems import Arrays
-    from strategies.decentralised import Row
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
+    from edelweiss.strategies.decentralised import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class DisPFL(Decentralised):
     """
 
     name = "dispfl"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.DISPFL,),
         where="Alg. 1 and 2",
         down="v + m",
@@ -95,28 +95,30 @@ class DisPFL(Decentralised):
         zeros = torch.zeros(len(mask), dtype=values.dtype, device=values.device)
         return zeros.index_copy_(0, places(mask), values)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 2-9. Line 1 is the base's."""
         mixed = self.received(sent, memory)
         x, y = self.whole(mixed).clone(), memory.get("y", oracle.fresh().get("y"))
         mask = unpacked(mixed["mask"], x.device) if "mask" in mixed else self._drawn(len(x), oracle).to(x.device)
         ones = mask.to(x.dtype)  # a product with numbers takes an eighth of one with True and False
         x.mul_(ones)
-        descent = self.descent(turn)
-        for _ in range(turn.local_steps):  # l.2
+        descent = self.descent(context)
+        for _ in range(context.local_steps):  # l.2
             y = descent.step(x, y, oracle, self.lr, self.lr_dual, mask=ones)  # l.3-4
-        mask = self._moved(x, y, mask, oracle, turn)  # l.5-8
+        mask = self._moved(x, y, mask, oracle, context)  # l.5-8
         reply = {"mask": packed(mask), "values": x.index_select(0, places(mask))}  # l.9
         return reply, self.remembered(reply) | existing(y=y)
 
-    def unfit(self, arrays: Arrays, turn: Turn, d: int) -> str:
+    def unfit(self, arrays: Arrays, context: RoundContext, d: int) -> str:
         """Require a mask over all of x, with a value for each place in it."""
         for name, code in arrays.items():
             if name.startswith("mask") and code.numel():
                 mask, values = unpacked(code, torch.device("cpu")), arrays[f"values{name.removeprefix('mask')}"]
                 if (len(mask), int(mask.sum())) != (d, len(values)):
                     return f"array {name!r} has {int(mask.sum())} places in {len(mask)}: must be {len(values)} in {d}"
-        return super().unfit(arrays, turn, d)
+        return super().unfit(arrays, context, d)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the mix, with the site's own y."""
@@ -132,9 +134,9 @@ class DisPFL(Decentralised):
             mask[span][order[max(1, round(density * count)) :]] = False
         return mask
 
-    def _moved(self, x: Tensor, y: Tensor | None, mask: Tensor, oracle: Oracle, turn: Turn) -> Tensor:
+    def _moved(self, x: Tensor, y: Tensor | None, mask: Tensor, oracle: Oracle, context: RoundContext) -> Tensor:
         """Lines 5-8."""
-        rate = self.prune / 2 * (1 + math.cos(math.pi * (turn.round - 1) / turn.rounds))
+        rate = self.prune / 2 * (1 + math.cos(math.pi * (context.round - 1) / context.rounds))
         sparse = [span for span, shape in oracle.layers if len(shape) > 1 and not mask[span].all()]
         if not sparse or not rate:
             return mask

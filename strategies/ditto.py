@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.local_steps import LocalSteps, existing
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Ditto(LocalSteps):
     """
 
     name = "ditto"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.DITTO,),
         where="Alg. 1",
         down="d + p",
@@ -64,13 +64,15 @@ class Ditto(LocalSteps):
     lr_dual: float = hyper(0.1, "ηy: step size of y and z, where there is a y", above=0.0)
     lam: float = hyper(0.1, "λ: how strongly v is pulled to w", low=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
         own = memory or sent
         w, u, y = sent["x"], sent["x"].clone(), sent.get("y")  # l.1
         v, z = own["x"].clone(), own.get("y")
-        common, personal = self.descent(turn), self.descent(turn)
-        for _ in range(turn.local_steps):  # l.2
+        common, personal = self.descent(context), self.descent(context)
+        for _ in range(context.local_steps):  # l.2
             batch = oracle.draw()  # l.3
             with oracle.aside():
                 y = common.step(u, y, oracle, self.lr, self.lr_dual, batch=batch)  # l.4

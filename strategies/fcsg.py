@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
-from keys import hyper
-from problems import papers
-from strategies.momentum import momentum
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.momentum import momentum
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class FCSG(FederatedStrategy):
     """
 
     name = "fcsg"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FCSG,),
         where="Alg. 1",
         down="d",
@@ -51,11 +51,13 @@ class FCSG(FederatedStrategy):
     lr: float = hyper(0.1, "α: local step size", above=0.0)
     initial_batch: int = hyper(0, "B: outer samples of the first gradient; 0: a mini-batch, as of any other", low=0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-2. Line 3 is the base's average."""
-        x, lr = sent["x"].clone(), self.lr * turn.rate
-        for step in range(turn.local_steps):  # l.1
-            first = turn.round == 1 and step == 0
+        x, lr = sent["x"].clone(), self.lr * context.rate
+        for step in range(context.local_steps):  # l.1
+            first = context.round == 1 and step == 0
             g, _ = oracle.gradient(x, None, oracle.draw(self.initial_batch or None) if first else None)
             x.add_(g, alpha=-lr)  # l.2
         return {"x": x}, {}
@@ -79,7 +81,7 @@ class FCSGM(FCSG):
     """
 
     name = "fcsg-m"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FCSG,),
         where="Alg. 1",
         down="2d",
@@ -92,10 +94,12 @@ class FCSGM(FCSG):
 
     beta: float = hyper(0.1, "β: weight of a fresh gradient in u", above=0.0, high=1.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-3. Line 4 is the base's average."""
-        x, u, lr = sent["x"].clone(), sent.get("u"), self.lr * turn.rate
-        for _ in range(turn.local_steps):  # l.1
+        x, u, lr = sent["x"].clone(), sent.get("u"), self.lr * context.rate
+        for _ in range(context.local_steps):  # l.1
             g, _ = oracle.gradient(x, None, oracle.draw(self.initial_batch or None) if u is None else None)
             u = momentum(u, g, self.beta)  # l.2
             x.add_(u, alpha=-lr)  # l.3

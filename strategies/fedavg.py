@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import choice, hyper
-from problems import papers
-from strategies.adam import Adam
-from strategies.local_steps import LocalSteps
+from edelweiss.common import choice, hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.adam import Adam
+from edelweiss.strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class FedAvg(LocalSteps):
     """
 
     name = "fedavg"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FEDAVG, papers.ADAM),
         where="Alg. 1",
         down="d",
@@ -58,11 +58,13 @@ class FedAvg(LocalSteps):
     beta2: float = hyper(0.999, "β2 of adam: what v keeps of itself", low=0.0, below=1.0)
     eps: float = hyper(1e-8, "ε of adam", above=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-2. Line 3 is the base's average."""
-        x, descent = sent["x"].clone(), self.descent(turn)
+        x, descent = sent["x"].clone(), self.descent(context)
         adam = Adam(x, self.beta1, self.beta2, self.eps) if self.optimiser == "adam" else None
-        for _ in range(turn.local_steps):  # l.1
+        for _ in range(context.local_steps):  # l.1
             gx, _ = oracle.gradient(x)
             descent.move(x, adam.direction(gx) if adam else gx, self.lr)  # l.2
         return {"x": x}, {}

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, FederatedStrategy, Mean, Oracle
-from keys import hyper
-from problems import papers
-from strategies.ledger import ROUND, of_this_round
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.variate_versions import ROUND, of_this_round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class FedGdaGt(FederatedStrategy):
     """
 
     name = "fedgda-gt"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FEDGDA_GT,),
         where="Alg. 2",
         down="2d + 2p",
@@ -70,30 +70,32 @@ class FedGdaGt(FederatedStrategy):
         """The gradients at the global point, and the local steps."""
         return ("anchor", "train")
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send x, y; for the steps vx, vy alone, because the site has x, y."""
-        names = ("x", "y") if turn.phase == "anchor" else ("vx", "vy")
+        names = ("x", "y") if context.phase == "anchor" else ("vx", "vy")
         return {name: state[name] for name in names}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Line 1, or lines 3-6."""
-        if turn.phase == "anchor":
+        if context.phase == "anchor":
             ux, uy = oracle.full_gradient(sent["x"], sent["y"])  # l.1
-            anchor = {"x": sent["x"], "y": sent["y"], "ux": ux, "uy": uy, ROUND: torch.tensor([turn.round])}
+            anchor = {"x": sent["x"], "y": sent["y"], "ux": ux, "uy": uy, ROUND: torch.tensor([context.round])}
             return {"vx": ux, "vy": uy}, anchor
-        if not (memory := of_this_round(memory, turn)):
+        if not (memory := of_this_round(memory, context)):
             return {}, {}
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
         x = memory["x"].sub(sent["vx"], alpha=lr)  # the first step
         y = oracle.project(memory["y"] + lr_dual * sent["vy"])
         correct_x, correct_y = sent["vx"] - memory["ux"], sent["vy"] - memory["uy"]  # constant during a round
-        for _ in range(turn.local_steps - 1):  # l.3
+        for _ in range(context.local_steps - 1):  # l.3
             gx, gy = oracle.full_gradient(x, y)  # l.4
             x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
             y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
         return {"x": x, "y": y}, {}
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Line 2, or line 7 over the sites that took steps; if none did, x and y stay."""
         mean = Mean()
         for reply in replies:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
-from keys import hyper
-from problems import papers
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.problems import papers
 
 if TYPE_CHECKING:
-    from federation import Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class FedNest(FederatedStrategy):
     """
 
     name = "fednest"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FEDNEST,),
         where="Alg. 1 and 4",
         down="5d + 5p",
@@ -62,26 +62,28 @@ class FedNest(FederatedStrategy):
         names = [*(f"y{t}" for t in range(1, self.inner_rounds + 1)), "x"]
         return tuple(f"{part}-{name}" for name in names for part in ("anchor", "steps"))
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send the point; for the steps h as well."""
-        names = ("x", "y", "h") if turn.phase.startswith("steps") else ("x", "y")
+        names = ("x", "y", "h") if context.phase.startswith("steps") else ("x", "y")
         return {name: state[name] for name in names}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Line 2, or lines 4-5; or the same on x. The means are the base's."""
         x, y = sent["x"], sent["y"]
-        part, _, name = turn.phase.partition("-")
+        part, _, name = context.phase.partition("-")
         on_x = name == "x"
         if part == "anchor":
             gx, gy = oracle.gradient(x, y, oracle.draw(self.anchor_batch or None))
             return {"h": gx if on_x else gy}, {}
         h = sent["h"]
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
+        lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
         if on_x:
             x = x.sub(h, alpha=lr)  # the first step
         else:
             y = oracle.project(y + lr_dual * h)
-        for _ in range(turn.local_steps - 1):
+        for _ in range(context.local_steps - 1):
             batch = oracle.draw()
             px, py = oracle.gradient(sent["x"], sent["y"], batch)
             gx, gy = oracle.gradient(x, y, batch)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from problems import papers
-from strategies.head_and_body import HeadAndBody, with_head
-from strategies.local_steps import existing
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.head_and_body import HeadAndBody, with_head
+from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from federation import Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class FedRep(HeadAndBody):
     """
 
     name = "fedrep"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FEDREP,),
         where="Alg. 1",
         down="b",
@@ -56,22 +56,24 @@ class FedRep(HeadAndBody):
     personalised = True
     own_statistics = True
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send the body."""
         return {"body": state["body"]}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
-        x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, turn)
+        x, y = self.trained(self.personal(sent, memory, oracle.fresh), oracle, context)
         return {"body": x[..., : oracle.head]}, existing(head=x[..., oracle.head :], y=y)
 
     def personal(self, sent: Arrays, memory: Arrays, fresh: Callable[[], Arrays]) -> Arrays:
         """Return the body, with the head and the y of the site's own."""
         return with_head(sent, memory, fresh)
 
-    def final(self, state: Arrays, model: Arrays, turn: Turn, site: Site) -> Arrays:
+    def final(self, state: Arrays, model: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send the body."""
-        return self.broadcast(state, turn, site)
+        return self.broadcast(state, context, site)
 
     def body(self, state: Arrays, head: int | None) -> Tensor | None:
         """Return the averaged body."""

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from problems.capabilities import BalancedLoss, Layers
-from strategies.local_steps import LocalSteps
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.problems.capabilities import BalancedLoss, Layers
+from edelweiss.strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from federation import Turn
-    from keys import Value
-    from problems import Arrays
+    from edelweiss.common import Value
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class FedRoD(LocalSteps):
     """
 
     name = "fedrod"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FEDROD,),
         where="Alg. 1",
         down="d",
@@ -80,12 +80,14 @@ class FedRoD(LocalSteps):
         """Keep the whole model: the generic head is averaged too."""
         return {name: vector for name, vector in start.items() if name != "body"}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-5. Line 6 is the base's average."""
         x, split = sent["x"].clone(), oracle.head
         theta = memory["head"].clone() if memory else torch.zeros_like(x[split:])
-        generic, personal = self.descent(turn), self.descent(turn)
-        for _ in range(turn.local_steps):  # l.1
+        generic, personal = self.descent(context), self.descent(context)
+        for _ in range(context.local_steps):  # l.1
             batch = oracle.draw()  # l.2
             gx = oracle.balanced_gradient(x, batch)  # l.3
             own, _ = oracle.gradient(_together(x, theta), None, batch)  # l.4

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.recursive_momentum import (
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.recursive_momentum import (
     RecursiveDescentAscent,
     corrected,
     initial_estimate,
@@ -22,8 +22,8 @@ from strategies.recursive_momentum import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Fgda(RecursiveDescentAscent):
     """
 
     name = "fgda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.ADAFGDA,),
         where="Alg. 1",
         down="2d + 2p",
@@ -70,22 +70,26 @@ class Fgda(RecursiveDescentAscent):
     schedule_c: float = hyper(1.0, "c2 of a schedule: β_t = c2 η_t², at most 1", above=0.0)
     schedule_c_dual: float = hyper(1.0, "c1 of a schedule: α_t = c1 η_t², at most 1", above=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1 and 3-5, q times. Line 2 is the base's average."""
         x, y = sent["x"], sent["y"]
-        previous = own_point(memory, sent, turn)  # l.1 before l.2
-        u, v = self.first(sent, memory, oracle, turn) if turn.round == 1 else (sent["u"], sent["v"])
+        previous = own_point(memory, sent, context)  # l.1 before l.2
+        u, v = self.first(sent, memory, oracle, context) if context.round == 1 else (sent["u"], sent["v"])
         A, B = self.matrices(sent)
-        for step in range(turn.local_steps):
-            lr, lr_dual = self.steps(turn, step)
+        for step in range(context.local_steps):
+            lr, lr_dual = self.steps(context, step)
             here = x, y
             x, y = x.addcdiv(u, A, value=-lr), oracle.project(y.addcdiv(v, B, value=lr_dual))  # l.3
-            u, v = corrected(oracle, (x, y), previous if step == 0 else here, (u, v), self.weights(turn, step))  # l.4-5
-        return {"x": x, "y": y, "u": u, "v": v}, remembered(turn, x_prev=x, y_prev=y)
+            u, v = corrected(
+                oracle, (x, y), previous if step == 0 else here, (u, v), self.weights(context, step)
+            )  # l.4-5
+        return {"x": x, "y": y, "u": u, "v": v}, remembered(context, x_prev=x, y_prev=y)
 
-    def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Tensor, Tensor]:
+    def first(self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext) -> tuple[Tensor, Tensor]:
         """Return the estimators (u, v) that the run starts with."""
-        return initial_estimate(oracle, (sent["x"], sent["y"]), self.initial_batch, turn)
+        return initial_estimate(oracle, (sent["x"], sent["y"]), self.initial_batch, context)
 
     def matrices(self, sent: Arrays) -> tuple[Tensor, Tensor]:
         """Return the diagonals of A and B, which divide the steps; here 1."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.recursive_momentum import (
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.recursive_momentum import (
     RecursiveDescentAscent,
     corrected,
     initial_estimate,
@@ -20,8 +20,8 @@ from strategies.recursive_momentum import (
 )
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Fmgda(RecursiveDescentAscent):
     """
 
     name = "fmgda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.FMGDA,),
         where="Alg. 1",
         down="2d + 2p",
@@ -62,18 +62,20 @@ class Fmgda(RecursiveDescentAscent):
     schedule_c: float = hyper(1.0, "c1 of a schedule: α_t = c1 η_t², at most 1", above=0.0)
     schedule_c_dual: float = hyper(1.0, "c2 of a schedule: β_t = c2 η_t², at most 1", above=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 4, 5, 1 and 2, q times. Line 3 is the base's average."""
         x, y = sent["x"], sent["y"]
-        previous = own_point(memory, sent, turn)
+        previous = own_point(memory, sent, context)
         estimators = (sent["u"], sent["v"]) if "u" in sent else None  # none in the first round
-        for step in range(turn.local_steps):
+        for step in range(context.local_steps):
             if estimators is None:
-                estimators = u, v = initial_estimate(oracle, (x, y), self.initial_batch, turn)
+                estimators = u, v = initial_estimate(oracle, (x, y), self.initial_batch, context)
             else:  # l.4-5, the end of the iteration before
-                estimators = u, v = corrected(oracle, (x, y), previous, estimators, self.weights(turn, step - 1))
-            lr, lr_dual = self.steps(turn, step)
+                estimators = u, v = corrected(oracle, (x, y), previous, estimators, self.weights(context, step - 1))
+            lr, lr_dual = self.steps(context, step)
             previous = x, y  # l.1
             x, y = x.sub(u, alpha=lr), oracle.project(y.add(v, alpha=lr_dual))  # l.2
         x_prev, y_prev = previous
-        return {"x": x, "y": y, "u": u, "v": v}, remembered(turn, x_prev=x_prev, y_prev=y_prev)
+        return {"x": x, "y": y, "u": u, "v": v}, remembered(context, x_prev=x_prev, y_prev=y_prev)

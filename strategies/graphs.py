@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from federation import StrategyError
-from keys import Stream, shown
-from keys.files import TEXT, read_file, read_toml
-from keys.numbers import whole
+from edelweiss.common import Stream, shown
+from edelweiss.common.files import TEXT, read_file, read_toml
+from edelweiss.common.numbers import whole
+from edelweiss.federation import StrategyError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation.stages import MOST_STEPS
-from keys import choice, hyper
-from problems.capabilities import Layers
-from strategies.local_steps import LocalSteps, existing
+from edelweiss.common import choice, hyper
+from edelweiss.federation.stages import MOST_STEPS
+from edelweiss.problems.capabilities import Layers
+from edelweiss.strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
-    from federation import Oracle, Turn
-    from keys import Value
-    from problems import Arrays, Batch
+    from edelweiss.common import Value
+    from edelweiss.federation import Oracle, RoundContext
+    from edelweiss.problems import Arrays, Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,9 @@ class HeadAndBody(LocalSteps):
     splits_model = True
     own_dual = True
 
-    first_head: str = choice("own", "the head that a site starts with: a random one of its own, or one for all",
-                             "own", "common")  # fmt: skip
+    first_head: str = choice(
+        "own", "the head that a site starts with: a random one of its own, or one for all", "own", "common"
+    )
     lr_head: float = hyper(0.1, "α: step size of the head", above=0.0)
     lr_body: float = hyper(0.1, "β: step size of the body", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
@@ -73,11 +74,11 @@ class HeadAndBody(LocalSteps):
         """Whether each site starts with a random head of its own."""
         return self.first_head == "own"
 
-    def trained(self, own: Arrays, oracle: Oracle, turn: Turn) -> tuple[Tensor, Tensor | None]:
+    def trained(self, own: Arrays, oracle: Oracle, context: RoundContext) -> tuple[Tensor, Tensor | None]:
         """Lines 1-5, on a model as `with_head` returns it; x is changed, and returned with y."""
-        x, y, descent = own["x"], own.get("y"), self.descent(turn)
+        x, y, descent = own["x"], own.get("y"), self.descent(context)
         body, head = slice(oracle.head), slice(oracle.head, None)
-        for batch in batches(oracle, turn.local_steps, self.head_unit):  # l.1
+        for batch in batches(oracle, context.local_steps, self.head_unit):  # l.1
             y = descent.step(x, y, oracle, self.lr_head, self.lr_dual, part=head, batch=batch)  # l.2-3
         for batch in batches(oracle, self.body_steps, self.body_unit):  # l.4
             descent.step(x, y, oracle, self.lr_body, 0.0, part=body, batch=batch)  # l.5

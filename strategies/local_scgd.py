@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
-from keys import hyper
-from problems import papers
-from problems.capabilities import InnerFunction
-from strategies.momentum import momentum
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.problems import papers
+from edelweiss.problems.capabilities import InnerFunction
+from edelweiss.strategies.momentum import momentum
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class LocalSCGD(FederatedStrategy):
     """
 
     name = "local-scgd"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.SCGD,),
         down="d",
         up="d",
@@ -52,11 +52,13 @@ class LocalSCGD(FederatedStrategy):
     lr: float = hyper(0.1, "α: local step size", above=0.0)
     beta: float = hyper(0.1, "β: weight of a fresh inner value in s", above=0.0, high=1.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-3. Line 4 is the base's average."""
         x, s = sent["x"].clone(), memory.get("s")
-        lr = self.lr * turn.rate
-        for _ in range(turn.local_steps):  # l.1
+        lr = self.lr * context.rate
+        for _ in range(context.local_steps):  # l.1
             batch = oracle.draw()
             s = momentum(s, oracle.inner(x, batch), self.beta)  # l.2
             x.add_(oracle.compositional_gradient(x, s, batch), alpha=-lr)  # l.3
@@ -83,7 +85,7 @@ class LocalSCGDM(LocalSCGD):
     """
 
     name = "local-scgdm"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.SCGD,),
         down="3d",
         up="3d",
@@ -94,11 +96,13 @@ class LocalSCGDM(LocalSCGD):
 
     mu: float = hyper(0.1, "μ: weight of a fresh gradient in u", above=0.0, high=1.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's average."""
         x, u, s = sent["x"].clone(), sent.get("u"), sent.get("s")
-        lr = self.lr * turn.rate
-        for _ in range(turn.local_steps):  # l.1
+        lr = self.lr * context.rate
+        for _ in range(context.local_steps):  # l.1
             batch = oracle.draw()
             s = momentum(s, oracle.inner(x, batch), self.beta)  # l.2
             u = momentum(u, oracle.compositional_gradient(x, s, batch), self.mu)  # l.3

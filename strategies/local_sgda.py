@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, FederatedStrategy, Oracle
-from keys import hyper
-from problems import papers
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.problems import papers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class LocalSGDA(FederatedStrategy):
     """
 
     name = "local-sgda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.LOCAL_SGDA,),
         where="Alg. 1",
         down="d + p",
@@ -47,11 +47,13 @@ class LocalSGDA(FederatedStrategy):
     lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
     lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-4. Line 5 is the base's average."""
         x, y = sent["x"].clone(), sent["y"].clone()
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
-        for _ in range(turn.local_steps):  # l.1
+        lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
+        for _ in range(context.local_steps):  # l.1
             gx, gy = self.gradients(x, y, sent, oracle)  # l.2
             x.add_(gx, alpha=-lr)  # l.3
             y = oracle.project(y + lr_dual * gy)  # l.4

@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.local_sgda import LocalSGDA
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class LocalSGDAPlus(LocalSGDA):
     """
 
     name = "local-sgda-plus"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(
             papers.LOCAL_SGDA,
             papers.MOMENTUM,
@@ -72,14 +72,14 @@ class LocalSGDAPlus(LocalSGDA):
             )
         return found
 
-    def refreshes(self, turn: Turn) -> bool:
+    def refreshes(self, context: RoundContext) -> bool:
         """Return whether the x that this round starts with is the snapshot."""
-        rounds = self.snapshot_steps // self.local_steps or turn.local_steps
-        return (turn.round_in_stage - 1) % rounds == 0
+        rounds = self.snapshot_steps // self.local_steps or context.local_steps
+        return (context.round_in_stage - 1) % rounds == 0
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send everything; the snapshot only where it is not x."""
-        return {name: state[name] for name in state if name != "snapshot" or not self.refreshes(turn)}
+        return {name: state[name] for name in state if name != "snapshot" or not self.refreshes(context)}
 
     def gradients(self, x: Tensor, y: Tensor, sent: Arrays, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Line 2."""
@@ -88,7 +88,7 @@ class LocalSGDAPlus(LocalSGDA):
         _, gy = oracle.gradient(sent.get("snapshot", sent["x"]), y, batch)
         return gx, gy
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Lines 5-6."""
-        new = super().aggregate(state, replies, turn)
-        return new | {"snapshot": state["x"]} if self.refreshes(turn) else new
+        new = super().aggregate(state, replies, context)
+        return new | {"snapshot": state["x"]} if self.refreshes(context) else new

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import FederatedStrategy
-from keys import hyper
+from edelweiss.common import hyper
+from edelweiss.federation import FederatedStrategy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from federation import Oracle, Turn
-    from problems import Arrays, Batch
+    from edelweiss.federation import Oracle, RoundContext
+    from edelweiss.problems import Arrays, Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class LocalSteps(FederatedStrategy):
     weight_decay: float = hyper(0.0, "λ: weight decay of x, with all its parts", low=0.0)
     momentum: float = hyper(0.0, "μ: momentum of x (heavy ball), from zero in each round", low=0.0, below=1.0)
 
-    def descent(self, turn: Turn) -> Descent:
+    def descent(self, context: RoundContext) -> Descent:
         """Return what takes the steps of this round on one x."""
-        return Descent(turn.rate * self.decay ** (turn.round - 1), self.weight_decay, self.momentum)
+        return Descent(context.rate * self.decay ** (context.round - 1), self.weight_decay, self.momentum)
 
 
 @dataclass

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from keys import hyper
-from problems import papers
-from strategies.local_sgda import LocalSGDA
-from strategies.local_sgda_plus import LocalSGDAPlus
-from strategies.momentum import momentum
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.problems import papers
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
+from edelweiss.strategies.momentum import momentum
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class MomentumLocalSGDA(LocalSGDA):
     """
 
     name = "momentum-local-sgda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.MOMENTUM,),
         where="Alg. 2",
         down="2d + 2p",
@@ -67,16 +67,18 @@ class MomentumLocalSGDA(LocalSGDA):
             if value * self.alpha > 1 + 1e-5  # 1/α as it is printed here is allowed
         ]
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Lines 1-6. Line 7 is the base's average."""
         x, y = sent["x"].clone(), sent["y"].clone()
         if "dx" in sent:
             dx, dy = sent["dx"], sent["dy"]
         else:
             dx, dy = self.gradients(x, y, sent, oracle)  # l.1
-        lr, lr_dual = self.lr * turn.rate * self.alpha, self.lr_dual * turn.rate * self.alpha
+        lr, lr_dual = self.lr * context.rate * self.alpha, self.lr_dual * context.rate * self.alpha
         fresh, fresh_dual = self.beta * self.alpha, self.beta_dual * self.alpha
-        for _ in range(turn.local_steps):  # l.2
+        for _ in range(context.local_steps):  # l.2
             x.add_(dx, alpha=-lr)  # l.3
             y = oracle.project(y + lr_dual * dy)  # l.4
             gx, gy = self.gradients(x, y, sent, oracle)  # l.5
@@ -93,7 +95,7 @@ class MomentumLocalSGDAPlus(LocalSGDAPlus, MomentumLocalSGDA):
     """
 
     name = "momentum-local-sgda-plus"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.MOMENTUM,),
         down="3d + 2p",
         up="2d + 2p",

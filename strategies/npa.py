@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from federation import Card, Oracle
-from federation.stages import MOST_STEPS
-from keys import hyper
-from strategies.local_sgda import LocalSGDA
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation.stages import MOST_STEPS
+from edelweiss.strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class NPA(LocalSGDA):
     """
 
     name = "npa"
-    card = Card(
+    card = AlgorithmInfo(
         down="d + p",
         up="d + p",
         gradients="1",

@@ -8,10 +8,10 @@ gradient *on one batch* between two points, and pulled towards the fresh gradien
 With weight 1 it is the plain stochastic gradient. With y, v estimates the gradient by y in the same way. FMGDA, FGDA
 and AdaFGDA use both, Acc-FCSG-M uses u alone::
 
-    u, v = initial_estimate(oracle, (x, y), self.initial_batch, turn)
+    u, v = initial_estimate(oracle, (x, y), self.initial_batch, context)
     u, v = corrected(oracle, (x, y), (x_prev, y_prev), (u, v), (weight, weight_dual))
 
-    u, _ = initial_estimate(oracle, (x, None), self.initial_batch, turn)  # without y
+    u, _ = initial_estimate(oracle, (x, None), self.initial_batch, context)  # without y
     u, _ = corrected(oracle, (x, None), (x_prev, None), (u, None), (weight, 1.0))
 """
 
@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from federation import FederatedStrategy, Oracle
-from keys import choice, hyper
+from edelweiss.common import choice, hyper
+from edelweiss.federation import FederatedStrategy, Oracle
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 
 def initial_estimate(
-    oracle: Oracle, point: tuple[Tensor, Tensor | None], samples: int, turn: Turn
+    oracle: Oracle, point: tuple[Tensor, Tensor | None], samples: int, context: RoundContext
 ) -> tuple[Tensor, Any]:
     """Return the estimators (u, v) to start with: mean gradients at (x, y).
 
@@ -42,7 +42,7 @@ def initial_estimate(
     if samples:
         return oracle.gradient(*point, oracle.draw(samples))
     u, v = oracle.gradient(*point)
-    for count in range(2, turn.local_steps + 1):
+    for count in range(2, context.local_steps + 1):
         gx, gy = oracle.gradient(*point)
         u.add_(gx.sub_(u), alpha=1 / count)
         v = None if v is None else v.add_(gy.sub_(v), alpha=1 / count)
@@ -84,21 +84,21 @@ def corrected(
     return gx, gy if v is None else gy.sub_(py.sub_(v), alpha=1 - weight_dual)
 
 
-def own_point(memory: Arrays, received: Arrays, turn: Turn) -> tuple[Tensor, Any]:
+def own_point(memory: Arrays, received: Arrays, context: RoundContext) -> tuple[Tensor, Any]:
     """Return (x_prev, y_prev) as the site remembers them; y_prev is None where it remembers no y.
 
     Lost, older than one round because the site missed one, or never there because it missed its first steps, they are
     the received point: the averaged estimators then move towards fresh gradients, without the correction for the last
     step.
     """
-    if "x_prev" in memory and memory["round"].item() == turn.round - 1:
+    if "x_prev" in memory and memory["round"].item() == context.round - 1:
         return memory["x_prev"], memory.get("y_prev")
     return received["x"], received.get("y")
 
 
-def remembered(turn: Turn, **point: Tensor) -> Arrays:
+def remembered(context: RoundContext, **point: Tensor) -> Arrays:
     """Return a memory for `own_point`: x_prev, and y_prev where there is a y."""
-    return {**point, "round": torch.tensor([turn.round])}
+    return {**point, "round": torch.tensor([context.round])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +126,17 @@ class RecursiveMomentum(FederatedStrategy):
     schedule_n: float = hyper(1.0, "n of a schedule, which η_t is proportional to; 1/L in FMGDA's theory", above=0.0)
     schedule_m: float = hyper(100.0, "m of cube-root: the larger, the later η_t begins to fall", above=0.0)
 
-    def eta(self, turn: Turn, step: int) -> float:
+    def eta(self, context: RoundContext, step: int) -> float:
         """Return η_t of local step ``step`` of this round, t = turn.iteration + step; 1 without a schedule.
 
         A negative step is one of the round before, whose last estimator a client may form in this round.
         """
         if self.schedule == "constant":
             return 1.0
-        t, sites = turn.iteration + step, turn.sites
+        t, sites = context.iteration + step, context.sites
         if self.schedule == "cube-root":
             return float(self.schedule_n * (sites / (self.schedule_m + t)) ** (1 / 3))
-        return float(self.schedule_n * (sites**2 / max(1.5 + t, 1728 * turn.local_steps**3 * sites**2)) ** (1 / 3))
+        return float(self.schedule_n * (sites**2 / max(1.5 + t, 1728 * context.local_steps**3 * sites**2)) ** (1 / 3))
 
     def weight(self, constant: float, c: float, eta: float) -> float:
         """Return the weight of a fresh gradient, in (0, 1]: ``constant``, or c η_t² but no more than 1."""
@@ -162,13 +162,13 @@ class RecursiveDescentAscent(RecursiveMomentum):
     schedule_c: float
     schedule_c_dual: float
 
-    def steps(self, turn: Turn, step: int) -> tuple[float, float]:
+    def steps(self, context: RoundContext, step: int) -> tuple[float, float]:
         """Return the step sizes of x and y in local step ``step``."""
-        scale = self.eta(turn, step) * turn.rate
+        scale = self.eta(context, step) * context.rate
         return self.lr * scale, self.lr_dual * scale
 
-    def weights(self, turn: Turn, step: int) -> tuple[float, float]:
+    def weights(self, context: RoundContext, step: int) -> tuple[float, float]:
         """Return the weights of fresh gradients in (u, v) after local step ``step``."""
-        eta = self.eta(turn, step)
+        eta = self.eta(context, step)
         u, v = (self.fresh_weight, self.schedule_c), (self.fresh_weight_dual, self.schedule_c_dual)
         return self.weight(*u, eta), self.weight(*v, eta)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from federation import Card, FederatedStrategy, Oracle, average
-from keys import hyper
-from problems import papers
-from strategies.ledger import ROUND, of_this_round
+from edelweiss.common import hyper
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle, average
+from edelweiss.problems import papers
+from edelweiss.strategies.variate_versions import ROUND, of_this_round
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from federation import Reply, Site, Turn
-    from problems import Arrays
+    from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.problems import Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Sagda(FederatedStrategy):
     """
 
     name = "sagda"
-    card = Card(
+    card = AlgorithmInfo(
         papers=(papers.SAGDA,),
         where="Alg. 1",
         down="3d + 3p",
@@ -74,28 +74,30 @@ class Sagda(FederatedStrategy):
         """The gradients at the global point, and the local steps."""
         return ("control", "train")
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send x, y; for the steps vx, vy as well."""
-        return state if turn.phase == "train" else {"x": state["x"], "y": state["y"]}
+        return state if context.phase == "train" else {"x": state["x"], "y": state["y"]}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Line 1, or lines 3-6."""
-        if turn.phase == "control":
+        if context.phase == "control":
             ux, uy = oracle.gradient(sent["x"], sent["y"], oracle.draw(self.control_batch or None))  # l.1
-            return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy, ROUND: torch.tensor([turn.round])}
+            return {"vx": ux, "vy": uy}, {"ux": ux, "uy": uy, ROUND: torch.tensor([context.round])}
         x, y = sent["x"].clone(), sent["y"].clone()
-        lr, lr_dual = self.lr * turn.rate, self.lr_dual * turn.rate
-        own = of_this_round(memory, turn) or {"ux": sent["vx"], "uy": sent["vy"]}
+        lr, lr_dual = self.lr * context.rate, self.lr_dual * context.rate
+        own = of_this_round(memory, context) or {"ux": sent["vx"], "uy": sent["vy"]}
         correct_x, correct_y = sent["vx"] - own["ux"], sent["vy"] - own["uy"]  # constant during a round
-        for _ in range(turn.local_steps):  # l.3
+        for _ in range(context.local_steps):  # l.3
             gx, gy = oracle.gradient(x, y)  # l.4
             x.add_(gx.add_(correct_x), alpha=-lr)  # l.5
             y = oracle.project(y + lr_dual * (gy + correct_y))  # l.6
         return {"x": x, "y": y}, {}  # the next round takes them anew
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Line 2, or line 7."""
         mean = average(replies)
-        if turn.phase == "control":
+        if context.phase == "control":
             return state | mean  # l.2
         return {name: torch.lerp(state[name], mean[name], self.server_lr) for name in ("x", "y")}  # l.7

@@ -18,7 +18,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from server_app.page import write_report
+from edelweiss.lab.report import write_report
 
 MEMORY, ENOUGH = Path("/dev/shm"), 2 * 2**30  # bytes; all tests together leave a sixth of that
 
@@ -77,14 +77,14 @@ def one_thread() -> Iterator[None]:
 def no_curves() -> Iterator[None]:
     """Save seconds per run, which are most of its time, where curves are not what a test, or a fixture, is about."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server_app.coordinator.write_report", lambda *_, **__: None)
+        patch.setattr("edelweiss.lab.report.write_report", lambda *_, **__: None)
         yield
 
 
 @pytest.fixture
 def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the runs of a test draw their curves."""
-    monkeypatch.setattr("server_app.coordinator.write_report", write_report)
+    monkeypatch.setattr("edelweiss.lab.report.write_report", write_report)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def evidence() -> None:
 def no_evidence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a tenth of a second per run, likewise: sites tell what they would tell, and nothing is made of it."""
     if "evidence" not in request.fixturenames:
-        monkeypatch.setattr("server_app.coordinator.evidence_of", lambda *_, **__: None)
+        monkeypatch.setattr("edelweiss.server_app.coordinator.evidence_of", lambda *_, **__: None)
 
 
 def _convolution(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -> nn.Module:
@@ -108,8 +108,8 @@ def _convolution(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -
 @pytest.fixture
 def small_resnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let "resnet18" stand for a network with statistics that takes no seconds; forked workers have it too."""
-    from client_app.once import cached_problem
-    from models import networks
+    from edelweiss.client_app.process_cache import cached_problem
+    from edelweiss.models import networks
 
     monkeypatch.setitem(networks._BUILDERS, "resnet18", _convolution)
     cached_problem.cache_clear()

@@ -16,10 +16,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from bin.run import is_path
-from config import RunConfig
-from config.tables import tables
-from keys import Value, read_overrides, to_toml
-from server_app import simulate
+from edelweiss.common import Value, read_overrides, to_toml
+from edelweiss.config import RunConfig
+from edelweiss.config.tables import tables
+from edelweiss.server_app import simulate
 from tests.deployment import processes
 from tests.deployment.processes import followed, untimed
 from tests.server_app.sites import REPORT

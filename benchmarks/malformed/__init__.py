@@ -35,10 +35,10 @@ class Hang(BaseException):
 
 def outcome(attempt: Callable[[], str | bool | None]) -> tuple[str, str]:
     """Hand an input in; return one of `OUTCOMES`, and what was said."""
-    from client_app.memory import StateError
-    from client_app.personalise import PersonaliseError
-    from config import MISTAKES, ConfigError
-    from federation import RunError
+    from edelweiss.client_app.memory import StateError
+    from edelweiss.client_app.personalise import PersonaliseError
+    from edelweiss.config import MISTAKES, ConfigError
+    from edelweiss.federation import RunError
 
     try:
         with within(LIMIT):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from federation import unpack
+from edelweiss.federation import unpack
 
 Change = tuple[str, Callable[[RecordDict], None]]
 """What is done to a content, in words, and what does it in place."""

@@ -63,7 +63,7 @@ def hospital(folder: Path) -> Path:
 @lru_cache
 def of_a_table() -> Path:
     """Return the folder of a finished run over such a table."""
-    from server_app import simulate
+    from edelweiss.server_app import simulate
 
     folder = Path(scratch_folder().name)
     table = {"dataset": "table", "data-file": str(hospital(folder / "hospital") / "data.csv")}
@@ -119,8 +119,8 @@ def values(place: str, kind: str) -> Iterator[tuple[str, str | None]]:
 
 
 def of_the_coordinator(rng: Random) -> Iterator[Case]:
-    """Yield commands of ``python -m server_app``."""
-    import server_app.__main__ as module
+    """Yield commands of ``edelweiss``."""
+    from edelweiss.lab import cli as module
 
     run = "{run}"
     compare = ["compare", run, "--metric", "auroc", "--against", "rounds", "--to", "out"]
@@ -132,8 +132,8 @@ def of_the_coordinator(rng: Random) -> Iterator[Case]:
 
 
 def of_a_site(rng: Random) -> Iterator[Case]:
-    """Yield commands of ``python -m client_app``."""
-    import client_app.__main__ as module
+    """Yield commands of ``edelweiss-site``."""
+    from edelweiss.client_app import cli as module
 
     for command in ("audit", "runs"):
         yield from typed(module, [command, "--state-dir", "{data}"], {"--state-dir": "path"}, ("an empty folder",))

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.malformed import Case, Kind
 from benchmarks.malformed.spoil import cuts, flips, in_its_place
-from keys import shown
+from edelweiss.common import shown
 
 NUMBERS: tuple[Any, ...] = (10**10, 10**18, 10**400, -1, -(10**9), 1e300, -1e300, math.nan, math.inf, "7", True, [1])
 TEXTS: tuple[Any, ...] = ("nosuch", "a\0b", "\x1b[31m", "\ud800", "x" * 10_000, 7, True, ["x"], date(2020, 1, 1))
@@ -27,7 +27,7 @@ def parsed(flat: dict[str, Any], fine: bool = False) -> Case:
     """Return a run-config with something wrong."""
 
     def attempt() -> bool | None:
-        from config import RunConfig
+        from edelweiss.config import RunConfig
 
         RunConfig.parse(flat)
         return fine or None
@@ -37,8 +37,8 @@ def parsed(flat: dict[str, Any], fine: bool = False) -> Case:
 
 def keys(rng: Random) -> Iterator[Case]:
     """Yield keys whose values are out of their range, or of another kind."""
-    from config import RunConfig
-    from config.tables import SHARED, tables
+    from edelweiss.config import RunConfig
+    from edelweiss.config.tables import SHARED, tables
 
     defaults = {key: f.default for key, f in (*RunConfig.keys().items(), *SHARED.items())}
     defaults |= {f"{name}.{key}": f.default for name, options in tables().items() for key, f in options.items()}
@@ -55,7 +55,7 @@ def keys(rng: Random) -> Iterator[Case]:
 
 def names(rng: Random) -> Iterator[Case]:
     """Yield keys that there are none of."""
-    from config import RunConfig
+    from edelweiss.config import RunConfig
 
     known = list(RunConfig.keys())
     for key in known:
@@ -104,7 +104,7 @@ def simulated(config: Any) -> Case:
     """Return a job for `simulate`."""
 
     def attempt() -> bool | None:
-        from server_app import simulate
+        from edelweiss.server_app import simulate
 
         with tempfile.TemporaryDirectory() as scratch:
             simulate({"runs-dir": scratch, **config} if isinstance(config, dict) and "problem" in config else config)
@@ -131,7 +131,7 @@ def paths(rng: Random) -> Iterator[Case]:
         for path in (*PATHS, *PLACES):
 
             def attempt(key: str = key, path: str = path) -> bool | None:
-                from server_app import simulate
+                from edelweiss.server_app import simulate
 
                 with tempfile.TemporaryDirectory() as scratch:
                     (Path(scratch) / "LOOP").symlink_to("LOOP")
@@ -155,7 +155,7 @@ def pairs(rng: Random) -> Iterator[Case]:
     for text in (*PAIRS, *deep, "a" * 10**6, "rounds=1" + "0" * 5000):
 
         def attempt(text: str = text) -> bool | None:
-            from config import RunConfig, read_overrides
+            from edelweiss.config import RunConfig, read_overrides
 
             RunConfig.parse(read_overrides([text]))
             return None
@@ -165,9 +165,9 @@ def pairs(rng: Random) -> Iterator[Case]:
 
 def files(rng: Random) -> Iterator[Case]:
     """Yield TOML files that are none: run-configs, policies, and what `join` reads."""
-    from client_app.connection import JoinConfig
-    from client_app.policy import Policy
-    from config import RunConfig, read_overrides
+    from edelweiss.client_app.connection import JoinConfig
+    from edelweiss.client_app.policy import Policy
+    from edelweiss.config import RunConfig, read_overrides
 
     readers = {
         "run-config": lambda file: RunConfig.parse(read_overrides([str(file)])),

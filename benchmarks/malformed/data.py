@@ -67,7 +67,7 @@ def at_a_site(name: str, content: bytes, make: Callable[[Path], None] | None = N
     """Return what reads a hospital's folder with this file, which `make` may spoil."""
 
     def read() -> None:
-        from datasets import DataConfig, load_site
+        from edelweiss.datasets import DataConfig, load_site
 
         with tempfile.TemporaryDirectory(prefix="secret-") as scratch:
             file = Path(scratch) / name
@@ -199,7 +199,7 @@ def known(
     for what, spoil in spoils:
 
         def read(spoil: Callable[[Path], None] = spoil) -> None:
-            from datasets import DataConfig, load_site, load_test
+            from edelweiss.datasets import DataConfig, load_site, load_test
 
             with tempfile.TemporaryDirectory() as scratch:
                 write(Path(scratch))
@@ -253,7 +253,7 @@ def digits(rng: Random) -> Iterator[Case]:
 
 def hospitals(rng: Random) -> Iterator[Case]:
     """Yield damaged files of the heart disease data."""
-    from datasets.sources.heart_disease import HOSPITALS
+    from edelweiss.datasets.sources.heart_disease import HOSPITALS
 
     def write(folder: Path) -> None:
         for hospital in HOSPITALS:

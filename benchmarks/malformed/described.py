@@ -81,8 +81,8 @@ def studies(rng: Random) -> Iterator[Case]:
 
     def read(study: str, table: str) -> Callable[[], None]:
         def reading() -> None:
-            from config.study import read_study
-            from datasets import DataConfig, load_site
+            from edelweiss.config.study import read_study
+            from edelweiss.datasets import DataConfig, load_site
 
             with tempfile.TemporaryDirectory() as scratch:
                 (Path(scratch) / "study.toml").write_text(study, encoding="utf-8")
@@ -107,7 +107,7 @@ def graphs(rng: Random) -> Iterator[Case]:
 
     def read(name: str, text: str) -> Callable[[], None]:
         def reading() -> None:
-            from strategies.graphs import mixing_graph
+            from edelweiss.strategies.graphs import mixing_graph
 
             with tempfile.TemporaryDirectory() as scratch:
                 (Path(scratch) / name).write_text(text, encoding="utf-8")
@@ -162,7 +162,7 @@ def dicoms(rng: Random) -> Iterator[Case]:
 
 def environments(rng: Random) -> Iterator[Case]:
     """Yield places that the environment names, for every data set that lies in files."""
-    from datasets.sources import SOURCES
+    from edelweiss.datasets.sources import SOURCES
 
     with tempfile.TemporaryDirectory() as scratch:
         found = [
@@ -174,7 +174,7 @@ def environments(rng: Random) -> Iterator[Case]:
             for name in names:
 
                 def read(variable: str = variable, what: str = what, name: str = name) -> None:
-                    from datasets import DataConfig, load_test
+                    from edelweiss.datasets import DataConfig, load_test
 
                     with tempfile.TemporaryDirectory() as scratch:
                         there = dict(places(Path(scratch)))[what]

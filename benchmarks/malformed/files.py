@@ -38,7 +38,7 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
 @lru_cache
 def finished() -> Path:
     """Return the folder of a run that is complete."""
-    from server_app import simulate
+    from edelweiss.server_app import simulate
 
     return simulate({**JOB, "runs-dir": scratch_folder().name, "run-name": "finished"}).folder
 
@@ -46,8 +46,8 @@ def finished() -> Path:
 @lru_cache
 def stopped() -> Path:
     """Return the folder of a run that was stopped after its second round."""
-    from server_app import run_state, simulate
-    from server_app.run_state import RunState
+    from edelweiss.server_app import run_state, simulate
+    from edelweiss.server_app.run_state import RunState
 
     reached, share = RunState.reached, run_state.SHARE
 
@@ -69,8 +69,8 @@ def stopped() -> Path:
 
 def given(folder: Path) -> None:
     """Let a new hospital begin with the model of a run."""
-    from client_app.personalise import FinishedRun, personalise
-    from datasets import load_site
+    from edelweiss.client_app.personalise import FinishedRun, personalise
+    from edelweiss.datasets import load_site
 
     run = FinishedRun.read(folder)
     personalise(run, load_site(run.config.data(), 0, run.config.sites), steps=1)
@@ -78,8 +78,8 @@ def given(folder: Path) -> None:
 
 def used(folder: Path) -> None:
     """Predict with the model of a run, for the patients of a table beside it."""
-    from problems.prediction import predict
-    from problems.trained import TrainedModel
+    from edelweiss.problems.prediction import predict
+    from edelweiss.problems.trained_model import TrainedModel
 
     predict(TrainedModel.read(folder), folder / "patients.csv", folder / "scores.csv")
 
@@ -87,7 +87,7 @@ def used(folder: Path) -> None:
 @lru_cache
 def usable() -> Path:
     """Return the folder of a finished run, with patients to predict for."""
-    from datasets.sources.bundled import BREAST_CANCER
+    from edelweiss.datasets.sources.bundled import BREAST_CANCER
 
     folder = Path(shutil.copytree(finished(), Path(scratch_folder().name) / "usable"))
     lines = [",".join(BREAST_CANCER), *(",".join([f"{row}.5"] * len(BREAST_CANCER)) for row in range(200))]
@@ -97,7 +97,7 @@ def usable() -> Path:
 
 def resumed(folder: Path) -> None:
     """Let a run go on."""
-    from server_app import simulate
+    from edelweiss.server_app import simulate
 
     simulate({"resume": str(folder), "workers": 1})
 
@@ -120,7 +120,7 @@ def spoilt(
 
 def rewritten(change: Callable[[Tensors, dict[str, Any]], tuple[Tensors, dict[str, Any]]]) -> Callable[[Path], None]:
     """Return what writes a file of tensors anew, as whole as before, with something changed."""
-    from models.storage import Stored, write_tensors
+    from edelweiss.models.storage import Stored, write_tensors
 
     def spoil(file: Path) -> None:
         stored = Stored.read(file)
@@ -131,7 +131,7 @@ def rewritten(change: Callable[[Tensors, dict[str, Any]], tuple[Tensors, dict[st
 
 def tensors(file: Path) -> Iterator[Spoil]:
     """Yield what can be wrong with one tensor of a file."""
-    from models.storage import Stored
+    from edelweiss.models.storage import Stored
 
     kinds: dict[str, Callable[[Tensor], Tensor]] = {
         "is one number": lambda v: v.reshape(-1)[:1].clone(),
@@ -157,7 +157,7 @@ def tensors(file: Path) -> Iterator[Spoil]:
 
 def facts_of_models(rng: Random) -> Iterator[Case]:
     """Yield models whose metadata are others."""
-    from models.storage import Stored
+    from edelweiss.models.storage import Stored
 
     facts = Stored.read(finished() / "model.safetensors").facts
     for what, other, then, now in values(facts):
@@ -170,7 +170,7 @@ def facts_of_models(rng: Random) -> Iterator[Case]:
 
 def state_facts(rng: Random) -> Iterator[Case]:
     """Yield states whose facts are others."""
-    from models.storage import Stored
+    from edelweiss.models.storage import Stored
 
     for what, other, _, _ in values(Stored.read(stopped() / "state.safetensors").facts):
         spoil = rewritten(lambda t, f, other=other: (t, other))
@@ -197,8 +197,8 @@ def statuses(rng: Random) -> Iterator[Case]:
 
 def memories(rng: Random) -> Iterator[Case]:
     """Yield memories of a site that are another thing: it says so in its log and goes on without, or refuses."""
-    from client_app.memory import Memory, path_of
-    from models.storage import Stored
+    from edelweiss.client_app.memory import Memory, path_of
+    from edelweiss.models.storage import Stored
 
     own: dict[str, str | int] = {"algorithm": "codasca", "problem": "auc", "model": "mlp", "d": 50}
     for what, spoil in (*in_its_place(rng), *flips(rng)):
@@ -219,8 +219,8 @@ def outcomes(rng: Random) -> Iterator[Case]:
     """Yield kept outcomes of a study that are others."""
     from benchmarks.studies import STUDIES
     from benchmarks.sweep import Sweep
-    from server_app.compare.runs import OUTCOME
-    from server_app.sweep.job import Job, parsed
+    from edelweiss.lab.compare.runs import OUTCOME
+    from edelweiss.lab.sweep.job import Job, parsed
 
     end = {"diverged": "", "seconds": 1.5, "version": "1"}
     line = {"round": 1, "gradients": 8.0, "samples": 160.0, "bytes-down": 3e6, "bytes-up": 1e6, "central": {"loss": 1}}

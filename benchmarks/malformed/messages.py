@@ -18,12 +18,12 @@ from flwr.app import Message, RecordDict
 
 from benchmarks.malformed import Case, Kind
 from benchmarks.malformed.changes import Change, arrays, copied, records, values
-from config import RunConfig
-from federation import RunError
-from keys import Value
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
 
 SITES, ROUNDS = 3, 3
 VICTIM = 1  # the node that it happens to

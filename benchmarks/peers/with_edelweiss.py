@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.peers.job import BATCH, LR, STEPS, WIDTHS, Clock, Job, Layers, Trained, answer
-from server_app import simulate
-from server_app.console import Progress
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
-    from server_app.report import Record
+    from edelweiss.server_app.report import Record
 
 
 class Ends(Progress):

@@ -37,8 +37,9 @@ def personal(
     names = {"deprl": ("lr-head", "lr-body"), "fedrep": ("lr-head", "lr-body"), "fedrod": ("lr", "lr-head")}
     keys = [f"{algorithm}.{name}" for name in (*names.get(algorithm, ("lr",)), *(["lr-dual"] if dual else []))]
     grid = tuple(dict.fromkeys(keys, step) for step in steps)
-    return Method(label=f"{algorithm}, {topology}" if topology else algorithm, algorithm=algorithm, settings=settings,
-                  grid=grid)  # fmt: skip
+    return Method(
+        label=f"{algorithm}, {topology}" if topology else algorithm, algorithm=algorithm, settings=settings, grid=grid
+    )
 
 
 def _sevenfold(*steps: float, graphs: tuple[str, ...] = _GRAPHS) -> tuple[Method, ...]:

@@ -98,9 +98,11 @@ _MAML_FINE = (0.1, 0.13, 0.18, 0.24, 0.32, 0.42, 0.56, 0.75, 1.0)
 
 def _few_shot(algorithm: str, *weights: str) -> Method:
     """Return a method with a grid of nine points: step sizes times weights, or as many step sizes where it has none."""
-    grid = tuple({f"{algorithm}.lr": step, **{f"{algorithm}.{key}": weight for key in weights}}
-                 for weight in (_WEIGHTS if weights else (0.0,))
-                 for step in (_MAML_STEPS if weights else _MAML_FINE))  # fmt: skip
+    grid = tuple(
+        {f"{algorithm}.lr": step, **{f"{algorithm}.{key}": weight for key in weights}}
+        for weight in (_WEIGHTS if weights else (0.0,))
+        for step in (_MAML_STEPS if weights else _MAML_FINE)
+    )
     return Method(label=algorithm, algorithm=algorithm, grid=grid)
 
 

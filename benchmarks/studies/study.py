@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keys import Value
-from server_app.compare.runs import Settings
-from server_app.sweep import study
-from server_app.sweep.study import Between, Ranges, drawn
+from edelweiss.common import Value
+from edelweiss.lab.compare.runs import Settings
+from edelweiss.lab.sweep import study
+from edelweiss.lab.sweep.study import Between, Ranges, drawn
 
 __all__ = [
     "CODA",

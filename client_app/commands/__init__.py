@@ -1,4 +1,4 @@
-"""What an operator can tell a site on the command line; one file a command, see ``client_app/__main__.py``."""
+"""What an operator can tell a site on the command line; one file a command, see ``client_app/cli.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 
 def state_folder(text: str) -> str:
     """Return the state folder that an option names, for argparse; what is none has no runs and no log."""
-    from keys import shown
-    from keys.files import as_path, reason
+    from edelweiss.common import shown
+    from edelweiss.common.files import as_path, reason
 
     try:
         folder = as_path(text)

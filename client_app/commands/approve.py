@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from client_app.commands import state_folder
+from edelweiss.client_app.commands import state_folder
 
 DESCRIPTION = "Let a run begin that waits for you; `runs` shows what it would compute and send."
 
@@ -26,7 +26,7 @@ def decide(options: argparse.Namespace, decision: str) -> int:
 
     A run that waits may be approved; one that is going on may be refused as well, and is answered no more.
     """
-    from client_app.policy.records import Records
+    from edelweiss.client_app.policy.records import Records
 
     records = Records(options.state_dir)
     also = decision == "refused"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_app.commands import state_folder
+from edelweiss.client_app.commands import state_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,8 +23,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--state-dir", type=state_folder, required=True, help="the site's")
     add("--run", default="", help="only the run whose number begins like this")
-    add("--noted", default="", metavar="HASH", help="of a line that was the last one once, as this command gave it: "
-        "check that it is still there")  # fmt: skip
+    add(
+        "--noted",
+        default="",
+        metavar="HASH",
+        help="of a line that was the last one once, as this command gave it: check that it is still there",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from client_app.audit import Audit, AuditError
-    from keys.files import reason
+    from edelweiss.client_app.audit import Audit, AuditError
+    from edelweiss.common.files import reason
 
     last, noted, found, tables = "", False, 0, dict[str, Table]()
     try:

@@ -1,4 +1,4 @@
-"""``python -m client_app doctor``: try all that a site needs, with its real settings."""
+"""``edelweiss-site doctor``: try all that a site needs, with its real settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from client_app.connection import declare, given
+from edelweiss.client_app.connection import declare, given
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     config = given(options)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said in words
 
-    from client_app.doctor import examine
+    from edelweiss.client_app.doctor import examine
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     worst = 0

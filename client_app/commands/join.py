@@ -1,4 +1,4 @@
-"""``python -m client_app join``: connect to a coordinator, answer its messages in this process, and stay."""
+"""``edelweiss-site join``: connect to a coordinator, answer its messages in this process, and stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from client_app.connection import declare, given
+from edelweiss.client_app.connection import declare, given
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(format=f"%(asctime)s %(levelname)s {own}%(message)s", level=logging.WARNING)
     logging.getLogger("edelweiss").setLevel(logging.INFO)
 
-    from client_app.join import join
+    from edelweiss.client_app.join import join
 
     flower = logging.getLogger("flwr")
     flower.handlers.clear()  # its lines have no times

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keys.numbers import number, whole
+from edelweiss.common.numbers import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from client_app.personalise import Personalised
-    from datasets import SiteData
-    from keys import Value
+    from edelweiss.client_app.personalise import Personalised
+    from edelweiss.common import Value
+    from edelweiss.datasets import SiteData
 
 DESCRIPTION = (
     "Train a head on your own data, the body stays as it was given; report how the model does on samples that you hold "
@@ -50,33 +50,50 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--data-dir", required=True, help="your data: data.csv, data.parquet, or images with labels.csv")
     add("--study", default="", help="TOML file in which the coordinator says what the columns of your table mean")
     add("--site", default="", help="your name, for your model's file (default: the data folder's)")
-    add("--state-dir", default="", help="where your model goes, into the folder models there (default: a "
-        "private folder for temporary files)")  # fmt: skip
-    add("--label", default="", help="your label column; of several labels yours for each of the run's, separated by "
-        "commas; default: the run's")  # fmt: skip
+    add(
+        "--state-dir",
+        default="",
+        help="where your model goes, into the folder models there (default: a private folder for temporary files)",
+    )
+    add(
+        "--label",
+        default="",
+        help="your label column; of several labels yours for each of the run's, separated by "
+        "commas; default: the run's",
+    )
     add("--patient", default="", help="your column that says whose a row is, which is no feature; default: none")
     add("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     add("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
-    add("--head", choices=("fresh", "trained"), default="", help="what the training starts from: a new "
-        "random head, or the model's, which must be trained (default: the model's, as it is)")  # fmt: skip
+    add(
+        "--head",
+        choices=("fresh", "trained"),
+        default="",
+        help="what the training starts from: a new "
+        "random head, or the model's, which must be trained (default: the model's, as it is)",
+    )
     add("--lr", type=above_zero, help="step size of the head (default: the run's)")
     add("--lr-dual", type=above_zero, help="step size of y, where there is one (default: the run's)")
-    add("--run-config", action="append", default=[], metavar="'KEY=VALUE ...'",
-        help="change keys of the run, such as batch-size, holdout-share, seed or head")  # fmt: skip
+    add(
+        "--run-config",
+        action="append",
+        default=[],
+        metavar="'KEY=VALUE ...'",
+        help="change keys of the run, such as batch-size, holdout-share, seed or head",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Train, report, and keep the model."""
     import torch
 
-    from client_app.card import write_card
-    from client_app.kept import model_facts, provenance
-    from client_app.memory import Memory
-    from client_app.own_data import study_of
-    from client_app.personalise import FinishedRun, PersonaliseError, personalise
-    from config import SiteConfig, read_overrides
-    from datasets import load_site
-    from keys.files import as_path
+    from edelweiss.client_app.local_data import study_of
+    from edelweiss.client_app.memory import Memory
+    from edelweiss.client_app.model_card import write_card
+    from edelweiss.client_app.model_metadata import model_facts, provenance
+    from edelweiss.client_app.personalise import FinishedRun, PersonaliseError, personalise
+    from edelweiss.common.files import as_path
+    from edelweiss.config import SiteConfig, read_overrides
+    from edelweiss.datasets import load_site
 
     # What `join` would be told, too, is held against the same; the name ends in the model's file.
     SiteConfig.parse({key: getattr(options, key.replace("-", "_")) for key in NODE})
@@ -105,13 +122,15 @@ def run(options: argparse.Namespace) -> None:
     )
 
     d = len(outcome.model["x"])
-    print(f"{name}: {len(data.train)} samples to train on, {len(data.held_out)} held out; {config.model} of "
-          f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "
-          f"{options.steps:,} steps")  # fmt: skip
-    print("\n".join([*of_labels(given.cohort.labels, data), *lines(outcome)]))
+    print(
+        f"{name}: {len(data.train)} samples to train on, {len(data.held_out)} held out; {config.model} of "
+        f"{config.algorithm} on {config.problem}, {d - outcome.head:,} of {d:,} parameters trained in "
+        f"{options.steps:,} steps"
+    )
+    print("\n".join([*of_labels(given.data_summary.labels, data), *lines(outcome)]))
     store = Memory(options.state_dir, options.model.resolve().name, name, provenance(config, d))
     try:
-        facts = model_facts(config, given.cohort, own_data, data, own=True, maps=outcome.maps)
+        facts = model_facts(config, given.data_summary, own_data, data, own=True, maps=outcome.maps)
         path = store.keep(outcome.model, facts)
         write_card(path, config, own=True)
     except OSError as error:
@@ -121,10 +140,12 @@ def run(options: argparse.Namespace) -> None:
 
 def lines(outcome: Personalised) -> Sequence[str]:
     """Return a table of the metrics before and after."""
-    from problems.metrics import RANKINGS, metric, split
+    from edelweiss.problems.metrics import RANKINGS, metric, split
 
-    before, numbers = ({name: value for name, value in metrics.items() if isinstance(value, int | float)}
-                       for metrics in (outcome.before, outcome.after))  # fmt: skip
+    before, numbers = (
+        {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+        for metrics in (outcome.before, outcome.after)
+    )
     named = [name for name in numbers if metric(name).better]
     several = any(split(name)[1] for name in named)
     shown = {name: f"mean {name}" if several and name in RANKINGS else name for name in named}

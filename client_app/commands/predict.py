@@ -18,16 +18,21 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--model", default="", help="a model file or a run folder (default: the newest in models of --state-dir)")
     add("--state-dir", default="", help="the site's")
     add("--to", default="scores.csv", metavar="FILE", help="where the scores go (default: scores.csv)")
-    add("--others", nargs="+", default=[], metavar="COLUMN", help="columns that are no features; only needed for a "
-        "model that does not name its features")  # fmt: skip
+    add(
+        "--others",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="columns that are no features; only needed for a model that does not name its features",
+    )
     add("--device", default="cpu", help="auto, cpu, cuda, cuda:1 (default: cpu)")
 
 
 def run(options: argparse.Namespace) -> None:
     """Predict."""
-    from models import resolve_device
-    from problems.prediction import predict
-    from problems.trained import TrainedModel
+    from edelweiss.models import resolve_device
+    from edelweiss.problems.prediction import predict
+    from edelweiss.problems.trained_model import TrainedModel
 
     place = options.model or newest(options.state_dir)
     model = TrainedModel.read(place, resolve_device(options.device))
@@ -43,8 +48,8 @@ def newest(state_dir: str) -> Path:
     PersonaliseError
         When there is none.
     """
-    from client_app.memory import state_folder
-    from client_app.personalise import PersonaliseError
+    from edelweiss.client_app.memory import state_folder
+    from edelweiss.client_app.personalise import PersonaliseError
 
     folder = state_folder(state_dir) / "models"
     found = sorted(folder.glob("*.safetensors"), key=lambda path: (path.stat().st_mtime_ns, path.name))

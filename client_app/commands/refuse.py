@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from client_app.commands.approve import decide, declare
+from edelweiss.client_app.commands.approve import decide, declare
 
 __all__ = ["DESCRIPTION", "declare", "run"]
 

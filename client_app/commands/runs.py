@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from client_app.commands import state_folder
+from edelweiss.client_app.commands import state_folder
 
 if TYPE_CHECKING:
-    from client_app.policy.records import RunRecord
+    from edelweiss.client_app.policy.records import RunRecord
 
 DESCRIPTION = (
     'Show the runs that wait for you, as they do with approve = "ask" in your policy: what each would compute and send.'
@@ -23,7 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print them."""
-    from client_app.policy.records import Records
+    from edelweiss.client_app.policy.records import Records
 
     found = [record for record in Records(options.state_dir).runs() if options.all or record.waits]
     print("\n\n".join(map(described, found)) if found else "no run waits for you")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from client_app.connection import JoinConfig
-from client_app.doctor.coordinator import examine_connection
-from client_app.doctor.data import examine_data
-from client_app.doctor.finding import Finding
-from client_app.doctor.machine import examine_device, examine_state
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor.coordinator import examine_connection
+from edelweiss.client_app.doctor.data import examine_data
+from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.doctor.machine import examine_device, examine_state
 
 
 def examine(config: JoinConfig) -> Iterator[Finding]:
     """Try one thing after the other; what depends on one that failed is left out."""
-    from federation.fingerprint import fingerprint
+    from edelweiss.federation.fingerprint import fingerprint
 
     yield Finding("ok", "release", fingerprint())
     yield from examine_connection(config)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from client_app.connection import JoinConfig, read_certificates, read_key
-from client_app.doctor.finding import Finding
-from client_app.proxy import ProxyError, proxy_for, said_of
-from keys import ConfigError
+from edelweiss.client_app.connection import JoinConfig, read_certificates, read_key
+from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.proxy import ProxyError, proxy_for, said_of
+from edelweiss.common import ConfigError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -130,13 +130,17 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
         yield Finding("error", "key", "; ".join(error.problems))
         return
     if Path(config.key).expanduser().stat().st_mode & 0o077:
-        yield Finding("warning", "key", f"others on this machine can read {config.key}: chmod 600 {config.key}")
+        yield Finding(
+            "warning",
+            "key",
+            f"others on this machine can read {config.key}: chmod 600 {config.key}",
+        )
     if not connects:
         return
 
-    from client_app.failures import CLOCKS
-    from client_app.fleet import introduced
-    from client_app.join import Acquainted
+    from edelweiss.client_app.connection_errors import CLOCKS
+    from edelweiss.client_app.fleet import introduced
+    from edelweiss.client_app.join import Acquainted
 
     known = Acquainted(config, key)()
     refusal = introduced(config.superlink, read_certificates(config.root_certificates), key, known=known)

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from client_app.connection import JoinConfig
-from client_app.doctor.finding import Finding
-from keys import ConfigError
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.common import ConfigError
 
 if TYPE_CHECKING:
-    from client_app.policy import Policy
-    from datasets import SiteData
-    from datasets.site.survey import Survey
+    from edelweiss.client_app.policy import Policy
+    from edelweiss.datasets import SiteData
+    from edelweiss.datasets.site.survey import Survey
 
 PROCESS, VECTORS = 0.6e9, 10  # bytes of a site without data; vectors as long as x that it holds at a time, about
 SIDE = 224  # of images that differ in size, for the trial
@@ -27,11 +27,11 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
             yield Finding("error", "data", "none: name the folder of this site's data as data-dir")
         return
 
-    from client_app.own_data import image_cache, study_of
-    from client_app.policy import Policy
-    from datasets import DataConfig, DataError, label_values, load_site
-    from datasets.labels import Labels
-    from datasets.site.survey import Survey
+    from edelweiss.client_app.local_data import image_cache, study_of
+    from edelweiss.client_app.policy import Policy
+    from edelweiss.datasets import DataConfig, DataError, label_values, load_site
+    from edelweiss.datasets.labels import Labels
+    from edelweiss.datasets.site.survey import Survey
 
     try:
         policy = Policy.read(config.policy)
@@ -106,12 +106,12 @@ def _labels(values: Mapping[str, tuple[int, int, int, int]]) -> Iterator[Finding
 
 def _needed(data: SiteData) -> Finding:
     """Estimate the memory that a run of the default model takes; images are read from the disk."""
-    from config import RunConfig
-    from datasets import Cohort
-    from keys.memory import free_memory
+    from edelweiss.common.memory import free_memory
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import DataSummary
 
     run = RunConfig.parse({})
-    setting = run.setting(Cohort(shape=data.train.shape), "cpu")
+    setting = run.setting(DataSummary(shape=data.train.shape), "cpu")
     d = len(run.build_problem(setting).initial()["x"])
     table = data.train.inputs.nbytes if data.features else 0
     vectors = VECTORS * 4 * d

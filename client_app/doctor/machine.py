@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from client_app.connection import JoinConfig
-from client_app.doctor.finding import Finding
-from keys import ConfigError
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.common import ConfigError
 
 LITTLE = 2e9  # bytes of disk or memory that are worth a warning
 
@@ -47,8 +47,8 @@ def examine_device(config: JoinConfig) -> Iterator[Finding]:
     """Look for memory, and the device to compute on."""
     import torch
 
-    from keys.memory import free_memory
-    from models import resolve_device
+    from edelweiss.common.memory import free_memory
+    from edelweiss.models import resolve_device
 
     yield _room("memory", free_memory(), "of this machine", "end other programs")
     try:

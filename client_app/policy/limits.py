@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client_app.errors import RefusedError
-from client_app.policy.protect import few
+from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.policy.suppression import few
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from client_app.site import OpenSite
-    from config import RunConfig
-    from datasets import SiteData
-    from datasets.source import Ints
+    from edelweiss.client_app.site import OpenSite
+    from edelweiss.config import RunConfig
+    from edelweiss.datasets import SiteData
+    from edelweiss.datasets.source import Ints
 
 DRAWS = 100  # batches that are drawn to see how many patients such hold
 

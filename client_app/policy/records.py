@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from client_app.memory import state_folder
-from client_app.policy.told import isolates
-from datasets.identity import keyed
-from datasets.source import Digests
-from keys import ConfigError
+from edelweiss.client_app.memory import state_folder
+from edelweiss.client_app.policy.differencing import isolates
+from edelweiss.common import ConfigError
+from edelweiss.datasets.patient_ids import keyed
+from edelweiss.datasets.source import Digests
 
 DAY = 24 * 3600.0
 DECISIONS = ("approved", "refused")

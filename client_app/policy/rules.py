@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from client_app.connection import JoinConfig
-from config import RunConfig
-from config.errors import explain
-from config.tables import SHARED, tables
-from config.values import AlgorithmName, ModelName, ProblemName, Share
-from datasets.config import SITE
-from federation.fingerprint import fingerprint
-from keys import ConfigError, flatten, hint, shorter, shown, text_errors, unknown
-from keys.files import read_toml, reason
-from problems import PROBLEMS
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.common import ConfigError, flatten, hint, shorter, shown, text_errors, unknown
+from edelweiss.common.files import read_toml, reason
+from edelweiss.config import RunConfig
+from edelweiss.config.errors import explain
+from edelweiss.config.tables import SHARED, tables
+from edelweiss.config.values import AlgorithmName, ModelName, ProblemName, Share
+from edelweiss.datasets.config import SITE
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.problems import PROBLEMS
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Fewest = Annotated[int, Field(ge=1, le=10**9)]
@@ -64,8 +64,10 @@ class Policy(BaseModel):
     algorithms: list[AlgorithmName] = Field([], description="the algorithms that a run may use; empty: all")
     problems: list[ProblemName] = Field([], description="the problems that it may solve; empty: all")
     models: list[ModelName] = Field([], description="the networks that it may train; empty: all")
-    ranges: dict[str, list[float]] = Field({}, description="a table of run-config keys, each with its lowest and "
-                                           "highest value, such as `rounds = [1, 200]`")  # fmt: skip
+    ranges: dict[str, list[float]] = Field(
+        {},
+        description="a table of run-config keys, each with its lowest and highest value, such as `rounds = [1, 200]`",
+    )
     releases: list[Annotated[str, AfterValidator(_fingerprint)]] = Field(
         [], description="versions of the app that may run here; empty: the one that is installed"
     )
@@ -73,33 +75,59 @@ class Policy(BaseModel):
     runs_per_day: Count = Field(
         10, description="how many runs on its own data may begin within 24 hours; 0: any number"
     )
-    most_seconds: Count = Field(3600, description="that computing one answer may take, from the arrival of its "
-                                "message; 0: any number")  # fmt: skip
-    approve: Literal["always", "ask"] = Field("always", description="ask: a run waits until `python -m client_app "
-                                              "approve RUN`")  # fmt: skip
-    fewest_training: Fewest = Field(20, description="patients to train on; with fewer the site does not take part, and "
-                                    "it sends no sums of a feature that fewer samples have")  # fmt: skip
-    fewest_in_update: Fewest = Field(10, description="patients in each batch that a gradient is computed from; if a "
-                                     "batch has fewer, the site sends no answer")  # fmt: skip
-    fewest_held_out: Fewest = Field(10, description="patients held out; with fewer the site sends no evaluation, and "
-                                    "tells this number instead of theirs")  # fmt: skip
-    fewest_of_each_class: Fewest = Field(5, description="samples of a class that there is; with fewer the site tells "
-                                         "this number, no counts per class, and among the held-out ones no "
-                                         "evaluation; others it tells in groups of that many (small-cell "
-                                         "suppression)")  # fmt: skip
-    patient: str = Field("", description="the column that says whose a row is, which is then no feature; empty: rows "
-                         "are told apart by their values, images by their paths")  # fmt: skip
-    compare_patients: str = Field("", description="a text that all sites of a study share: then a hash with it of each "
-                                  "patient is told before a run, and the coordinator warns of sites that have some in "
-                                  "common. Whoever knows the text can try names. Empty: nothing is told")  # fmt: skip
-    seed: str = Field("", description="any text: whom the site holds out follows from it; empty: from a random secret "
-                      "that the site makes once, in its state-dir")  # fmt: skip
+    most_seconds: Count = Field(
+        3600, description="that computing one answer may take, from the arrival of its message; 0: any number"
+    )
+    approve: Literal["always", "ask"] = Field(
+        "always", description="ask: a run waits until `edelweiss-site approve RUN`"
+    )
+    fewest_training: Fewest = Field(
+        20,
+        description="patients to train on; with fewer the site does not take part, and "
+        "it sends no sums of a feature that fewer samples have",
+    )
+    fewest_in_update: Fewest = Field(
+        10,
+        description="patients in each batch that a gradient is computed from; if a "
+        "batch has fewer, the site sends no answer",
+    )
+    fewest_held_out: Fewest = Field(
+        10,
+        description="patients held out; with fewer the site sends no evaluation, and "
+        "tells this number instead of theirs",
+    )
+    fewest_of_each_class: Fewest = Field(
+        5,
+        description="samples of a class that there is; with fewer the site tells "
+        "this number, no counts per class, and among the held-out ones no "
+        "evaluation; others it tells in groups of that many (small-cell "
+        "suppression)",
+    )
+    patient: str = Field(
+        "",
+        description="the column that says whose a row is, which is then no feature; empty: rows "
+        "are told apart by their values, images by their paths",
+    )
+    compare_patients: str = Field(
+        "",
+        description="a text that all sites of a study share: then a hash with it of each "
+        "patient is told before a run, and the coordinator warns of sites that have some in "
+        "common. Whoever knows the text can try names. Empty: nothing is told",
+    )
+    seed: str = Field(
+        "",
+        description="any text: whom the site holds out follows from it; empty: from a random secret "
+        "that the site makes once, in its state-dir",
+    )
     holdout_share: Share = Field(0.2, description="the share of patients held out, whatever a run's holdout-share says")
     folds: Annotated[Count, AfterValidator(_two_or_more)] = Field(
         0, description="allows runs with this number of folds: a cross-validation over all patients; 0: none"
     )
-    strict: bool = Field(False, description="refuse, and do not only warn: another holdout-share of the run, a label "
-                         "that it would choose, and what may be a mistake in the table")  # fmt: skip
+    strict: bool = Field(
+        False,
+        description="refuse, and do not only warn: another holdout-share of the run, a label "
+        "that it would choose, and what may be a mistake in the table",
+    )
 
     @classmethod
     def read(cls, path: str) -> Policy:
@@ -131,8 +159,11 @@ class Policy(BaseModel):
     @classmethod
     def _parse(cls, table: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
         keys = _keys(cls)
-        wrong = [f"{key}: it is a rule, and stands outside the table [policy]: move it below that line"
-                 for key in beside if key in keys and key not in _keys(JoinConfig)]  # fmt: skip
+        wrong = [
+            f"{key}: it is a rule, and stands outside the table [policy]: move it below that line"
+            for key in beside
+            if key in keys and key not in _keys(JoinConfig)
+        ]
         known = {"policy", *_keys(JoinConfig)}
         wrong += [unknown("key", key, known) for key in beside if key not in keys | known]
         wrong += [unknown("key", key, keys) for key in table if key not in keys]

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client_app.policy.coarse import merged
-from client_app.policy.protect import few
-from evidence.curves import SAME_FOR_ALL, threshold
-from evidence.delong import Auroc, exact, from_counts
-from evidence.design import Design, most
-from evidence.grid import Counts
-from evidence.told import Group
-from problems.histogram import Histogram
+from edelweiss.client_app.policy.coarsening import merged
+from edelweiss.client_app.policy.suppression import few
+from edelweiss.evidence.curves import SAME_FOR_ALL, threshold
+from edelweiss.evidence.delong import Auroc, exact, from_counts
+from edelweiss.evidence.design import Design, most
+from edelweiss.evidence.grid import Counts
+from edelweiss.evidence.reported import Group
+from edelweiss.problems.histogram import Histogram
 
 if TYPE_CHECKING:
-    from client_app.policy.rules import Policy
-    from client_app.site import OpenSite
-    from datasets.source import Mask
-    from evidence.sums import Floats, Ints
+    from edelweiss.client_app.policy.rules import Policy
+    from edelweiss.client_app.site import OpenSite
+    from edelweiss.datasets.source import Mask
+    from edelweiss.evidence.sums import Floats, Ints
 
 STEP = 0.25  # to which a design effect is rounded up where groups of patients are told only
 DIGITS = 3  # of an AUROC and of a standard deviation that are told of groups of patients
@@ -51,9 +51,17 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
         elif all(_enough(labels[mask], site.policy) for mask in parts.values()):
             fewest = site.policy.fewest_of_each_class
             found += [
-                _coarse(column.name, name, scores[mask], labels[mask], at, fewest,
-                        1.0 if patients is None else largest(patients[mask])) for name, mask in parts.items()
-            ]  # fmt: skip
+                _coarse(
+                    column.name,
+                    name,
+                    scores[mask],
+                    labels[mask],
+                    at,
+                    fewest,
+                    1.0 if patients is None else largest(patients[mask]),
+                )
+                for name, mask in parts.items()
+            ]
     return found
 
 

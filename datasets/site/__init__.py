@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import DataError, examples
-from datasets.identity import digests, of_values
-from datasets.labels import UNKNOWN, VALUES, Labels
-from datasets.numbers import canonical
-from datasets.site.clinical import read_clinical, tally
-from datasets.site.doubts import Doubts
-from datasets.site.images import PLAIN, ImageRules, Listed, read_listed
-from datasets.site.study import Study
-from datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
-from datasets.source import Change, Ints, Source
-from datasets.stored import tensor_of
-from keys import shorter
-from keys.files import as_path, reason
+from edelweiss.common import shorter
+from edelweiss.common.files import as_path, reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.labels import UNKNOWN, VALUES, Labels
+from edelweiss.datasets.memory_mapped import tensor_of
+from edelweiss.datasets.numbers import canonical
+from edelweiss.datasets.patient_ids import digests, of_values
+from edelweiss.datasets.site.clinical import read_clinical, tally
+from edelweiss.datasets.site.data_warnings import Doubts
+from edelweiss.datasets.site.images import PLAIN, ImageRules, Listed, read_listed
+from edelweiss.datasets.site.study import Study
+from edelweiss.datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
+from edelweiss.datasets.source import Change, Ints, Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,8 +91,16 @@ def read_site(
         frame = read_table(file)
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
-    return read_rows(frame, file, label, binary, patient, listed=file.name == "labels.csv" and not study,
-                     images=images, labels=None if study else labels)  # fmt: skip
+    return read_rows(
+        frame,
+        file,
+        label,
+        binary,
+        patient,
+        listed=file.name == "labels.csv" and not study,
+        images=images,
+        labels=None if study else labels,
+    )
 
 
 def read_rows(

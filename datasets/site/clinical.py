@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import DataError, examples
-from datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
-from datasets.numbers import MISSING, canonical
-from datasets.site.table import as_text, beside_labels, other_ways
-from datasets.source import Ints, Mask
-from keys import CLOSE, hint
+from edelweiss.common import CLOSE, hint
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.labels import DEVICES, UNKNOWN, VALUES, Labels
+from edelweiss.datasets.numbers import MISSING, canonical
+from edelweiss.datasets.site.table import as_text, beside_labels, other_ways
+from edelweiss.datasets.source import Ints, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +108,11 @@ def tally(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[int, int
     """Return by label column how many values are 1, 0, uncertain and blank."""
     values = {name: as_text(frame[name]).map(canonical) for name in names}
     return {
-        name: (int((own == "1").sum()), int((own == "0").sum()), int((own == _UNCERTAIN).sum()),
-               int(own.isin(MISSING).sum()))
+        name: (
+            int((own == "1").sum()),
+            int((own == "0").sum()),
+            int((own == _UNCERTAIN).sum()),
+            int(own.isin(MISSING).sum()),
+        )
         for name, own in values.items()
-    }  # fmt: skip
+    }

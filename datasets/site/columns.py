@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.source import Ints
+from edelweiss.datasets.source import Ints
 
 Floats = NDArray[np.float64]
 
@@ -40,14 +40,157 @@ _LONGER = [[7 * unit, 8 * unit, 9 * unit - 2, 9 * unit - 1, 9 * unit] for unit i
 _ABOVE = [[7.0, 8.0, 9.0], *_LONGER]  # 77, 88, 97, 98, 99, and longer ones
 _MISSING_BELOW = np.array([-1.0, *(-code for group in _ABOVE for code in group)])
 _DIAGNOSES = np.array(  # the commonest three-digit ICD-9 codes of patients in hospital
-    [8, 38, 162, 174, 185, 197, 198, 211, 218, 244, 250, 272, 274, 276, 278, 280, 285, 288, 290, 291, 294, 295, 296,
-     300, 303, 305, 309, 311, 331, 332, 345, 348, 357, 362, 365, 396, 397, 401, 402, 403, 410, 411, 412, 413, 414, 415,
-     416, 424, 425, 426, 427, 428, 429, 431, 433, 434, 435, 436, 438, 440, 441, 443, 458, 459, 466, 472, 477, 482, 486,
-     491, 493, 496, 507, 511, 518, 530, 531, 532, 535, 540, 550, 553, 558, 560, 562, 564, 569, 571, 573, 574, 577, 578,
-     584, 585, 586, 590, 592, 593, 599, 600, 618, 625, 644, 648, 682, 707, 710, 714, 715, 719, 721, 722, 723, 724, 726,
-     728, 729, 733, 780, 781, 782, 784, 785, 786, 787, 788, 789, 790, 799, 805, 807, 808, 812, 813, 820, 823, 824, 850,
-     852, 873, 959, 965, 969, 995, 996, 997, 998, 999]
-)  # fmt: skip
+    [
+        8,
+        38,
+        162,
+        174,
+        185,
+        197,
+        198,
+        211,
+        218,
+        244,
+        250,
+        272,
+        274,
+        276,
+        278,
+        280,
+        285,
+        288,
+        290,
+        291,
+        294,
+        295,
+        296,
+        300,
+        303,
+        305,
+        309,
+        311,
+        331,
+        332,
+        345,
+        348,
+        357,
+        362,
+        365,
+        396,
+        397,
+        401,
+        402,
+        403,
+        410,
+        411,
+        412,
+        413,
+        414,
+        415,
+        416,
+        424,
+        425,
+        426,
+        427,
+        428,
+        429,
+        431,
+        433,
+        434,
+        435,
+        436,
+        438,
+        440,
+        441,
+        443,
+        458,
+        459,
+        466,
+        472,
+        477,
+        482,
+        486,
+        491,
+        493,
+        496,
+        507,
+        511,
+        518,
+        530,
+        531,
+        532,
+        535,
+        540,
+        550,
+        553,
+        558,
+        560,
+        562,
+        564,
+        569,
+        571,
+        573,
+        574,
+        577,
+        578,
+        584,
+        585,
+        586,
+        590,
+        592,
+        593,
+        599,
+        600,
+        618,
+        625,
+        644,
+        648,
+        682,
+        707,
+        710,
+        714,
+        715,
+        719,
+        721,
+        722,
+        723,
+        724,
+        726,
+        728,
+        729,
+        733,
+        780,
+        781,
+        782,
+        784,
+        785,
+        786,
+        787,
+        788,
+        789,
+        790,
+        799,
+        805,
+        807,
+        808,
+        812,
+        813,
+        820,
+        823,
+        824,
+        850,
+        852,
+        873,
+        959,
+        965,
+        969,
+        995,
+        996,
+        997,
+        998,
+        999,
+    ]
+)
 
 
 def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, str] | None:
@@ -85,13 +228,18 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
     if whole:
         tests: tuple[tuple[tuple[str, str], Callable[[], bool]], ...] = (
             (DATES, lambda: _all_dates(different // 10000, different // 100 % 100, different % 100)),
-            (DAYS, lambda: _all_dates(different % 10000, different // 10000 % 100, different // 1000000)
-             or _all_dates(different % 10000, different // 1000000, different // 10000 % 100)),
+            (
+                DAYS,
+                lambda: (
+                    _all_dates(different % 10000, different // 10000 % 100, different // 1000000)
+                    or _all_dates(different % 10000, different // 1000000, different // 10000 % 100)
+                ),
+            ),
             (MONTHS, lambda: len(different) > 2 and _all_dates(different // 100, different % 100, np.ones(1))),
             (NUMBERED, lambda: len(different) == len(values) >= (_FEWEST if words & _NAMES else 50)),
             (SERIAL, lambda: _are_serial(different)),
             (REPEATED, lambda: _repeat(words, values, different, counts)),
-        )  # fmt: skip
+        )
         if found := next((kind for kind, holds in tests if holds()), None):
             return found
     if _are_icd(words, different, counts):
@@ -189,8 +337,23 @@ def _repeat(words: set[str], values: Floats, different: Floats, counts: Ints) ->
     return not rounded and float(beside[often].mean()) <= 0.2
 
 
-_NAMES = {"id", "ids", "subject", "subj", "subjid", "patient", "patid", "patientid", "pid", "mrn", "ptid", "caseid",
-          "hadm", "encounter", "participant"}  # words of a column's name  # fmt: skip
+_NAMES = {
+    "id",
+    "ids",
+    "subject",
+    "subj",
+    "subjid",
+    "patient",
+    "patid",
+    "patientid",
+    "pid",
+    "mrn",
+    "ptid",
+    "caseid",
+    "hadm",
+    "encounter",
+    "participant",
+}  # words of a column's name
 
 
 def _words(name: str) -> list[str]:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError, examples
-from datasets.numbers import MISSING, is_number
-from keys import shown
+from edelweiss.common import shown
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.numbers import MISSING, is_number
 
 UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")  # as pandas and Arrow call a column without a name
 LOOKED_AT = 1000  # rows of a table, at most

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.errors import DataError, examples
-from datasets.image_cache import ImageCache
-from datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
-from datasets.image_file import AS_THEY_ARE, ImageForm
-from datasets.images import read_images
-from datasets.numbers import canonical
-from datasets.site.table import as_text
-from datasets.source import Bytes, Change, Mask
-from keys import hint, shown
-from keys.files import is_file
+from edelweiss.common import hint, shown
+from edelweiss.common.files import is_file
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
+from edelweiss.datasets.image_file import AS_THEY_ARE, ImageForm
+from edelweiss.datasets.images import read_images
+from edelweiss.datasets.numbers import canonical
+from edelweiss.datasets.site.table import as_text
+from edelweiss.datasets.source import Bytes, Change, Mask
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.errors import DataError, examples
-from datasets.numbers import MISSING, TRUTH, canonical
-from datasets.site.header import START, separated
-from datasets.site.table import looks_like
-from keys import hint, numbers, repeated
-from keys.files import as_path, read_file, reason
+from edelweiss.common import hint, numbers, repeated
+from edelweiss.common.files import as_path, read_file, reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.numbers import MISSING, TRUTH, canonical
+from edelweiss.datasets.site.header import START, separated
+from edelweiss.datasets.site.table import looks_like
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from datasets.source import Mask
+    from edelweiss.datasets.source import Mask
 
 DATE = re.compile(r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})([ T].*)?$")
 
@@ -73,8 +73,9 @@ class Column:
             ends = np.array([-math.inf, *self.bands, math.inf], np.float32)
             inner = [f"{low:g} to {high:g}" for low, high in pairwise(self.bands)]
             names = [f"below {self.bands[0]:g}", *inner, f"{self.bands[-1]:g} or more"]
-            parts = {name: (values >= low) & (values < high)
-                     for name, (low, high) in zip(names, pairwise(ends), strict=True)}  # fmt: skip
+            parts = {
+                name: (values >= low) & (values < high) for name, (low, high) in zip(names, pairwise(ends), strict=True)
+            }
         return {**parts, "missing": np.isnan(values)}
 
 
@@ -186,8 +187,10 @@ class Study:
             raise DataError(f"{file} has no rows", "the table has no rows")
         form = separated(data[:START].decode("utf-8-sig", "replace"), self.delimiter)
         if form and (len(header) == 1 or any(len(values) != len(header) for _, values in rows)):
-            raise DataError(f"{file}: {form}, and the study says {self.delimiter!r}: let it say {form.keys}",
-                            "the table's values are not separated as the study says")  # fmt: skip
+            raise DataError(
+                f"{file}: {form}, and the study says {self.delimiter!r}: let it say {form.keys}",
+                "the table's values are not separated as the study says",
+            )
         problems = []
         if ragged := [f"line {number} has {len(values)}" for number, values in rows if len(values) != len(header)]:
             text = f"{file}: there are {len(header)} columns, but {examples(ragged)}; is it separated by "

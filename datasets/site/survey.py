@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasets.image_faults import Faults
-from datasets.images import headers
-from datasets.site.images import BLANK, located
-from datasets.site.table import as_text, read_table
-from keys.files import as_path, is_file
+from edelweiss.common.files import as_path, is_file
+from edelweiss.datasets.image_faults import Faults
+from edelweiss.datasets.images import headers
+from edelweiss.datasets.site.images import BLANK, located
+from edelweiss.datasets.site.table import as_text, read_table
 
 if TYPE_CHECKING:
-    from datasets.image_file import Header
+    from edelweiss.datasets.image_file import Header
 
 
 @dataclass(frozen=True)

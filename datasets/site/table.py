@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.errors import DataError, examples
-from datasets.labels import as_label, split_names
-from datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
-from datasets.site.doubts import Doubts
-from datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
-from datasets.source import Ints
-from keys import CLOSE, LISTED, hint, natural
-from keys.files import read_file, reason
-from keys.memory import free_memory
+from edelweiss.common import CLOSE, LISTED, hint, natural
+from edelweiss.common.files import read_file, reason
+from edelweiss.common.memory import free_memory
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.labels import as_label, split_names
+from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
+from edelweiss.datasets.site.data_warnings import Doubts
+from edelweiss.datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
+from edelweiss.datasets.source import Ints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +63,18 @@ def read_table(file: Path) -> pd.DataFrame:
 def looks_like(data: bytes) -> str:
     """Say what a file is that was given the name of a table; empty if it may be one."""
     start = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip()
-    kinds = {b"<": "HTML or XML", b"{": "JSON", b"[": "JSON", b"PK\3\4": "a zip file, such as an Excel workbook",
-             b"\xd0\xcf\x11\xe0": "an old Excel workbook", b"PAR1": "a Parquet file", b"\x1f\x8b": "packed with gzip",
-             b"%PDF": "a PDF file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}  # fmt: skip
+    kinds = {
+        b"<": "HTML or XML",
+        b"{": "JSON",
+        b"[": "JSON",
+        b"PK\3\4": "a zip file, such as an Excel workbook",
+        b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+        b"PAR1": "a Parquet file",
+        b"\x1f\x8b": "packed with gzip",
+        b"%PDF": "a PDF file",
+        b"\xff\xfe": "UTF-16 text",
+        b"\xfe\xff": "UTF-16 text",
+    }
     return next((kind for mark, kind in kinds.items() if start.startswith(mark)), "")
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from datasets.source import Source
-from datasets.sources import bundled, cifar, harbox, heart_disease, image_folder, mnist, omniglot
+from edelweiss.datasets.source import Source
+from edelweiss.datasets.sources import bundled, cifar, harbox, heart_disease, image_folder, mnist, omniglot
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets.files import Places
-from datasets.source import Source
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.source import Source
 
 _MEASURES = "radius,texture,perimeter,area,smoothness,compactness,concavity,concave points,symmetry,fractal dimension"
 BREAST_CANCER = tuple(f"{kind} {measure}" for kind in ("mean", "error", "worst") for measure in _MEASURES.split(","))

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DataError, examples
-from datasets.files import Places, cached, downloaded, from_torchvision
-from datasets.source import Bytes, Ints, Source
-from keys.files import reason
+from edelweiss.common.files import reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.files import Places, cached, downloaded, from_torchvision
+from edelweiss.datasets.source import Bytes, Ints, Source
 
 TAR = "cifar10_images.tar"
 PADDING = 2**20  # bytes at the end of a tar, at most

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets.errors import DataError, examples
-from datasets.files import Places
-from datasets.site import FILES
-from datasets.source import Change, Source
-from keys import natural
+from edelweiss.common import natural
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.site import FILES
+from edelweiss.datasets.source import Change, Source
 
 TEST = "test"
 log = logging.getLogger("edelweiss")

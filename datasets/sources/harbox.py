@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets.errors import DataError, examples
-from datasets.files import Places, cached
-from datasets.numbers import LARGEST
-from datasets.source import Ints, Source
-from keys import natural, numbers
-from keys.files import read_file, reason
+from edelweiss.common import natural, numbers
+from edelweiss.common.files import read_file, reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.files import Places, cached
+from edelweiss.datasets.numbers import LARGEST
+from edelweiss.datasets.source import Ints, Source
 
 ACTIVITIES = ("call", "hop", "typing", "walk", "wave")  # classes 0 to 4
 FEATURES = tuple(

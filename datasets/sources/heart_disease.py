@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets.errors import DataError, examples
-from datasets.files import Places
-from datasets.numbers import finite
-from datasets.source import Source
-from keys.files import read_file, reason
+from edelweiss.common.files import read_file, reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.numbers import finite
+from edelweiss.datasets.source import Source
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 TARGETS = range(5)

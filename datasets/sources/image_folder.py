@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets.errors import DataError, examples
-from datasets.files import Places, cached
-from datasets.image_faults import Faults
-from datasets.image_file import ImageForm
-from datasets.images import read_images
-from datasets.source import Bytes, Source
-from keys import shown
-from keys.files import is_file, read_file, reason
+from edelweiss.common import shown
+from edelweiss.common.files import is_file, read_file, reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.files import Places, cached
+from edelweiss.datasets.image_faults import Faults
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.images import read_images
+from edelweiss.datasets.source import Bytes, Source
 
 SUFFIXES = (".png", ".jpg", ".jpeg")  # in any case
 ANNOTATIONS = "val_annotations.txt"  # Tiny-ImageNet's: lines of an image in val/images/, a tab, its class and more

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d
 
-from datasets.errors import DataError
-from datasets.files import Places, downloaded
-from datasets.source import Bytes, Ints, Source
-from keys.files import read_file, reason
+from edelweiss.common.files import read_file, reason
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.files import Places, downloaded
+from edelweiss.datasets.source import Bytes, Ints, Source
 
 CLASSES = 10
 SIDE = 28

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets.errors import DataError
-from datasets.files import Places, cached, downloaded
-from datasets.source import Bytes, Ints, Mask, Source
-from keys.files import reason
+from edelweiss.common.files import reason
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.files import Places, cached, downloaded
+from edelweiss.datasets.source import Bytes, Ints, Mask, Source
 
 SIDE = 28
 LARGEST = 1000  # pixels of a side; theirs have 105

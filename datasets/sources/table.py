@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.errors import DataError, examples
-from datasets.numbers import MISSING
-from datasets.site import PATIENT, read_rows
-from datasets.site.table import as_text, read_table
-from datasets.source import Ints, Source
-from keys import CLOSE, hint, natural, shorter
-from keys.files import as_path, is_file
+from edelweiss.common import CLOSE, hint, natural, shorter
+from edelweiss.common.files import as_path, is_file
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.numbers import MISSING
+from edelweiss.datasets.site import PATIENT, read_rows
+from edelweiss.datasets.site.table import as_text, read_table
+from edelweiss.datasets.source import Ints, Source
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from datasets.labels import Labels
-    from datasets.site.study import Study
+    from edelweiss.datasets.labels import Labels
+    from edelweiss.datasets.site.study import Study
 
 SUFFIXES = (".csv", ".parquet")
 

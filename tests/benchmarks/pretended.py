@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from benchmarks.sweep import Sweep
-from server_app.compare.runs import OUTCOME
-from server_app.sweep.job import Job, parsed
+from edelweiss.lab.compare.runs import OUTCOME
+from edelweiss.lab.sweep.job import Job, parsed
 
 COST = {"bytes-down": 3e6, "bytes-up": 1e6, "gradients": 8.0, "samples": 160.0}
 

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.studies import STUDIES
 from benchmarks.sweep import Sweep
 from benchmarks.xrays import make
-from keys.files import read_toml
-from server_app.compare.runs import OUTCOME, metric
-from server_app.sweep.job import Job
-from server_app.sweep.workers import StoppedError, compute
+from edelweiss.common.files import read_toml
+from edelweiss.lab.compare.runs import OUTCOME, metric
+from edelweiss.lab.sweep.job import Job
+from edelweiss.lab.sweep.workers import StoppedError, compute
 
 SOURCES = STUDIES["chest-sources"]
 FEW = {"rounds": 1, "local-steps": 1, "central-test": False}

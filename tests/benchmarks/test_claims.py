@@ -14,7 +14,7 @@ from scipy.stats import ttest_1samp
 
 from benchmarks.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNSHOWN, Claim, Order, Reach, first, main, table
 from benchmarks.studies import REPO, STUDIES
-from server_app.compare.groups import half_width, holm, p_value
+from edelweiss.lab.compare.groups import half_width, holm, p_value
 
 (MNIST,) = first("FMGDA", "best", "AUROC", "fmgda", ["codasca", "coda-plus"], "order-mnist")
 
@@ -52,8 +52,11 @@ def drawn(rng: np.random.Generator, cells: int, seeds: int, effect: float) -> li
     """Runs of fmgda against so many others, half of whose true differences are the effect and half are none."""
     values = {f"other-{n}": rng.normal(-effect * (n % 2), 0.01, seeds) for n in range(cells)}
     found = {"fmgda": np.zeros(seeds)} | values
-    return [{"method": label, "seed": str(seed), "AUROC": repr(float(value))}
-            for label, of_seeds in found.items() for seed, value in enumerate(of_seeds)]  # fmt: skip
+    return [
+        {"method": label, "seed": str(seed), "AUROC": repr(float(value))}
+        for label, of_seeds in found.items()
+        for seed, value in enumerate(of_seeds)
+    ]
 
 
 def test_where_nothing_differs_a_claim_seldom_shows_anything_whatever_the_number_of_its_comparisons() -> None:
@@ -115,8 +118,16 @@ def test_lines_that_do_not_bear_on_a_claim_give_no_verdict() -> None:
 
 def test_values_of_a_key_are_compared_with_the_same_method_and_seed_where_the_claim_says() -> None:
     ratio, inner = "invariant-logistic.sigma-ratio", "invariant-logistic.inner-samples"
-    claim = Order(paper="FCSG", text="more", study="invariant-logistic", metric="loss", better={inner: "10"},
-                  worse=({inner: "1"},), only={ratio: "2.0"}, lower=True)  # fmt: skip
+    claim = Order(
+        paper="FCSG",
+        text="more",
+        study="invariant-logistic",
+        metric="loss",
+        better={inner: "10"},
+        worse=({inner: "1"},),
+        only={ratio: "2.0"},
+        lower=True,
+    )
     runs = [
         {"method": method, ratio: r, inner: m, "seed": str(seed), "loss": str(loss + seed * (1.001 if m == "1" else 1))}
         for method in ("fcsg", "fcsg-m")
@@ -127,14 +138,19 @@ def test_values_of_a_key_are_compared_with_the_same_method_and_seed_where_the_cl
 
 
 def test_what_a_claim_says_nothing_of_is_left_out() -> None:
-    (claim, *_) = first("CODASCA", "higher", "AUROC", "codasca", ["coda-plus"], "codasca-intervals",
-                        without={"local-steps": "1"})  # fmt: skip
+    (claim, *_) = first(
+        "CODASCA", "higher", "AUROC", "codasca", ["coda-plus"], "codasca-intervals", without={"local-steps": "1"}
+    )
     runs = [
         {"method": method, "local-steps": steps, "seed": str(seed), "AUROC": str(auc + seed / 100)}
-        for method, steps, auc in (("codasca", "1", 0.7), ("coda-plus", "1", 0.9), ("codasca", "8", 0.8),
-                                   ("coda-plus", "8", 0.7))
+        for method, steps, auc in (
+            ("codasca", "1", 0.7),
+            ("coda-plus", "1", 0.9),
+            ("codasca", "8", 0.8),
+            ("coda-plus", "8", 0.7),
+        )
         for seed in (0, 1)
-    ]  # fmt: skip
+    ]
     assert claim.verdict(runs) == ("AUROC +0.1; shown in 1 of 1 comparisons", HOLDS, HOLDS)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster import Work, row
-from config import parse_run_config
-from server_app import simulate
+from edelweiss.config import parse_run_config
+from edelweiss.server_app import simulate
 
 SADDLE: dict[str, Any] = {"problem": "saddle", "sites": 6, "local-steps": 3, "engine": "local", "report": False}
 STAGES = {"stage-iterations": 6, "stage-growth": 2.0, "stage-decay": 2.0, "stage-steps-growth": 2.0}

@@ -11,7 +11,7 @@ from benchmarks.pages import markdown
 from benchmarks.studies import Value
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
-from server_app.compare.groups import half_width
+from edelweiss.lab.compare.groups import half_width
 from tests.benchmarks.pretended import pretend
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import REPO
-from config import RunConfig, read_overrides
-from datasets.sources.harbox import ACTIVITIES, FEATURES
-from server_app import simulate
-from strategies.deprl import DePRL
+from edelweiss.config import RunConfig, read_overrides
+from edelweiss.datasets.sources.harbox import ACTIVITIES, FEATURES
+from edelweiss.server_app import simulate
+from edelweiss.strategies.deprl import DePRL
 
 PAPER = {"cifar10": 16, "cifar100": 128, "fashion-mnist": 16, "harbox": 16}  # its data and their batches
 

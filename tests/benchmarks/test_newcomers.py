@@ -11,7 +11,7 @@ from benchmarks import newcomers
 from benchmarks.newcomers import main, measure
 from benchmarks.studies import STUDIES
 from benchmarks.sweep import Sweep
-from server_app import simulate
+from edelweiss.server_app import simulate
 
 
 @pytest.mark.slow

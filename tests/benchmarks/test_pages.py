@@ -13,7 +13,7 @@ from benchmarks.pictures import CAPTIONS
 from benchmarks.studies import REPO, STUDIES, method
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
-from server_app.compare.runs import OUTCOME
+from edelweiss.lab.compare.runs import OUTCOME
 from tests.benchmarks.pretended import every_run, pretend
 
 PAGES = {path.stem: path for path in sorted((REPO / "docs" / "results").glob("*.md"))}

@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks.pictures import CAPTIONS, axis, draw, panels, points
 from benchmarks.sweep import Sweep
 from benchmarks.tables import gather
-from server_app.compare.pictures import curves
+from edelweiss.lab.compare.pictures import curves
 from tests.benchmarks.pretended import COST, every_run, leave, pretend
 
 

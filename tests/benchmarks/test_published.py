@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.studies.deprl_tables import NEWCOMERS
-from config import flatten
-from keys import Value
+from edelweiss.common import Value
+from edelweiss.config import flatten
 
 IMBALANCED: dict[str, Value] = {
     "batch-size": 32,

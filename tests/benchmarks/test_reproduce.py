@@ -19,9 +19,9 @@ from benchmarks import reproduce
 from benchmarks.pages import write
 from benchmarks.studies import REPO, STUDIES
 from benchmarks.sweep import Sweep
-from server_app.compare.runs import OUTCOME
-from server_app.sweep import workers
-from server_app.sweep.workers import Workers, compute, stops
+from edelweiss.lab.compare.runs import OUTCOME
+from edelweiss.lab.sweep import workers
+from edelweiss.lab.sweep.workers import Workers, compute, stops
 from tests import forks
 
 

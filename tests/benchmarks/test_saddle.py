@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks.studies import STUDIES
 from benchmarks.sweep import Sweep
-from config import RunConfig
-from federation import FederatedStrategy
-from problems.saddle import saddle_coefficients
+from edelweiss.config import RunConfig
+from edelweiss.federation import FederatedStrategy
+from edelweiss.problems.saddle import saddle_coefficients
 from tests.problems.example import given_saddle
 from tests.strategies.halves import SideBySide, drive
 

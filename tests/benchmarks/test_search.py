@@ -9,7 +9,7 @@ import pytest
 from benchmarks.pages import preamble
 from benchmarks.studies import STUDIES, Between, Method, Study, drawn, method
 from benchmarks.sweep import Sweep
-from server_app.compare.grids import beyond
+from edelweiss.lab.compare.grids import beyond
 from tests.benchmarks.pretended import every_run, pretend
 
 RANGES = {
@@ -134,8 +134,11 @@ def test_each_value_of_a_key_has_a_choice_of_its_own(sweep: Sweep) -> None:
     fedavg = sweep.study.methods[0]
     jobs = sweep.tuning(fedavg)
     assert [(job.settings["local-steps"], job.point["fedavg.lr"]) for job in jobs] == [
-        (2, 0.1), (2, 0.01), (4, 0.1), (4, 0.01)
-    ]  # fmt: skip
+        (2, 0.1),
+        (2, 0.01),
+        (4, 0.1),
+        (4, 0.01),
+    ]
     for job, value in zip(jobs, (0.8, 0.6, 0.6, 0.8), strict=True):
         pretend(sweep, job, held_out=value)
     assert sweep.choose(fedavg, {"local-steps": 2}) == {"fedavg.lr": 0.1}

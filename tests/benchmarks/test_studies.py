@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.studies import REPO, STUDIES, Study
 from benchmarks.sweep import Sweep
-from config import RunConfig, flatten, read_overrides
-from config.classes import parse_classes
-from config.tables import own_options
-from problems import PROBLEMS
-from server_app.sweep.job import combinations
-from strategies import ALGORITHMS
-from strategies.local_steps import LocalSteps
+from edelweiss.config import RunConfig, flatten, read_overrides
+from edelweiss.config.classes import parse_classes
+from edelweiss.config.tables import own_options
+from edelweiss.lab.sweep.job import combinations
+from edelweiss.problems import PROBLEMS
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.local_steps import LocalSteps
 
 EXPERIMENTS = sorted({*REPO.glob("experiments/**/*.toml")} - {*REPO.glob("experiments/**/study.toml")})
 

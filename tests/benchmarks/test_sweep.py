@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks.sweep import Sweep
-from config import ConfigError
-from server_app.compare.runs import OUTCOME
-from server_app.sweep.job import parsed
+from edelweiss.config import ConfigError
+from edelweiss.lab.compare.runs import OUTCOME
+from edelweiss.lab.sweep.job import parsed
 from tests.benchmarks.conftest import TOML
 from tests.benchmarks.pretended import COST, every_run, pretend
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import xrays
 from benchmarks.xrays import HOSPITALS, LABELS, ONES, SIDE, draw, generate, main, make
-from config import RunConfig
-from datasets import DataConfig, load_site, load_test
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataConfig, load_site, load_test
 
 once = cache(generate)  # several tests look at the same images
 SHARE = 0.001  # of the sources' images, for tests

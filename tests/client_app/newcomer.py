@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client_app.personalise import FinishedRun
-from datasets import SiteData, load_site
-from keys import Value
-from models import build
-from problems.network import NetworkProblem
-from server_app.console import Progress
-from server_app.coordinator import coordinate
+from edelweiss.client_app.personalise import FinishedRun
+from edelweiss.common import Value
+from edelweiss.datasets import SiteData, load_site
+from edelweiss.models import build
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from tests.server_app.sites import FEATURES, SiteGrid, hospitals, site_job, table, write_table
 
 
@@ -38,7 +38,7 @@ def at_home(folder: Path, data_dir: Path) -> tuple[FinishedRun, SiteData]:
 
 def built(given: FinishedRun) -> NetworkProblem:
     """Build the problem of a finished run, on the CPU."""
-    problem = given.config.build_problem(given.config.setting(given.cohort, "cpu"))
+    problem = given.config.build_problem(given.config.setting(given.data_summary, "cpu"))
     assert isinstance(problem, NetworkProblem)
     return problem
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets import Facts
-from keys import Value, from_record
-from keys.overrides import toml_value
+from edelweiss.common import Value, from_record
+from edelweiss.common.overrides import toml_value
+from edelweiss.datasets import Facts
 from tests.server_app.sites import FEATURES, SiteGrid, question, site_job, write_table
 
 

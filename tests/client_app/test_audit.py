@@ -14,14 +14,14 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_app.__main__ import main
-from client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, contents
-from client_app.join import described
-from datasets import Facts
-from federation import Encoding, pack
-from federation.fingerprint import fingerprint
-from server_app.console import Progress
-from server_app.coordinator import coordinate
+from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, contents
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.join import described
+from edelweiss.datasets import Facts
+from edelweiss.federation import Encoding, pack
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from tests.client_app.policies import Hospital, told
 from tests.server_app.sites import SiteGrid, job, table
 
@@ -103,7 +103,7 @@ def test_what_nobody_foresaw_is_written_too(tmp_path: Path, monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise RuntimeError("patient 4711")
 
-    monkeypatch.setattr("client_app.policy.gate.admitted", broken)
+    monkeypatch.setattr("edelweiss.client_app.policy.admission.admitted", broken)
     with hospital.run() as grid, pytest.raises(ValueError, match="content is None"):
         told(grid)
     assert [line.get("refused") for line in lines_of(hospital.state)] == [
@@ -187,7 +187,7 @@ def test_nothing_leaves_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_simulated_parts_keep_no_log(tmp_path: Path) -> None:
-    from config import RunConfig
+    from edelweiss.config import RunConfig
 
     config = RunConfig.parse(job(tmp_path, state_dir=str(tmp_path / "state"), rounds=1))
     with SiteGrid(config) as grid:

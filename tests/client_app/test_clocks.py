@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from flwr.server.superlink.fleet.grpc_rere import node_auth_server_interceptor as flower
 
-from client_app.connection import JoinConfig, read_key
-from client_app.doctor.coordinator import examine_connection
-from client_app.fleet import introduced
+from edelweiss.client_app.connection import JoinConfig, read_key
+from edelweiss.client_app.doctor.coordinator import examine_connection
+from edelweiss.client_app.fleet import introduced
 
 DAY = datetime.timedelta(days=1)
 NOW = datetime.datetime.now(datetime.UTC)

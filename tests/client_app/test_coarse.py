@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_app.policy.coarse import coarse, dealt, merged, rounded
-from datasets import Cohort, DataConfig, load_site
-from models import Architecture
-from problems import PROBLEMS, Setting
-from problems.histogram import LAST, Histogram, scores_of
-from problems.metrics import ranking
-from problems.pooling import _extent, pool
+from edelweiss.client_app.policy.coarsening import coarse, dealt, merged, rounded
+from edelweiss.datasets import DataConfig, DataSummary, load_site
+from edelweiss.models import Architecture
+from edelweiss.problems import PROBLEMS, Setting
+from edelweiss.problems.histogram import LAST, Histogram, scores_of
+from edelweiss.problems.metrics import ranking
+from edelweiss.problems.pooling import _extent, pool
 from tests.client_app.policies import Hospital, reading, train
 from tests.server_app.sites import FEATURES, table, write_table
 
@@ -82,14 +82,16 @@ def telling(tmp_path: Path) -> Any:
     features, labels = table(300, seed=1)
     features[:, 0] = -100.0
     folder = write_table(tmp_path / "it", features, labels)
-    setting = Setting(cohort=Cohort(shape=(FEATURES,), prior=0.3), architecture=Architecture(model="linear"))
+    setting = Setting(data_summary=DataSummary(shape=(FEATURES,), prior=0.3), architecture=Architecture(model="linear"))
 
     def told(problem: str, value: float, model: torch.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
         data, _ = held_out(folder)
         data.held_out.inputs[data.held_out.rows[7], 0] = value
         judge = PROBLEMS[problem](setting)
-        parts = [type(data.held_out)(data.held_out.inputs, data.held_out.labels, data.held_out.rows[part])
-                 for part in dealt(data, KEY)]  # fmt: skip
+        parts = [
+            type(data.held_out)(data.held_out.inputs, data.held_out.labels, data.held_out.rows[part])
+            for part in dealt(data, KEY)
+        ]
         y = torch.zeros(judge.dual)  # type: ignore[attr-defined]
         x = model[: len(judge.initial()["x"])]
         exact = judge.metrics(x, y, data.held_out)
@@ -165,10 +167,13 @@ def test_the_area_stays_within_its_bound(seed: int, positives: int, negatives: i
     scores = [rng.normal(size=count) * rng.uniform(0.1, 4) + rng.normal() for count in (positives, negatives)]
     whole = [Histogram.of(values) for values in scores]
     before, after = (
-        ranking(np.repeat([1, 0], [len(p.bins), len(n.bins)]), np.concatenate([p.bins, n.bins]),
-                np.concatenate([p.counts, n.counts]))["auroc"]
+        ranking(
+            np.repeat([1, 0], [len(p.bins), len(n.bins)]),
+            np.concatenate([p.bins, n.bins]),
+            np.concatenate([p.counts, n.counts]),
+        )["auroc"]
         for p, n in (whole, [merged(found, FEWEST) for found in whole])
-    )  # fmt: skip
+    )
     assert abs(after - before) < 3 * FEWEST * (1 / positives + 1 / negatives)
 
 
@@ -184,8 +189,10 @@ def test_what_diverges_is_told(telling: Any) -> None:
 
 
 def test_counts_of_right_answers_are_in_groups() -> None:
-    parts = [{"loss": loss, "n": 10, "accuracy": 0.1, "worst-class": 0.0, "class-correct": right,
-              "class-counts": [4, 6]} for loss, right in ((1.0, [4, 1]), (9.0, [3, 1]), (2.0, [4, 1]))]  # fmt: skip
+    parts = [
+        {"loss": loss, "n": 10, "accuracy": 0.1, "worst-class": 0.0, "class-correct": right, "class-counts": [4, 6]}
+        for loss, right in ((1.0, [4, 1]), (9.0, [3, 1]), (2.0, [4, 1]))
+    ]
     told = coarse(parts, 30, FEWEST)
     assert told["class-correct"] == [10, 5]
     assert told["class-counts"] == [12, 18]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client_app.connection import JoinConfig, read_certificates, read_key
-from keys import ConfigError
+from edelweiss.client_app.connection import JoinConfig, read_certificates, read_key
+from edelweiss.common import ConfigError
 
 
 def made(folder: Path, *options: str) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_app.connection import JoinConfig
-from client_app.doctor import examine
-from client_app.doctor.finding import Finding
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor import examine
+from edelweiss.client_app.doctor.finding import Finding
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import table, write_table
 
@@ -52,5 +52,5 @@ def test_memory_is_compared_with_what_is_free(tmp_path: Path, monkeypatch: pytes
     said = found(tmp_path, [0, 1] * 30, label="label")["needed"]
     assert said.level == "ok"
     assert "about 0.6 GB for a run" in said.text
-    monkeypatch.setattr("keys.memory.free_memory", lambda: 5e8)
+    monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 5e8)
     assert found(tmp_path, [0, 1] * 30, label="label")["needed"].level == "warning"

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_app.oracle import SiteOracle, stream
-from config import RunConfig
-from datasets import Cohort, load_site
-from models import Architecture
-from problems import Problem, Setting
-from problems.cross_entropy import CrossEntropy
-from server_app import simulate
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary, load_site
+from edelweiss.models import Architecture
+from edelweiss.problems import Problem, Setting
+from edelweiss.problems.cross_entropy import CrossEntropy
+from edelweiss.server_app import simulate
 
 
 def problem(model: str = "dnn") -> Problem:
-    cohort = Cohort(shape=(1, 8, 8), classes=10)
-    return CrossEntropy(Setting(cohort=cohort, architecture=Architecture(model=model)))
+    data_summary = DataSummary(shape=(1, 8, 8), classes=10)
+    return CrossEntropy(Setting(data_summary=data_summary, architecture=Architecture(model=model)))
 
 
 SHARED = lru_cache(problem)

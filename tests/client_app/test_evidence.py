@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.policy.subgroups import largest
-from federation import pack
-from problems.histogram import Histogram
+from edelweiss.client_app.policy.subgroups import largest
+from edelweiss.federation import pack
+from edelweiss.problems.histogram import Histogram
 from tests.client_app.policies import Hospital, reading
 from tests.server_app.sites import SiteGrid, question, table
 
@@ -110,8 +110,10 @@ def test_of_two_models_a_site_tells_sums_over_its_patients(tmp_path: Path) -> No
     with hospital(tmp_path, 1).run(**COMPARED) as grid:
         told = record(of_two(grid, merged=asked_first(grid)))
         assert {key: len(value) if isinstance(value, list) else 1 for key, value in told.items()} == {
-            "squares": 2, "products": 1, "patients": 3
-        }  # fmt: skip
+            "squares": 2,
+            "products": 1,
+            "patients": 3,
+        }
         assert told["products"] == 0, "each patient has one sample"
 
 

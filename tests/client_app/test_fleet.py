@@ -32,11 +32,11 @@ INSIDE = {
         "flwr.supercore.task_identity": {"TaskIdentity"},
     },
     "client_app/app.py": {"flwr.common.constant": {"ErrorCode"}},
-    "federation/parcels.py": {
+    "federation/batching.py": {
         "flwr.common.serde": {"recorddict_from_proto", "recorddict_to_proto"},
         "flwr.proto.recorddict_pb2": {"RecordDict"},
     },
-    "federation/pieces.py": {
+    "federation/chunking.py": {
         "flwr.app.message.arraychunk": {"ArrayChunk"},
         "flwr.common.constant": {"FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"},
         "flwr.supercore.constant": {"HEAD_BODY_DIVIDER", "HEAD_VALUE_DIVIDER"},

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from client_app.__main__ import main
-from client_app.once import cached_problem
-from client_app.personalise import personalise
-from models import networks
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.personalise import personalise
+from edelweiss.client_app.process_cache import cached_problem
+from edelweiss.models import networks
 from tests.client_app.newcomer import at_home, built, finished, in_order, newcomer
 from tests.server_app.sites import FEATURES, table, write_table
 

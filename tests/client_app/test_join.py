@@ -18,10 +18,10 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.bundle import run_config_in
-from client_app.connection import JoinConfig
-from client_app.fleet import ENDED, Fleet
-from client_app.join import LONGEST, SOON, Joined, Stop
+from edelweiss.client_app.bundle import run_config_in
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.fleet import ENDED, Fleet
+from edelweiss.client_app.join import LONGEST, SOON, Joined, Stop
 
 
 class Quiet(Stop):
@@ -61,7 +61,7 @@ def test_between_runs_the_memory_of_the_gpu_is_given_back(monkeypatch: pytest.Mo
     emptied: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("it"))
-    monkeypatch.setattr("client_app.app.call", lambda message, context: message)
+    monkeypatch.setattr("edelweiss.client_app.app.call", lambda message, context: message)
     site = Joined(JoinConfig.read("", {"superlink": "127.0.0.1:1", "insecure": True}))
     fleet = cast("Fleet", SimpleNamespace(node_id=1, run_config=lambda run_id: {}))
     counts = []
@@ -104,11 +104,20 @@ PARTS = b"[tool.flwr.app.components]\nserverapp='a:b'\nclientapp='a:b'\n"
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"garbage", bundle(b"a = ["), bundle(b"\xff"), bundle(APP % b"config=3\n" + PARTS),
-     bundle(APP % b"[tool.flwr.app.config]\na=[1]\n" + PARTS), bundle(b"#" * 2**22), other_bundle(),
-     bundle(b"[a]", zipfile.ZIP_LZMA), bundle(b"[a]" * 99)[:200]],
+    [
+        b"",
+        b"garbage",
+        bundle(b"a = ["),
+        bundle(b"\xff"),
+        bundle(APP % b"config=3\n" + PARTS),
+        bundle(APP % b"[tool.flwr.app.config]\na=[1]\n" + PARTS),
+        bundle(b"#" * 2**22),
+        other_bundle(),
+        bundle(b"[a]", zipfile.ZIP_LZMA),
+        bundle(b"[a]" * 99)[:200],
+    ],
     ids=["nothing", "no zip", "no toml", "no text", "no table", "a list", "a bomb", "no file", "a method", "cut"],
-)  # fmt: skip
+)
 def test_a_bundle_that_is_none_is_answered_and_written_down(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

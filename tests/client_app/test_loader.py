@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from client_app.loader import AHEAD, Batches
-from client_app.oracle import SiteOracle, stream
-from config import RunConfig
-from datasets import Cohort, Samples
-from datasets.stored import tensor_of
-from federation import RunError
-from keys import Value
-from models import Architecture
-from problems import Batch, Setting
-from problems.auc import Auc
-from server_app import Result, simulate
+from edelweiss.client_app.loader import AHEAD, Batches
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary, Samples
+from edelweiss.datasets.memory_mapped import tensor_of
+from edelweiss.federation import RunError
+from edelweiss.models import Architecture
+from edelweiss.problems import Batch, Setting
+from edelweiss.problems.auc import Auc
+from edelweiss.server_app import Result, simulate
 from tests.server_app.sites import job
 
 COUNT, SHAPE = 60, (1, 8, 8)
@@ -32,7 +32,7 @@ IMAGES = {"dataset": "digits", "model": "linear", "sites": 2, "rounds": 2, "batc
 
 
 def with_thread(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
-    monkeypatch.setattr("client_app.loader.SLOW", 0 if wanted else 10**18)
+    monkeypatch.setattr("edelweiss.client_app.loader.SLOW", 0 if wanted else 10**18)
 
 
 def threads() -> list[threading.Thread]:
@@ -49,7 +49,7 @@ def images(tmp_path: Path) -> Samples:
 
 def opened(samples: Samples, site: int = 1, **keys: Any) -> SiteOracle:
     config = RunConfig.parse({"dataset": "digits", "batch-size": 8, **keys})
-    problem = Auc(Setting(cohort=Cohort(shape=SHAPE, prior=0.3), architecture=Architecture(model="linear")))
+    problem = Auc(Setting(data_summary=DataSummary(shape=SHAPE, prior=0.3), architecture=Architecture(model="linear")))
     return SiteOracle.open(config, problem, samples, stream(0, site, 1, 0))
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from client_app.memory import Memory, Place, Provenance, StateError, path_of, places, state_folder
-from keys import ConfigError
-from models.storage import facts_in
+from edelweiss.client_app.memory import Memory, Place, Provenance, StateError, path_of, places, state_folder
+from edelweiss.common import ConfigError
+from edelweiss.models.storage import facts_in
 
 CPU = torch.device("cpu")
 LAST = (99, 0)

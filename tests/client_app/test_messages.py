@@ -14,18 +14,18 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.request import Request
-from config import RunConfig
-from datasets import Cohort
-from federation import Site, pack, unpack
-from federation.fingerprint import fingerprint
-from federation.messages import message, order
-from keys import Value, to_record
-from strategies import ALGORITHMS
+from edelweiss.client_app.request import Request
+from edelweiss.common import Value, to_record
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import Site, pack, unpack
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.messages import message, order
+from edelweiss.strategies import ALGORITHMS
 from tests.server_app.sites import FEATURES, Sabotage, SiteGrid, question, site_job, table, write_table
 
 if TYPE_CHECKING:
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 Opened = Callable[..., AbstractContextManager[SiteGrid]]
 SECRET = "ward-of-doctor-house"
@@ -200,13 +200,15 @@ def test_another_version_of_the_app_is_refused_before_anything_is_done(kind: str
 
 
 def test_a_site_reads_what_the_coordinator_writes() -> None:
-    cohort = Cohort(shape=(1, 8, 8), classes=3, shares=(0.5, 0.3, 0.2), shift=(0.1,), scale=(2.0,), columns="0123abcd")
-    where = ALGORITHMS["sagda"]().turn(4, 9, "steps", 3)
+    data_summary = DataSummary(
+        shape=(1, 8, 8), classes=3, shares=(0.5, 0.3, 0.2), shift=(0.1,), scale=(2.0,), columns="0123abcd"
+    )
+    where = ALGORITHMS["sagda"]().context(4, 9, "steps", 3)
     for evaluate in (False, True):
-        config = {**to_record(cohort), "run": "7", "settled": 3, "evaluate": evaluate}
+        config = {**to_record(data_summary), "run": "7", "settled": 3, "evaluate": evaluate}
         written = message(pack({}), order(config, where), Site(2, "north", node_id=17), "train")
         place = Request(round=4, phase="steps", site=2, name="north", sites=3, run="7", settled=3)
-        read = replace(place, evaluate=evaluate, cohort=cohort)
+        read = replace(place, evaluate=evaluate, data_summary=data_summary)
         assert Request.of(written) == read
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from benchmarks.growth import resident
-from client_app import join, site
-from keys.memory import keep_freed_memory, return_freed_memory
-from server_app import simulate
+from edelweiss.client_app import join, site
+from edelweiss.common.memory import keep_freed_memory, return_freed_memory
+from edelweiss.server_app import simulate
 from tests.server_app.sites import saddle_job
 
 MANY, LARGE = 3000, 8192  # vectors, and float32 in each

@@ -8,13 +8,13 @@ import math
 import pytest
 import torch
 
-from client_app.oracle import SiteOracle, stream
-from config import RunConfig
-from datasets import Cohort, DataError, Samples, load_site
-from models import Architecture
-from problems import Setting
-from problems.auc import Auc
-from problems.saddle import Saddle
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataError, DataSummary, Samples, load_site
+from edelweiss.models import Architecture
+from edelweiss.problems import Setting
+from edelweiss.problems.auc import Auc
+from edelweiss.problems.saddle import Saddle
 
 
 def test_every_stream_is_its_own_and_repeats() -> None:
@@ -25,8 +25,8 @@ def test_every_stream_is_its_own_and_repeats() -> None:
 
 
 def linear_auc(train: Samples) -> Auc:
-    cohort = Cohort(shape=tuple(train.shape), prior=0.3)
-    return Auc(Setting(cohort=cohort, architecture=Architecture(model="linear")))
+    data_summary = DataSummary(shape=tuple(train.shape), prior=0.3)
+    return Auc(Setting(data_summary=data_summary, architecture=Architecture(model="linear")))
 
 
 def opened(**keys: object) -> SiteOracle:

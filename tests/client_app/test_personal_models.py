@@ -14,17 +14,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app.memory import Memory, path_of
-from client_app.request import Request
-from client_app.site import OpenSite
-from config import RunConfig, SiteConfig
-from datasets import Cohort, load_site
-from federation import RunError
-from keys import Value, from_record
-from models.storage import facts_in
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
+from edelweiss.client_app.memory import Memory, path_of
+from edelweiss.client_app.request import Request
+from edelweiss.client_app.site import OpenSite
+from edelweiss.common import Value, from_record
+from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.datasets import DataSummary, load_site
+from edelweiss.federation import RunError
+from edelweiss.models.storage import facts_in
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
 from tests.server_app.sites import SiteGrid, hospitals, images, saddle_job, site_job
 
 NAMES = ("north", "south", "west")
@@ -71,10 +71,10 @@ def test_each_sites_model_stays_and_is_the_one_that_was_reported(
             "shape": [4],
         }
         # What is in the file is all that it takes to get the reported numbers, but for the data.
-        cohort = from_record(Cohort, facts)
+        data_summary = from_record(DataSummary, facts)
         data = load_site(OpenSite.from_context(context).data_config, 0, 1)
-        held_out = cohort.standardised(data.held_out)
-        problem_here = grid.config.build_problem(grid.config.setting(cohort, "cpu")).of_site(data.train.targets())
+        held_out = data_summary.standardised(data.held_out)
+        problem_here = grid.config.build_problem(grid.config.setting(data_summary, "cpu")).of_site(data.train.targets())
         metrics = problem_here.metrics(models[name]["x"], models[name].get("y"), held_out)
         reported = result.metrics[-1]["sites"][name]
         assert {key: metrics.get(key, 0.0) for key in reported} == reported, "of all scores no order is unknown"
@@ -93,7 +93,7 @@ def test_batch_norm_statistics_are_part_of_it(tmp_path: Path, algorithm: str, ve
     models = [load_file(model_file(tmp_path, f"s{k}")) for k in range(2)]
     assert [{*model} for model in models] == [vectors] * 2
     statistics = [model["buffers"] for model in models]
-    fresh = config.build_problem(config.setting(Cohort(shape=(1, 16, 16)), "cpu")).buffers()
+    fresh = config.build_problem(config.setting(DataSummary(shape=(1, 16, 16)), "cpu")).buffers()
     assert statistics[0].shape == fresh.shape
     assert not torch.equal(statistics[0], fresh)
     assert not torch.equal(statistics[0], statistics[1])
@@ -153,7 +153,7 @@ def test_a_run_says_where_simulated_sites_write_and_never_where_a_hospital_does(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = RunConfig.parse(site_job(tmp_path, algorithm="alone", problem="auc").flat() | {"state-dir": "/theirs"})
     request = Request(
-        round=1, phase="train", site=0, name="north", sites=1, run="7", settled=0, cohort=Cohort(shape=(4,))
+        round=1, phase="train", site=0, name="north", sites=1, run="7", settled=0, data_summary=DataSummary(shape=(4,))
     )
     private = tmp_path / "temporary" / f"edelweiss-{os.getuid()}"
     own_data = {"data-dir": "data", "partition-id": 0, "num-partitions": 1}

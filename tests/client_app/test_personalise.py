@@ -10,16 +10,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from client_app.__main__ import main
-from client_app.oracle import SiteOracle, stream
-from client_app.personalise import FinishedRun, personalise
-from models import build
-from models.storage import facts_in
-from problems.metrics import ranking
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from strategies import ALGORITHMS
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.client_app.personalise import FinishedRun, personalise
+from edelweiss.models import build
+from edelweiss.models.storage import facts_in
+from edelweiss.problems.metrics import ranking
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.strategies import ALGORITHMS
 from tests import forks
 from tests.client_app.newcomer import at_home, built, finished, in_order, newcomer
 from tests.server_app.sites import FEATURES, SiteGrid, hospitals, site_job, table, write_table
@@ -204,7 +204,7 @@ def test_every_personalised_algorithm_leaves_what_a_new_site_needs(tmp_path: Pat
 def test_from_a_shell(tmp_path: Path) -> None:
     folder = finished(tmp_path, algorithm="codasca")
     arguments = ["--model", str(folder), "--data-dir", str(newcomer(tmp_path)), "--state-dir", str(tmp_path / "state")]
-    done = forks.python(["-m", "client_app", "personalise", *arguments, "--steps", "3"], REPO)
+    done = forks.python(["-m", "edelweiss.client_app.cli", "personalise", *arguments, "--steps", "3"], REPO)
     assert done.returncode == 0, done.stderr
     assert "before     after" in done.stdout
     assert done.stderr == ""

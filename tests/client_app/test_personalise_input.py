@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from client_app.__main__ import main
-from server_app import simulate
+from edelweiss.client_app.cli import main
+from edelweiss.server_app import simulate
 from tests.client_app.newcomer import finished, newcomer
 from tests.server_app.sites import saddle_job, table, write_table
 

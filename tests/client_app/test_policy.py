@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.__main__ import main
-from client_app.connection import JoinConfig
-from client_app.policy import Policy, PolicyError
-from client_app.policy.records import Records
-from datasets import Facts
-from federation import Site
-from federation.fingerprint import fingerprint
-from keys import Value
-from server_app.cohort import pooled
-from server_app.console import Progress
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.policy import Policy, PolicyError
+from edelweiss.client_app.policy.records import Records
+from edelweiss.common import Value
+from edelweiss.datasets import Facts
+from edelweiss.federation import Site
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.data_summary import pooled
 from tests.client_app.policies import Hospital, site_toml, told, train
 from tests.server_app.sites import SiteGrid, hospitals, question, run_at, saddle_job, site_job, table, write_table
 
@@ -35,15 +35,29 @@ from tests.server_app.sites import SiteGrid, hospitals, question, run_at, saddle
 
 def test_everything_wrong_with_a_policy_is_told_at_once(tmp_path: Path) -> None:
     path = site_toml(
-        tmp_path, algorithms=["codsca"], folds=1, strickt=True, approve="maybe", releases=["v1"], fewest_training=0,
+        tmp_path,
+        algorithms=["codsca"],
+        folds=1,
+        strickt=True,
+        approve="maybe",
+        releases=["v1"],
+        fewest_training=0,
         ranges={"rouds": [1, 2], "seed": [3, 1]},
-    )  # fmt: skip
+    )
     with pytest.raises(PolicyError) as caught:
         Policy.read(path)
     said = caught.value.problems
     assert len(said) == 8
-    for part in ("Did you mean 'codasca'?", "folds = 1", "Did you mean 'strict'?", "'always' or 'ask'", "'rounds'",
-                 "ranges.seed = [3, 1]", "releases.0 = 'v1'", "fewest-training = 0"):  # fmt: skip
+    for part in (
+        "Did you mean 'codasca'?",
+        "folds = 1",
+        "Did you mean 'strict'?",
+        "'always' or 'ask'",
+        "'rounds'",
+        "ranges.seed = [3, 1]",
+        "releases.0 = 'v1'",
+        "fewest-training = 0",
+    ):
         assert [line for line in said if part in line], part
 
 
@@ -100,8 +114,21 @@ def test_the_file_is_shared_with_other_readers(tmp_path: Path) -> None:
     assert (defaults.most_rounds, defaults.runs_per_day) == (200, 10)
 
 
-@pytest.mark.parametrize("release", ["", " ", "0123456789ab ", " 0123456789ab", "0123456789a", "0123456789abc",
-                                     "0123456789AB", "0123456789ab\n", "0123 456789ab"], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    "release",
+    [
+        "",
+        " ",
+        "0123456789ab ",
+        " 0123456789ab",
+        "0123456789a",
+        "0123456789abc",
+        "0123456789AB",
+        "0123456789ab\n",
+        "0123 456789ab",
+    ],
+    ids=repr,
+)
 def test_a_release_is_twelve_digits_and_nothing_else(tmp_path: Path, release: str) -> None:
     """A policy that allows one that cannot be would allow none, and not say why."""
     with pytest.raises(PolicyError, match="12 hexadecimal digits"):
@@ -139,10 +166,17 @@ def test_a_run_that_is_not_allowed_gets_no_answer(
 
 def test_a_run_that_is_allowed_gets_answers(tmp_path: Path) -> None:
     hospital = Hospital(
-        tmp_path, *table(200, seed=0), algorithms=["codasca"], problems=["auc"], models=["linear"], most_rounds=2,
-        ranges={"batch-size": [8, 64], "local-steps": [1, 9], "fedavg.lr": [0, 0]}, releases=[fingerprint()],
-        strict=True, seed="a",
-    )  # fmt: skip
+        tmp_path,
+        *table(200, seed=0),
+        algorithms=["codasca"],
+        problems=["auc"],
+        models=["linear"],
+        most_rounds=2,
+        ranges={"batch-size": [8, 64], "local-steps": [1, 9], "fedavg.lr": [0, 0]},
+        releases=[fingerprint()],
+        strict=True,
+        seed="a",
+    )
     with hospital.run() as grid:
         assert isinstance(told(grid), Facts)
         assert train(grid) == ""
@@ -181,7 +215,7 @@ def test_a_policy_holds_for_simulated_parts_too_but_its_minima_do_not(tmp_path: 
 
 
 def run_config(flat: dict[str, Value]) -> Any:
-    from config import RunConfig
+    from edelweiss.config import RunConfig
 
     return RunConfig.parse(flat)
 

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_breast_cancer
 
-from client_app.__main__ import main
-from client_app.site import OpenSite
-from config import ConfigError, RunConfig
-from datasets import Facts, load_site
-from datasets.files import Places
-from datasets.identity import held_out_by
-from datasets.image_file import ImageForm
-from datasets.site import read_site
-from datasets.site.images import ImageRules
-from datasets.sources import SOURCES
-from keys import Value
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.site import OpenSite
+from edelweiss.common import Value
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import Facts, load_site
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.patient_ids import held_out_by
+from edelweiss.datasets.site import read_site
+from edelweiss.datasets.site.images import ImageRules
+from edelweiss.datasets.sources import SOURCES
 from tests.client_app.policies import Hospital, told, train
 from tests.server_app.sites import images, question, site_job, table, write_table
 
@@ -62,8 +62,10 @@ def test_no_run_has_a_file_read_at_a_site(tmp_path: Path, mixing: str, graph: st
     keys: dict[str, Value] = {"algorithm": "d-psgd", "sites": 2, "d-psgd.mixing": mixing}
     with hospital.run(**keys, **{"d-psgd.topology": "file", "d-psgd.graph-file": str(hospital.data / graph)}) as grid:
         assert isinstance(told(grid), Facts)
-        plain = RunConfig.parse({key: value for key, value in grid.config.flat().items() if "graph" not in key} | {
-            "d-psgd.topology": "full"})  # fmt: skip
+        plain = RunConfig.parse(
+            {key: value for key, value in grid.config.flat().items() if "graph" not in key}
+            | {"d-psgd.topology": "full"}
+        )
         for server_round in (1, 2):
             answer = grid.ask("train", 0, question(plain, "train", None, round=server_round))
             assert "error" not in answer.content.config_records

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from datasets import Facts
-from datasets.labels import Labels
-from datasets.site import read_site
+from edelweiss.datasets import Facts
+from edelweiss.datasets.labels import Labels
+from edelweiss.datasets.site import read_site
 from tests.client_app.policies import Hospital, site_toml, told, train
 from tests.server_app.sites import FEATURES, table, write_table
 

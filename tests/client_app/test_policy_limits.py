@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.handlers import HANDLERS
-from datasets import Samples
-from keys import Value
-from problems import PROBLEMS
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from strategies import ALGORITHMS, can_solve
+from edelweiss.client_app.handlers import HANDLERS
+from edelweiss.common import Value
+from edelweiss.datasets import Samples
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.client_app.policies import Hospital, site_toml, train
 from tests.server_app.sites import SiteGrid, hospitals, question, site_job, table, write_table
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
-    from client_app.passage import Steps
-    from client_app.site import OpenSite
+    from edelweiss.client_app.request_pipeline import Steps
+    from edelweiss.client_app.site import OpenSite
 
 FEWEST = 10  # fewest-in-update, by default
 RUNS = [
@@ -113,8 +113,12 @@ def several(folder: Path, rows: int, patients: int, **policy: object) -> Hospita
     features, labels = table(rows, seed=0, positives=rows // 2)
     hospital = Hospital(folder, features, labels, **policy)
     whose = np.arange(rows) % patients
-    write_table(hospital.data, np.column_stack([features, whose]), labels,
-                names=[*(f"marker_{place}" for place in range(4)), "who"])  # fmt: skip
+    write_table(
+        hospital.data,
+        np.column_stack([features, whose]),
+        labels,
+        names=[*(f"marker_{place}" for place in range(4)), "who"],
+    )
     return hospital
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from client_app.__main__ import main
-from client_app.policy import gate
-from client_app.policy.records import Records, RunRecord
-from config import RunConfig
-from config.resume import FREE, lasting
-from datasets import Facts
-from federation import RunError
-from federation.fingerprint import fingerprint
-from keys import Value, from_record
-from server_app.console import Progress
-from server_app.coordinator import coordinate
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.policy import admission as gate
+from edelweiss.client_app.policy.records import Records, RunRecord
+from edelweiss.common import Value, from_record
+from edelweiss.config import RunConfig
+from edelweiss.config.resume import FREE, lasting
+from edelweiss.datasets import Facts
+from edelweiss.federation import RunError
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from tests.client_app.policies import Hospital, site_toml, train
 from tests.server_app.sites import SiteGrid, table
 

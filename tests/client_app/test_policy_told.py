@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from client_app.policy.told import isolates
-from client_app.site import OpenSite
-from datasets import Facts
-from keys import Value
+from edelweiss.client_app.policy.differencing import isolates
+from edelweiss.client_app.site import OpenSite
+from edelweiss.common import Value
+from edelweiss.datasets import Facts
 from tests.client_app.policies import site_toml, told
 from tests.server_app.sites import SiteGrid, site_job
 
@@ -191,6 +191,9 @@ def test_no_preset_of_a_run_decides_who_is_held_out(tmp_path: Path) -> None:
 def test_minima_count_patients_where_a_column_names_them(tmp_path: Path) -> None:
     hospital = Folder(tmp_path, patient="who", holdout_share=0.0)
     random = np.random.default_rng(1)
-    hospital.write("data.csv", "who,a,b,label", *(f"smith,{a},{b},{i % 2}" for i, (a, b) in
-                                                  enumerate(random.normal(size=(40, 2)).tolist())))  # fmt: skip
+    hospital.write(
+        "data.csv",
+        "who,a,b,label",
+        *(f"smith,{a},{b},{i % 2}" for i, (a, b) in enumerate(random.normal(size=(40, 2)).tolist())),
+    )
     assert "fewer than 20 patients to train on" in str(hospital.asked())

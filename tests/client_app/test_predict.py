@@ -12,16 +12,16 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from client_app import evidence as at_the_site
-from client_app.__main__ import main
-from client_app.memory import Memory
-from client_app.policy.records import Records
-from client_app.probabilities import fitted
-from evidence.calibration import probability
-from models import ModelError
-from models.storage import Stored, write_tensors
-from problems.trained import TrainedModel
-from server_app import simulate
+from edelweiss.client_app import evidence as at_the_site
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.memory import Memory
+from edelweiss.client_app.policy.records import Records
+from edelweiss.client_app.recalibration import fitted
+from edelweiss.evidence.calibration import probability
+from edelweiss.models import ModelError
+from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table, with_study
 
 MAP = ("intercept", "slope", "held-out", "positives")

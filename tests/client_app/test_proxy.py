@@ -10,10 +10,10 @@ import grpc  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
 from bin.run import free_port
-from client_app.connection import JoinConfig
-from client_app.doctor.coordinator import examine_connection
-from client_app.fleet import connected
-from client_app.proxy import EXCLUDED, NAMES, OTHERS, proxy_for
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor.coordinator import examine_connection
+from edelweiss.client_app.fleet import connected
+from edelweiss.client_app.proxy import EXCLUDED, NAMES, OTHERS, proxy_for
 from tests.client_app.proxies import proxy
 
 
@@ -45,16 +45,31 @@ def said_by_doctor(address: str) -> tuple[str, str, str]:
 
 CASES: list[dict[str, str]] = [
     *({name: "http://{}"} for name in (*NAMES, *OTHERS)),
-    *({"http_proxy": text} for text in (
-        "{}", "https://{}", "socks5://{}", "http://", "junk", "http://u:p@{}", "http://{}/")),
-    *({"http_proxy": "http://{}", "no_proxy": text} for text in (
-        "127.0.0.1", "127.0.0.0/8", "10.0.0.0/8", "*", "localhost", ".0.0.1", "0.0.1", "a, 127.0.0.1", "a,b", ",",
-        "1/x")),
+    *(
+        {"http_proxy": text}
+        for text in ("{}", "https://{}", "socks5://{}", "http://", "junk", "http://u:p@{}", "http://{}/")
+    ),
+    *(
+        {"http_proxy": "http://{}", "no_proxy": text}
+        for text in (
+            "127.0.0.1",
+            "127.0.0.0/8",
+            "10.0.0.0/8",
+            "*",
+            "localhost",
+            ".0.0.1",
+            "0.0.1",
+            "a, 127.0.0.1",
+            "a,b",
+            ",",
+            "1/x",
+        )
+    ),
     *({"http_proxy": "http://{}", name: "127.0.0.1"} for name in (*EXCLUDED, "NO_PROXY", "NO_GRPC_PROXY")),
     {"http_proxy": "http://{}", "no_proxy": "127.0.0.1", "no_grpc_proxy": "elsewhere"},
     {"http_proxy": "http://{}", "https_proxy": "junk"},
     {"http_proxy": "junk", "grpc_proxy": "http://{}"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("variables", CASES, ids=str)

@@ -9,22 +9,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from client_app.__main__ import main
-from client_app.connection import JoinConfig
-from client_app.doctor import examine
-from client_app.doctor.finding import Finding
-from client_app.policy.records import Records
-from keys import Value
-from models.storage import Stored
-from problems.trained import TrainedModel
+from edelweiss.client_app.cli import main
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor import examine
+from edelweiss.client_app.doctor.finding import Finding
+from edelweiss.client_app.policy.records import Records
+from edelweiss.common import Value
+from edelweiss.models.storage import Stored
+from edelweiss.problems.trained_model import TrainedModel
 from tests.server_app.labelled import LABELS, folders
 from tests.server_app.sites import run_at, site_job
 
 
 def nodes(data: Path, folder: Path, **more: Value) -> list[dict[str, Value]]:
     """Describe the hospitals."""
-    return [{"site": name, "data-dir": str(data / name), "state-dir": str(folder / f"state-{name}"), **more}
-            for name in ("alpha", "beta", "gamma")]  # fmt: skip
+    return [
+        {"site": name, "data-dir": str(data / name), "state-dir": str(folder / f"state-{name}"), **more}
+        for name in ("alpha", "beta", "gamma")
+    ]
 
 
 def config(folder: Path, **keys: Value) -> object:

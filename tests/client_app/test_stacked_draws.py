@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from client_app.oracle import SiteOracle, stream
-from client_app.stacked_oracle import StackedOracle
-from datasets import SAMPLERS, Samples, make_sampler
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.client_app.stacked_oracle import StackedOracle
+from edelweiss.datasets import SAMPLERS, Samples, make_sampler
 from tests.problems.example import FEATURES, make
 
 ROWS = (20, 17, 19, 20)  # the same number of batches in an epoch

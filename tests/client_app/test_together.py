@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from client_app import together
-from client_app.oracle import SiteOracle, stream
-from client_app.together import Update, Updated, updated, why_alone
-from datasets import Augmentation, DataError, Samples, make_sampler
-from federation import FederatedStrategy, Reply, Site
-from federation.algorithm import phases_of
-from problems import PROBLEMS, Problem
-from problems.bce import Bce
-from problems.stacked import Stacked, share_of_time, tried
-from strategies import ALGORITHMS, can_solve
+from edelweiss.client_app import vectorised as together
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.client_app.vectorised import Update, Updated, updated, why_alone
+from edelweiss.datasets import Augmentation, DataError, Samples, make_sampler
+from edelweiss.federation import FederatedStrategy, Reply, Site
+from edelweiss.federation.algorithm import phases_of
+from edelweiss.problems import PROBLEMS, Problem
+from edelweiss.problems.bce import Bce
+from edelweiss.problems.stacked import Stacked, share_of_time, tried
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.problems.example import FEATURES, make
 
 ROWS = (20, 5, 12, 9, 30)  # samples of each client; the second has fewer than a batch
@@ -99,16 +99,16 @@ def updates_of(
         for place, phase in enumerate(strategy.phases):
             if phase not in phases_of(strategy, r, ROUNDS, len(ROWS)):
                 continue
-            turn = strategy.turn(r, ROUNDS, phase, len(ROWS))
+            context = strategy.context(r, ROUNDS, phase, len(ROWS))
             memory |= {LOST[0]: {}} if r == LOST[1] else {}
             updates = [
                 Update(
                     strategy=strategy,
                     problem=problem,
-                    sent=strategy.broadcast(state, turn, sites[k]),
+                    sent=strategy.broadcast(state, context, sites[k]),
                     memory=memory[k],
                     oracle=partial(oracle, k, r, place),
-                    turn=turn,
+                    context=context,
                 )
                 for k in CLIENTS
             ]
@@ -116,7 +116,7 @@ def updates_of(
             yield updates, done.extend
             memory = {k: one.memory for k, one in enumerate(done)}
             replies = (Reply(sites[k], one.reply) for k, one in enumerate(done))
-            state = strategy.aggregate(state, replies, turn)
+            state = strategy.aggregate(state, replies, context)
 
 
 def require_equal(one: Updated, other: Updated) -> None:
@@ -242,7 +242,7 @@ def test_a_mistake_of_an_algorithm_is_each_clients(monkeypatch: pytest.MonkeyPat
     """And of nobody else: those of another kind go on."""
     strategy, problem = strategy_of("fedavg"), problem_of("bce")
     updates, _ = next(updates_of(strategy, problem))
-    updates[1] = replace(updates[1], turn=replace(updates[1].turn, local_steps=STEPS + 1))  # alone of its kind
+    updates[1] = replace(updates[1], context=replace(updates[1].context, local_steps=STEPS + 1))  # alone of its kind
     original = type(strategy).local_update
 
     def broken(self: Any, sent: Any, *rest: Any) -> Any:
@@ -329,7 +329,7 @@ def test_how_long_both_ways_take_can_be_tried_of_whatever_is_stacked(name: str) 
 
 def test_in_bfloat16_the_numbers_are_those_of_one_client_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as its three digits go."""
-    monkeypatch.setattr("models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
     layers = [nn.Conv2d(1, 3, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(3, 1)]
     problem = make("bce", model=nn.Sequential(*layers), shape=SQUARE, amp="bf16", dtype=torch.float32)
     x = problem.initial()["x"] + torch.randn(4, len(problem.initial()["x"]), generator=torch.Generator().manual_seed(3))

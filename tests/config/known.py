@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import Field
 from typing import Any
 
-from config import RunConfig
-from config.tables import SHARED, own_options, tables
-from keys import Value
-from problems import PROBLEMS
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.config.tables import SHARED, own_options, tables
+from edelweiss.problems import PROBLEMS
 
 IN_TABLES: dict[str, Field[Any]] = {f"{name}.{key}": f for name, keys in tables().items() for key, f in keys.items()}
 """The options of all algorithms and problems, by their full key."""

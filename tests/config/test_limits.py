@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel
 
-from client_app.policy.rules import Policy
-from config import RunConfig, SiteConfig
-from server_app.sweep.file import KEYS
+from edelweiss.client_app.policy.rules import Policy
+from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.lab.sweep.file import KEYS
 
 HALF_A_TURN = 180  # degrees
 

@@ -14,13 +14,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from config import ConfigError, RunConfig, flatten, parse_node_config, parse_run_config
-from config.tables import MOVED, SHARED, own_options, tables
-from datasets import DATASETS, PARTITIONS, SAMPLERS
-from keys import Value, shown
-from models import MODELS
-from problems import PROBLEMS
-from strategies import ALGORITHMS, can_solve
+from edelweiss.common import Value, shown
+from edelweiss.config import ConfigError, RunConfig, flatten, parse_node_config, parse_run_config
+from edelweiss.config.tables import MOVED, SHARED, own_options, tables
+from edelweiss.datasets import DATASETS, PARTITIONS, SAMPLERS
+from edelweiss.models import MODELS
+from edelweiss.problems import PROBLEMS
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.config.known import IN_TABLES, KNOWN, options_of
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -156,9 +156,27 @@ def test_a_step_size_without_its_table_is_taken_for_the_chosen_algorithms(algori
         assert text.startswith(f"unknown key {key!r}. Did you mean '{algorithm}.{key}'? ")
 
 
-EARLIER = ["prior", "score", "margin", "radius", "robust-loss", "ways", "shots", "queries", "inner-lr", "inner-steps",
-           "test-inner-steps", "test-tasks", "inner-samples", "sigma-ratio", "dimension", "heterogeneity",
-           "saddle-file", "fgda.alpha", "fmgda.beta"]  # fmt: skip
+EARLIER = [
+    "prior",
+    "score",
+    "margin",
+    "radius",
+    "robust-loss",
+    "ways",
+    "shots",
+    "queries",
+    "inner-lr",
+    "inner-steps",
+    "test-inner-steps",
+    "test-tasks",
+    "inner-samples",
+    "sigma-ratio",
+    "dimension",
+    "heterogeneity",
+    "saddle-file",
+    "fgda.alpha",
+    "fmgda.beta",
+]
 
 
 @pytest.mark.parametrize("key", sorted({*EARLIER, *MOVED}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import ConfigError, RunConfig, SiteConfig
+from edelweiss.config import ConfigError, RunConfig, SiteConfig
 
 
 def test_every_key_is_optional_and_has_dashes() -> None:

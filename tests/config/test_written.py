@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig, flatten, parse_run_config
-from keys import Value, to_toml
-from keys.files import read_toml
-from problems import PROBLEMS
-from strategies import ALGORITHMS, can_solve
+from edelweiss.common import Value, to_toml
+from edelweiss.common.files import read_toml
+from edelweiss.config import RunConfig, flatten, parse_run_config
+from edelweiss.problems import PROBLEMS
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.config.known import IN_TABLES, KNOWN, options_of
 
 ODD: list[dict[str, Value]] = [
@@ -35,8 +35,12 @@ def test_to_toml_is_the_same_run(values: dict[str, Value]) -> None:
     again = RunConfig.parse(flatten(tomllib.loads(config.to_toml())))
     assert again.strategy == config.strategy
     assert options_of(again) == options_of(config)
-    assert options_of(config).items() >= {key.partition(".")[2]: value for key, value in values.items()
-                                          if key.startswith(f"{config.problem}.")}.items()  # fmt: skip
+    assert (
+        options_of(config).items()
+        >= {
+            key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{config.problem}.")
+        }.items()
+    )
     nothing: dict[str, Any] = {"hyper": {}, "options": {}}
     assert again.model_copy(update=nothing) == config.model_copy(update=nothing)
     assert again.seed == config.seed

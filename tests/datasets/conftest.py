@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets import DataConfig
+from edelweiss.datasets import DataConfig
 
 REAL_DATA = os.environ.get("EDELWEISS_DATA")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from datasets import DataConfig, SiteData, load_site
-from datasets.sources import heart_disease, omniglot
-from datasets.sources.harbox import ACTIVITIES
+from edelweiss.datasets import DataConfig, SiteData, load_site
+from edelweiss.datasets.sources import heart_disease, omniglot
+from edelweiss.datasets.sources.harbox import ACTIVITIES
 
 CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

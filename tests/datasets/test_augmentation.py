@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from datasets import Augmentation, Samples
-from datasets.augmentation import Changes
+from edelweiss.datasets import Augmentation, Samples
+from edelweiss.datasets.augmentation import Changes
 
 ALL = Augmentation(flip=True, crop=0.3, rotate=20.0, brightness=0.4)
 
@@ -39,8 +39,9 @@ def test_an_image_that_is_mirrored_twice_is_itself() -> None:
     assert torch.equal(mirror.moved(once), before)
     flipped = [not torch.equal(*pair) for pair in zip(before, once, strict=True)]
     assert 8 < sum(flipped) < 32
-    assert all(torch.equal(new, old.flip(-1) if flip else old)
-               for new, old, flip in zip(once, before, flipped, strict=True))  # fmt: skip
+    assert all(
+        torch.equal(new, old.flip(-1) if flip else old) for new, old, flip in zip(once, before, flipped, strict=True)
+    )
 
 
 def test_no_turn_leaves_an_image_and_a_turn_back_returns_its_middle() -> None:
@@ -111,8 +112,9 @@ def test_each_image_is_changed_otherwise_and_all_its_channels_alike(kind: dict[s
 def test_one_kind_is_no_reason_for_another() -> None:
     """What is drawn for one does not depend on which others are switched on."""
     before = images()
-    assert torch.equal(changes(brightness=0.4).lit(before.clone()),
-                       changes(flip=True, rotate=9.0, brightness=0.4).lit(before.clone()))  # fmt: skip
+    assert torch.equal(
+        changes(brightness=0.4).lit(before.clone()), changes(flip=True, rotate=9.0, brightness=0.4).lit(before.clone())
+    )
     chances = [changes(**kinds).chances for kinds in ({"flip": True}, {"crop": 0.2, "flip": True})]
     assert torch.equal(*chances)
 

@@ -10,18 +10,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from datasets import Cohort
+from edelweiss.datasets import DataSummary
 
 NUMBER = st.floats(-1e30, 1e30)
 ABOVE = st.floats(1e-30, 1e30)
 
 
 @st.composite
-def cohorts(draw: st.DrawFn) -> Cohort:
+def cohorts(draw: st.DrawFn) -> DataSummary:
     shape = draw(st.sampled_from([(3,), (1,), (3, 32, 32), (1, 8, 8)]))
     classes, scaled = draw(st.integers(2, 5)), draw(st.booleans())
     each = [shape[0], shape[0]] if scaled else [0, 0]
-    return Cohort(
+    return DataSummary(
         shape=shape,
         classes=classes,
         prior=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
@@ -45,15 +45,15 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.slow
 @given(cohorts(), st.data())
-def test_what_was_written_is_read_and_anything_else_is_named(cohort: Cohort, data: st.DataObject) -> None:
-    facts = json.loads(json.dumps(cohort.facts()))
-    assert Cohort.of_file(facts | {"problem": "auc"}) == cohort
+def test_what_was_written_is_read_and_anything_else_is_named(data_summary: DataSummary, data: st.DataObject) -> None:
+    facts = json.loads(json.dumps(data_summary.facts()))
+    assert DataSummary.of_file(facts | {"problem": "auc"}) == data_summary
     key = data.draw(st.sampled_from(sorted(WRONG)))
     with pytest.raises(ValueError, match=rf"^{key} |; {key} ") as refused:
-        Cohort.of_file(facts | {key: data.draw(st.sampled_from(WRONG[key]))})
+        DataSummary.of_file(facts | {key: data.draw(st.sampled_from(WRONG[key]))})
     assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_model_needs_a_shape() -> None:
     with pytest.raises(ValueError, match="shape is missing"):
-        Cohort.of_file({"prior": 0.5})
+        DataSummary.of_file({"prior": 0.5})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import datasets as bundled
 
-from datasets.site.columns import (
+from edelweiss.datasets.site.columns import (
     CODES,
     CONSTANT,
     DATES,

@@ -24,7 +24,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from datasets.image_faults import (
+from edelweiss.datasets.image_faults import (
     CODEC,
     ENCRYPTED,
     FRAMES,
@@ -35,7 +35,7 @@ from datasets.image_faults import (
     BadImageError,
     Kind,
 )
-from datasets.image_file import ImageForm, header, pixels
+from edelweiss.datasets.image_file import ImageForm, header, pixels
 from tests.datasets.dicoms import BITS, SHIPPED, dataset, lookup, ramp, write
 
 AS_IS = ImageForm()
@@ -64,8 +64,10 @@ def fault(file: Path) -> Kind:
     raise AssertionError("it was read")
 
 
-@pytest.mark.parametrize(("bits", "low", "high"), [(8, 3, 200), (10, 0, 1023), (12, -2048, 2047),
-                                                   (14, 9, 16000), (16, 0, 65535), (16, -32768, 9)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bits", "low", "high"),
+    [(8, 3, 200), (10, 0, 1023), (12, -2048, 2047), (14, 9, 16000), (16, 0, 65535), (16, -32768, 9)],
+)
 def test_without_a_window_the_images_own_range_is_shown(tmp_path: Path, bits: int, low: int, high: int) -> None:
     values = ramp(low=low, high=high)
     assert np.abs(shown(tmp_path, values, bits) - stretched(values, low, high)).max() <= 1
@@ -161,8 +163,15 @@ def test_jpeg_of_8_bits(tmp_path: Path) -> None:
     assert np.abs(grey(write(tmp_path / "y.dcm", made)) - shown(tmp_path, ramp(high=255), 8)).max() <= 3
 
 
-TWINS = ["MR_small_RLE", "MR_small_bigendian", "MR_small_expb", "MR_small_implicit", "MR_small_jp2klossless",
-         "MR_small_jpeg_ls_lossless", "MR_small_padded"]  # fmt: skip
+TWINS = [
+    "MR_small_RLE",
+    "MR_small_bigendian",
+    "MR_small_expb",
+    "MR_small_implicit",
+    "MR_small_jp2klossless",
+    "MR_small_jpeg_ls_lossless",
+    "MR_small_padded",
+]
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -170,9 +179,18 @@ def test_one_image_in_all_syntaxes_has_the_same_pixels(name: str) -> None:
     assert np.array_equal(grey(SHIPPED / f"{name}.dcm"), grey(SHIPPED / "MR_small.dcm"))
 
 
-BARS = ["SC_rgb_dcmtk_+eb+cr", "SC_rgb_dcmtk_+eb+cy+n2", "SC_rgb_dcmtk_+eb+cy+s2", "SC_rgb_gdcm_KY",
-        "SC_rgb_jpeg_dcmtk", "SC_rgb_jpeg_gdcm", "SC_rgb_rle_16bit", "SC_rgb_rle_32bit", "SC_ybr_full_422_uncompressed",
-        "SC_rgb_jls_lossy_line"]  # fmt: skip
+BARS = [
+    "SC_rgb_dcmtk_+eb+cr",
+    "SC_rgb_dcmtk_+eb+cy+n2",
+    "SC_rgb_dcmtk_+eb+cy+s2",
+    "SC_rgb_gdcm_KY",
+    "SC_rgb_jpeg_dcmtk",
+    "SC_rgb_jpeg_gdcm",
+    "SC_rgb_rle_16bit",
+    "SC_rgb_rle_32bit",
+    "SC_ybr_full_422_uncompressed",
+    "SC_rgb_jls_lossy_line",
+]
 
 
 @pytest.mark.parametrize("name", BARS)

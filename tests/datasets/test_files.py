@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DataConfig, DataError, load_test, reading
-from datasets.sources import SOURCES
-from datasets.vision import import_torchvision
+from edelweiss.datasets import DataConfig, DataError, load_test, reading
+from edelweiss.datasets.sources import SOURCES
+from edelweiss.datasets.vision import import_torchvision
 from tests.datasets.helpers import write_hearts, write_mnist, write_tar, write_users, write_zips
 
 # Each writes a data set to a root, another one for each number.

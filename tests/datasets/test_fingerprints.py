@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from config import RunConfig
-from datasets import Samples, fingerprints, forget_data, load_site, load_test
-from datasets.judged_on import digest
+from edelweiss.config import RunConfig
+from edelweiss.datasets import Samples, fingerprints, forget_data, load_site, load_test
+from edelweiss.datasets.test_digest import digest
 
 STUDY = '[label]\ncolumn = "died"\nnegative = ["0"]\npositive = ["1"]\n[columns.age]\n[columns.crp]\n'
 ROWS = 120
@@ -20,8 +20,13 @@ ROWS = 120
 def write(file: Path, change: tuple[int, int] | None = None, name: str = "died") -> Path:
     """Write a table of two features and a label, one of whose cells (row, column) may be another one."""
     random = np.random.default_rng(0)
-    cells = np.column_stack([random.normal(50, 9, ROWS).round(2), random.normal(3, 1, ROWS).round(3),
-                             random.permutation(np.repeat([1, 0], [40, 80]))])  # fmt: skip
+    cells = np.column_stack(
+        [
+            random.normal(50, 9, ROWS).round(2),
+            random.normal(3, 1, ROWS).round(3),
+            random.permutation(np.repeat([1, 0], [40, 80])),
+        ]
+    )
     if change:
         cells[change] += 0.5
     lines = [f"{age:g},{crp:g},{int(died)}" for age, crp, died in cells]
@@ -91,7 +96,7 @@ def test_another_split_of_the_same_rows_is_another_one(tmp_path: Path, keys: dic
 
 def test_more_than_memory_should_read_is_told_by_its_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = of(write(tmp_path / "t.csv"))
-    monkeypatch.setattr("datasets.judged_on.READ", 8)
+    monkeypatch.setattr("edelweiss.datasets.test_digest.READ", 8)
     by_place = of(tmp_path / "t.csv")
     assert not set(by_place.values()) & set(whole.values())
     assert of(tmp_path / "t.csv") == by_place

@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from config import ConfigError, RunConfig
-from datasets import DataConfig, DataError, SiteData, load_site, load_test
-from datasets.splits import dealt
-from server_app import simulate
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import DataConfig, DataError, SiteData, load_site, load_test
+from edelweiss.datasets.splits import dealt
+from edelweiss.server_app import simulate
 
 SOURCES: list[dict[str, Any]] = [
     {"dataset": "digits", "binary": False, "partition": "dirichlet", "concentration": 0.2},

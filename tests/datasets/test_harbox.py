@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from datasets import DataConfig, DataError, load_site, load_test
-from datasets.files import Places
-from datasets.sources import harbox
-from datasets.sources.harbox import FEATURES
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.sources import harbox
+from edelweiss.datasets.sources.harbox import FEATURES
 from tests.datasets.helpers import write_users
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client_app.own_data import image_cache
-from config import SiteConfig
-from datasets.errors import DataError
-from datasets.image_cache import ImageCache
-from datasets.image_faults import Faults
-from datasets.image_file import ImageForm
-from datasets.images import read_images
+from edelweiss.client_app.local_data import image_cache
+from edelweiss.config import SiteConfig
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.image_faults import Faults
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.images import read_images
 
 SIDE, COUNT = 8, 5
 BYTES = COUNT * SIDE * SIDE

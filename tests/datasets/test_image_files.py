@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
-from datasets import DataConfig, DataError
-from datasets.image_faults import BadImageError, Faults
-from datasets.image_file import ImageForm, header, pixels
-from datasets.images import read_images
+from edelweiss.datasets import DataConfig, DataError
+from edelweiss.datasets.image_faults import BadImageError, Faults
+from edelweiss.datasets.image_file import ImageForm, header, pixels
+from edelweiss.datasets.images import read_images
 from tests.datasets.dicoms import SHIPPED, dataset, ramp, write
 
 AS_IS = ImageForm()
@@ -122,10 +122,21 @@ def test_what_cannot_be_chosen_is_named(keys: dict[str, object], said: str) -> N
 
 
 PILLOWS = ("png", "jpg", "tiff", "gif", "bmp", "webp")
-SHIPPED_KINDS = ("MR_small_RLE", "MR_small_jp2klossless", "MR_small_jpeg_ls_lossless", "SC_rgb_jpeg_gdcm",
-                 "SC_rgb_jpeg_dcmtk", "examples_palette")  # fmt: skip
-NAMES = (*(f"grey.{kind}" for kind in PILLOWS), "deep.png", "deep.jp2", "plain.dcm",
-         *(f"{kind}.dcm" for kind in SHIPPED_KINDS))  # fmt: skip
+SHIPPED_KINDS = (
+    "MR_small_RLE",
+    "MR_small_jp2klossless",
+    "MR_small_jpeg_ls_lossless",
+    "SC_rgb_jpeg_gdcm",
+    "SC_rgb_jpeg_dcmtk",
+    "examples_palette",
+)
+NAMES = (
+    *(f"grey.{kind}" for kind in PILLOWS),
+    "deep.png",
+    "deep.jp2",
+    "plain.dcm",
+    *(f"{kind}.dcm" for kind in SHIPPED_KINDS),
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from config import RunConfig
-from datasets import DataConfig, DataError, load_site, load_test
-from datasets.files import Places
-from datasets.image_file import ImageForm
-from datasets.source import Source
-from datasets.sources import image_folder
-from keys import ConfigError
-from server_app import simulate
+from edelweiss.common import ConfigError
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.source import Source
+from edelweiss.datasets.sources import image_folder
+from edelweiss.server_app import simulate
 
 Size = tuple[int, int]
 

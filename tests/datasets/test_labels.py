@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from config import ConfigError, RunConfig
-from datasets import DataConfig, DataError, forget_data, load_site, load_test, patients_of_test
-from datasets.labels import UNKNOWN, stratum
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import DataConfig, DataError, forget_data, load_site, load_test, patients_of_test
+from edelweiss.datasets.labels import UNKNOWN, stratum
 from tests.datasets.helpers import sites_of
 
 Write = Callable[..., DataConfig]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets import DataConfig, DataError, data_doubts
-from datasets.image_cache import ImageCache
-from datasets.image_file import ImageForm
-from datasets.labels import Labels
-from datasets.site import read_site
-from datasets.site.images import ImageRules
-from datasets.site.survey import Survey
-from datasets.source import Source
+from edelweiss.datasets import DataConfig, DataError, data_doubts
+from edelweiss.datasets.image_cache import ImageCache
+from edelweiss.datasets.image_file import ImageForm
+from edelweiss.datasets.labels import Labels
+from edelweiss.datasets.site import read_site
+from edelweiss.datasets.site.images import ImageRules
+from edelweiss.datasets.site.survey import Survey
+from edelweiss.datasets.source import Source
 from tests.datasets.dicoms import dataset, ramp, write
 from tests.datasets.helpers import sites_of
 
@@ -70,12 +70,12 @@ def test_the_same_picture_in_two_files_is_a_doubt_and_kept_with_what_was_decoded
 
 def spoil(place: Path, rows: list[int]) -> None:
     """Damage files in turn: one that is cut behind its header, one that is a page of the web, one that is not there."""
-    for turn, row in enumerate(rows):
+    for context, row in enumerate(rows):
         file = place / f"p{row}.png"
         content = file.read_bytes()
         file.unlink()
-        if turn % 3 < 2:
-            file.write_bytes(HTML if turn % 3 else content[:45])
+        if context % 3 < 2:
+            file.write_bytes(HTML if context % 3 else content[:45])
 
 
 def consistent(source: Source, rows: list[int], complete: Source) -> None:

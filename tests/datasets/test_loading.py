@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from datasets import DATASETS, PARTITIONS, DataConfig, DataError, SiteData, load_site, load_test, loading
-from datasets.partition import Rows, dirichlet, partition
-from datasets.splits import stratified, thinned
+from edelweiss.datasets import DATASETS, PARTITIONS, DataConfig, DataError, SiteData, load_site, load_test, loading
+from edelweiss.datasets.partition import Rows, dirichlet, partition
+from edelweiss.datasets.splits import stratified, thinned
 from tests.datasets.helpers import sites_of
 
 

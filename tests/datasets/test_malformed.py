@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
-from datasets import DataConfig, DataError, forget_data, load_site, load_test
-from datasets.numbers import LARGEST
+from edelweiss.datasets import DataConfig, DataError, forget_data, load_site, load_test
+from edelweiss.datasets.numbers import LARGEST
 from tests.datasets.helpers import idx, picture, write_hearts, write_mnist, write_tar, write_users, write_zips
 
 ROWS = [["a", "b", "label"], *([str(i), str(i * i % 7), str(i % 2)] for i in range(20))]
@@ -173,42 +173,70 @@ def _bomb(file: Path) -> None:
 TRAIN, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 KNOWN: dict[str, tuple[str, Callable[[Path], object], str, Callable[[Path], object], str]] = {
     "labels beyond the classes": (
-        "mnist", lambda d: write_mnist(d / "m", False), f"m/{LABELS}",
+        "mnist",
+        lambda d: write_mnist(d / "m", False),
+        f"m/{LABELS}",
         lambda f: f.write_bytes(idx(np.full(40, 10, np.uint8))),
         "labels go up to 10",
     ),
     "images of another size": (
-        "mnist", lambda d: write_mnist(d / "m", False), f"m/{TRAIN}",
-        lambda f: f.write_bytes(idx(np.zeros((40, 20, 20), np.uint8))), r"not \(n, 28, 28\)",
+        "mnist",
+        lambda d: write_mnist(d / "m", False),
+        f"m/{TRAIN}",
+        lambda f: f.write_bytes(idx(np.zeros((40, 20, 20), np.uint8))),
+        r"not \(n, 28, 28\)",
     ),
     "a bomb": ("mnist", lambda d: write_mnist(d / "m", False), f"m/{TRAIN}", _bomb, "does not start as an idx"),
     "zeros within": (
-        "cifar10", lambda d: write_tar(d / "m/cifar10_images.tar"), "m/cifar10_images.tar", _zeros, "is damaged",
+        "cifar10",
+        lambda d: write_tar(d / "m/cifar10_images.tar"),
+        "m/cifar10_images.tar",
+        _zeros,
+        "is damaged",
     ),
     "an infinite feature": (
-        "heart-disease", lambda d: write_hearts(d / "m", False), "m/va.data",
-        lambda f: f.write_text(f.read_text() + "inf" + ",1" * 13 + "\n"), "line 13",
+        "heart-disease",
+        lambda d: write_hearts(d / "m", False),
+        "m/va.data",
+        lambda f: f.write_text(f.read_text() + "inf" + ",1" * 13 + "\n"),
+        "line 13",
     ),
     "a target that there is not": (
-        "heart-disease", lambda d: write_hearts(d / "m", False), "m/va.data",
-        lambda f: f.write_text(f.read_text() + "1" + ",1" * 12 + ",9\n"), "0 to 4",
+        "heart-disease",
+        lambda d: write_hearts(d / "m", False),
+        "m/va.data",
+        lambda f: f.write_text(f.read_text() + "1" + ",1" * 12 + ",9\n"),
+        "0 to 4",
     ),
     "a number that overflows": (
-        "harbox", lambda d: write_users(d / "m"), "m/1.csv",
-        lambda f: f.write_text(f.read_text() + "1e38" + ",1" * 899 + ",0\n"), "'1e38' as number 1",
+        "harbox",
+        lambda d: write_users(d / "m"),
+        "m/1.csv",
+        lambda f: f.write_text(f.read_text() + "1e38" + ",1" * 899 + ",0\n"),
+        "'1e38' as number 1",
     ),
     "a pipe": (
-        "harbox", lambda d: write_users(d / "m"), "m/1.csv", lambda f: (f.unlink(), os.mkfifo(f)), "no regular file",
+        "harbox",
+        lambda d: write_users(d / "m"),
+        "m/1.csv",
+        lambda f: (f.unlink(), os.mkfifo(f)),
+        "no regular file",
     ),
     "half a zip": (
-        "omniglot", lambda d: write_zips(d / "m"), "m/images_background_small1.zip",
-        lambda f: os.truncate(f, f.stat().st_size // 2), "not a zip file",
+        "omniglot",
+        lambda d: write_zips(d / "m"),
+        "m/images_background_small1.zip",
+        lambda f: os.truncate(f, f.stat().st_size // 2),
+        "not a zip file",
     ),
     "a drawing for a wall": (
-        "omniglot", lambda d: write_zips(d / "m"), "m/images_background_small1.zip",
-        lambda f: _added(f, picture(0, 2000)), "2000x2000",
+        "omniglot",
+        lambda d: write_zips(d / "m"),
+        "m/images_background_small1.zip",
+        lambda f: _added(f, picture(0, 2000)),
+        "2000x2000",
     ),
-}  # fmt: skip
+}
 
 
 def _added(file: Path, content: bytes) -> None:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from datasets import DataConfig, DataError, load_site, load_test
-from datasets.files import Places
-from datasets.source import Source
-from datasets.sources import omniglot
-from datasets.vision import import_torchvision
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.source import Source
+from edelweiss.datasets.sources import omniglot
+from edelweiss.datasets.vision import import_torchvision
 from tests.datasets.helpers import write_zips
 
 SMALL = omniglot.PARTS[1]

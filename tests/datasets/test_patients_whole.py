@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from config.study import read_study
-from datasets import DataConfig, DataError, load_site, load_test, patients_of_test
-from datasets.partition import NATURAL, PARTITIONS
-from datasets.splits import joined
+from edelweiss.config.study import read_study
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test, patients_of_test
+from edelweiss.datasets.partition import NATURAL, PARTITIONS
+from edelweiss.datasets.splits import joined
 from tests.datasets.helpers import sites_of
 
 SITES = 4
@@ -37,9 +37,15 @@ def visits(patients: int = 120) -> list[dict[str, str]]:
         for _ in range(rng.integers(1, 10)):
             moved = number % 10 == 0 and rng.random() < 0.5
             label = int(sick) if rng.random() < 0.8 else int(not sick)
-            rows.append({"value": f"{centre + 1e-3 * rng.normal():.6f}", "label": str(label), "who": f"p{number}",
-                         "clinic": CLINICS[(clinic + moved) % 4],
-                         "ward": f"w{number // 2 + moved}"})  # fmt: skip
+            rows.append(
+                {
+                    "value": f"{centre + 1e-3 * rng.normal():.6f}",
+                    "label": str(label),
+                    "who": f"p{number}",
+                    "clinic": CLINICS[(clinic + moved) % 4],
+                    "ward": f"w{number // 2 + moved}",
+                }
+            )
     return [rows[place] for place in rng.permutation(len(rows))]
 
 
@@ -162,15 +168,20 @@ def test_what_a_patient_is_known_by_tells_nothing_of_others(partition: str, seed
     """Of labels that chance gave to patients a test set of other patients shows no skill."""
     rng = np.random.default_rng(seed)
     sick = rng.permutation(np.arange(120) % 2)
-    rows = [{"value": f"{3 * who + rng.normal():.4f}", "label": str(sick[who]), "who": f"p{who}"}
-            for who in range(120) for _ in range(6)]  # fmt: skip
+    rows = [
+        {"value": f"{3 * who + rng.normal():.4f}", "label": str(sick[who]), "who": f"p{who}"}
+        for who in range(120)
+        for _ in range(6)
+    ]
     file = write(tmp_path / "t.csv", {**PLAIN, "who": "pid"}, rows)
     config = DataConfig(dataset="table", data_file=file, group_column="pid", partition=partition, seed=seed)
     test = load_test(config)
     assert test is not None
     parts = [site.train for site in sites_of(config, 3)]
-    inputs, labels = (np.concatenate([np.asarray(part) for part in both])
-                      for both in zip(*((p.inputs[p.rows], p.targets()) for p in parts), strict=True))  # fmt: skip
+    inputs, labels = (
+        np.concatenate([np.asarray(part) for part in both])
+        for both in zip(*((p.inputs[p.rows], p.targets()) for p in parts), strict=True)
+    )
     # Who finds the nearest row knows the patient, and would be right of everybody that is trained on.
     right = KNeighborsClassifier(1).fit(inputs, labels).score(test.inputs[test.rows], test.targets())
     assert 0.2 < right < 0.8

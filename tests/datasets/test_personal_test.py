@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from datasets import DataConfig, DataError, load_site, load_test
-from datasets.splits import dealt_alike
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets.splits import dealt_alike
 from tests.datasets.helpers import sites_of, write_hearts
 
 

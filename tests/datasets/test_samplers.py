@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from datasets import SAMPLERS, DataError, Sampler, make_sampler
+from edelweiss.datasets import SAMPLERS, DataError, Sampler, make_sampler
 
 
 def sampler_of(name: str, labels: Tensor, size: int, positives: int = 1, seed: int = 0) -> Sampler:

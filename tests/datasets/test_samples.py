@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from datasets import DataConfig, DataError, Samples, load_site, moments, standardisation
-from datasets.samples import forget_samples
-from datasets.vision import import_torchvision
+from edelweiss.datasets import DataConfig, DataError, Samples, load_site, moments, standardisation
+from edelweiss.datasets.samples import forget_samples
+from edelweiss.datasets.vision import import_torchvision
 
 
 def add(parts: list[tuple[list[float], list[float], list[float]]]) -> tuple[list[float], ...]:
@@ -124,7 +124,7 @@ def test_images_that_a_device_has_no_room_for_stay_where_they_are(monkeypatch: p
     # Of the memory that is free, a half: for all of them, for those of this set, for none.
     for free, there in ((2 * 9 * 12, 9), (2 * 9 * 12 - 1, 2), (2 * 2 * 12, 2), (2 * 2 * 12 - 1, 0)):
         forget_samples()
-        monkeypatch.setattr("datasets.samples._free", lambda _, free=free: free)
+        monkeypatch.setattr("edelweiss.datasets.samples._free", lambda _, free=free: free)
         moved = samples.to("meta")
         assert moved.inputs.is_meta == moved.rows.is_meta == bool(there)
         assert len(moved.inputs) == (there or 9)
@@ -138,7 +138,7 @@ def test_moving_keeps_batches(room: bool, monkeypatch: pytest.MonkeyPatch) -> No
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     if not room:
-        monkeypatch.setattr("datasets.samples._free", lambda _: 0)
+        monkeypatch.setattr("edelweiss.datasets.samples._free", lambda _: 0)
     images = torch.randint(0, 256, (9, 3, 4, 4), dtype=torch.uint8)
     samples = Samples(images, torch.arange(9), torch.tensor([4, 2, 8])).standardised(torch.rand(3), torch.rand(3) + 1)
     moved = samples.to("cuda")

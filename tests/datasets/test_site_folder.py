@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
 
 Write = Callable[..., DataConfig]
 

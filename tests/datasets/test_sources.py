@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from datasets import DataConfig, DataError, load_site, load_test
-from datasets.files import Places
-from datasets.sources import cifar, heart_disease
-from datasets.vision import import_torchvision
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets.files import Places
+from edelweiss.datasets.sources import cifar, heart_disease
+from edelweiss.datasets.vision import import_torchvision
 from tests.datasets.helpers import CIFAR_CLASSES, write_hearts, write_mnist, write_tar
 
 

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bin.run import REPO
-from config import RunConfig
-from datasets import Cohort, DataConfig, DataError, Meaning, load_site
-from datasets.labels import as_label, split_names
-from datasets.numbers import MISSING, canonical
-from datasets.site.newcomers import newcomers
-from datasets.site.study import Column, Study
-from keys import ConfigError, Value
-from keys.numbers import number, whole
-from problems.prediction import predict
-from problems.trained import TrainedModel
-from server_app import simulate
-from server_app.page import write_report
+from edelweiss.common import ConfigError, Value
+from edelweiss.common.numbers import number, whole
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataConfig, DataError, DataSummary, ModelSchema, load_site
+from edelweiss.datasets.labels import as_label, split_names
+from edelweiss.datasets.numbers import MISSING, canonical
+from edelweiss.datasets.site.inference_input import newcomers
+from edelweiss.datasets.site.study import Column, Study
+from edelweiss.lab.report import write_report
+from edelweiss.problems.prediction import predict
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.server_app.sites import run_at, site_job
 
 OUTCOME = "Outcome (0=alive, 1=dead)"
@@ -52,7 +52,7 @@ def features_of(file: Path) -> np.ndarray:
 
 def new_features(file: Path, names: Sequence[str]) -> np.ndarray:
     """Return the features of the same table, read as new patients'."""
-    patients = newcomers(file, Meaning(features=tuple(names)), Cohort(shape=(len(names),), classes=2))
+    patients = newcomers(file, ModelSchema(features=tuple(names)), DataSummary(shape=(len(names),), classes=2))
     return np.concatenate([chunk.inputs.numpy() for chunk in patients.chunks()])
 
 
@@ -198,9 +198,19 @@ def patients(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_label_with_commas_from_the_table_to_the_prediction(tmp_path: Path, patients: Path) -> None:
-    keys = {"dataset": "table", "data-file": str(patients), "label": f'"{OUTCOME}"', "problem": "bce", "sites": 2,
-            "algorithm": "fedavg", "model": "linear", "rounds": 3, "workers": 1, "thin-share": 0.0,
-            "runs-dir": str(tmp_path / "runs")}  # fmt: skip
+    keys = {
+        "dataset": "table",
+        "data-file": str(patients),
+        "label": f'"{OUTCOME}"',
+        "problem": "bce",
+        "sites": 2,
+        "algorithm": "fedavg",
+        "model": "linear",
+        "rounds": 3,
+        "workers": 1,
+        "thin-share": 0.0,
+        "runs-dir": str(tmp_path / "runs"),
+    }
     result = simulate(keys, quiet=True)
     assert result.metrics[-1]["central"]["auroc"] > 0.8
     assert f"column {OUTCOME}" in write_report(result.folder).read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from datasets import DataError, Samples, moments
-from datasets.stored import BLOCK_BYTES, file_of, gather, in_blocks, let_go, tensor_of
+from edelweiss.datasets import DataError, Samples, moments
+from edelweiss.datasets.memory_mapped import BLOCK_BYTES, file_of, gather, in_blocks, let_go, tensor_of
 
 SHAPE = (3, 20, 30)
 

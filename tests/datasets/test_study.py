@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bin.run import REPO
-from config.study import read_study
-from datasets.errors import DataError
-from datasets.site.study import Study
-from datasets.sources.heart_disease import FEATURES, HOSPITALS
-from keys import ConfigError
+from edelweiss.common import ConfigError
+from edelweiss.config.study import read_study
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.site.study import Study
+from edelweiss.datasets.sources.heart_disease import FEATURES, HOSPITALS
 
 STUDY = """
 delimiter = ";"
@@ -108,8 +108,11 @@ def test_each_value_is_in_one_subgroup(tmp_path: Path) -> None:
     age, sex, _ = it.columns
     parts = age.parted(np.array([49.5, 50, 64, 65, np.nan], np.float32))
     assert {name: mask.nonzero()[0].tolist() for name, mask in parts.items()} == {
-        "below 50": [0], "50 to 65": [1, 2], "65 or more": [3], "missing": [4]
-    }  # fmt: skip
+        "below 50": [0],
+        "50 to 65": [1, 2],
+        "65 or more": [3],
+        "missing": [4],
+    }
     assert list(sex.parted(np.array([0, 1, np.nan], np.float32))) == ["w or f", "m", "missing"]
     assert it.subgroups == ("Alter", "Geschlecht")
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from config import RunConfig
-from datasets import DataConfig, DataError, load_site, load_test
-from datasets.partition import NATURAL
-from datasets.sources.table import read_grouped
-from keys import ConfigError, Value, flatten
-from problems.trained import TrainedModel
-from server_app import simulate
+from edelweiss.common import ConfigError, Value, flatten
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
+from edelweiss.datasets.partition import NATURAL
+from edelweiss.datasets.sources.table import read_grouped
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.datasets.helpers import sites_of
 from tests.server_app.sites import SiteGrid, hospitals, job, site_job, table, write_table
 

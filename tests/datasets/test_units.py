@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from datasets.units import Moments, Watched, far_sites, rounded
+from edelweiss.datasets.units import Moments, Watched, far_sites, rounded
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 DRAWS: dict[str, Draw] = {

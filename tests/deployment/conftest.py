@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bin.run import free_port
-from server_app.submission import flower_environment, started
+from edelweiss.lab.submission import flower_environment, started
 from tests.deployment.host import make_certificates
 from tests.deployment.processes import Guarded, until
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from bin.run import free_port
-from server_app.submission import REPO, Outcome, flower_environment, started
+from edelweiss.lab.submission import REPO, Outcome, flower_environment, started
 from tests.deployment.processes import RUN_TIMEOUT, process_logs
 
 COMPOSE = REPO / "docker-compose.yml"

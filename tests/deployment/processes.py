@@ -1,7 +1,7 @@
 """Real Flower processes on this machine, for tests: a deployment of a SuperLink and sites, and the simulation.
 
     with deployment(folder, [{"site": "a", "data-dir": "..."}, {"site": "b", "data-dir": "..."}]) as federation:
-        outcome = federation.submit({"rounds": 2})
+        outcome = edelweiss.federation.submit({"rounds": 2})
         assert outcome.ok, outcome.log
 
 Ports are free ones of the loopback interface, every FLWR_HOME is inside `folder`, and every process ends with
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from bin.run import free_port, superlink
-from keys import Value, to_toml
-from keys.overrides import toml_value
-from server_app.submission import REPO, Outcome, flower_environment, started, submit
+from edelweiss.common import Value, to_toml
+from edelweiss.common.overrides import toml_value
+from edelweiss.lab.submission import REPO, Outcome, flower_environment, started, submit
 
 RUN_TIMEOUT = 240.0
 PATIENCE = 60.0  # seconds that one step may take
@@ -77,7 +77,10 @@ def deployment(
             home = folder / f"site-{number}"  # of its own: a SuperNode unpacks the app below it
             home.mkdir()
             log = stack.enter_context((folder / f"site-{number}.log").open("w"))
-            command, where = [sys.executable, "-m", "client_app", "join", "--insecure", "--superlink", fleet], REPO
+            command, where = (
+                [sys.executable, "-m", "edelweiss.client_app.cli", "join", "--insecure", "--superlink", fleet],
+                REPO,
+            )
             command += [f"--{key}={value}" for key, value in node_config.items()]
             if number in supernodes:
                 command, where = ["flower-supernode", "--insecure", "--grpc-rere", "--superlink", fleet], home
@@ -130,7 +133,7 @@ def simulate(folder: Path, run_config: Mapping[str, Value], supernodes: int, tim
 
 
 def answers(*command_lines: Sequence[str]) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of ``python -m client_app`` for each of these, from one interpreter.
+    """Exit code, output and errors of ``edelweiss-site`` for each of these, from one interpreter.
 
     Of its own, because it changes how a process logs; one, because it takes seconds to import everything.
     """
@@ -142,7 +145,7 @@ def answers(*command_lines: Sequence[str]) -> list[tuple[int, str, str]]:
 
 CALLS = """
 import contextlib, io, json, sys
-from client_app.__main__ import main
+from edelweiss.client_app.cli import main
 found = []
 for line in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:

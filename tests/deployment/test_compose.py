@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_app.audit import Audit
-from config import RunConfig
-from keys import Value
-from server_app.submission import app_table, submit
+from edelweiss.client_app.audit import Audit
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.lab.submission import app_table, submit
 from tests.deployment.host import (
     COMPOSE,
     DEPLOYMENT,

@@ -25,8 +25,8 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_breast_cancer
 
 from bin.run import REPO
-from config import RunConfig
-from keys import read_overrides
+from edelweiss.common import read_overrides
+from edelweiss.config import RunConfig
 from tests.deployment.host import COMPOSE, HOSPITALS, SERVICES
 from tests.deployment.processes import untimed
 from tests.server_app.sites import run_at, with_secret
@@ -162,9 +162,9 @@ def test_the_image_is_small_and_starts_without_any_network(engine: Engine) -> No
     alone = f"docker run --rm --network none --read-only --tmpfs /tmp --cap-drop ALL --workdir /app {IMAGE}"
     for command in ("flower-superlink --help", "flower-superexec --help", "flwr --version"):
         engine(f"{alone} {command}")
-    assert "--superlink" in engine(f"{alone} python -m client_app join --help")
+    assert "--superlink" in engine(f"{alone} edelweiss-site join --help")
     run = """rounds=1 sites=2 evaluate-every=0 runs-dir="/tmp/runs" """
-    assert "results in /tmp/runs" in engine(f"{alone} python -m server_app --run-config '{run}'")
+    assert "results in /tmp/runs" in engine(f"{alone} edelweiss --run-config '{run}'")
     outside = engine(f"{alone} ls -A /app").split()
     assert not {"tests", "docs", "data", "certificates", "docker-compose.yml", ".git"} & set(outside)
     packages = engine(f"{alone} python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'").strip()
@@ -232,7 +232,7 @@ WRITABLE = """
 
 def test_the_doctor_finds_a_hospital_well_and_names_what_is_wrong(engine: Engine) -> None:
     """With the settings of the container, in the container: the key is in use, for the hospital has joined."""
-    doctor = f"docker compose exec -T {HOSPITALS[0]} python -m client_app doctor --policy=/site.toml"
+    doctor = f"docker compose exec -T {HOSPITALS[0]} edelweiss-site doctor --policy=/site.toml"
     assert "error" not in engine(f"{doctor} --site={HOSPITALS[0]}")
     wrong = engine.tried(f"{doctor} --superlink=superlink:9093")
     assert wrong.returncode == 1
@@ -271,7 +271,7 @@ def test_they_train_though_a_hospital_is_stopped_and_started_between_two_rounds(
 
     assert len(set(engine.numbers(victim))) == 1, "its key makes it the same hospital"
     for name in HOSPITALS:  # a query, ten rounds and the last evaluation, over the restart
-        audit = engine(f"docker compose exec -T {name} python -m client_app audit --state-dir=/state")
+        audit = engine(f"docker compose exec -T {name} edelweiss-site audit --state-dir=/state")
         assert len(engine(f"docker compose exec -T {name} cat /state/audit.jsonl").splitlines()) == 2 * 12, audit
     engine(RESULTS)
     [folder] = (engine.folder / "results" / "runs").iterdir()

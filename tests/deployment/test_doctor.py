@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bin.run import free_port
-from server_app.submission import flower_environment
+from edelweiss.lab.submission import flower_environment
 from tests.client_app.proxies import proxy
 from tests.deployment.processes import Guarded, answers
 
@@ -74,13 +74,15 @@ def test_where_all_is_well_it_says_so_and_what_fails_is_named_with_its_fix(
     host = os.uname().nodename
     here = {"state-dir": f"{data}/data.csv/state", "device": "cuda:7"}
     cases: list[tuple[dict[str, str], dict[str, str]]] = [
-        ({"name": "cannot be resolved", "state": "cannot be written", "device": "CUDA devices", "data": "'dose'"},
-         {"superlink": "nowhere.invalid:9092", **here}),
+        (
+            {"name": "cannot be resolved", "state": "cannot be written", "device": "CUDA devices", "data": "'dose'"},
+            {"superlink": "nowhere.invalid:9092", **here},
+        ),
         ({"port": "does not take connections"}, {"superlink": f"127.0.0.1:{free_port()}"}),
         ({"TLS": f"not for {host}"}, {"superlink": f"{host}:{guarded.fleet}"}),
         ({"TLS": "get the ca.crt of this"}, {"root-certificates": f"{guarded.folder}/others/ca.crt"}),
         ({"key": "not registered"}, {"key": f"{made}/hospital-b.key"}),
-    ]  # fmt: skip
+    ]
     for (words, _), (code, lines) in zip(cases, doctor(good, *(changed for _, changed in cases)), strict=True):
         assert code == 1
         for about, word in words.items():

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from bin.run import free_port, superlink
-from keys import Value
-from server_app.submission import REPO, flower_environment, stage, started
+from edelweiss.common import Value
+from edelweiss.lab.submission import REPO, flower_environment, stage, started
 from tests.deployment.processes import PATIENCE, Federation, Guarded, answers, deployment, until
 from tests.server_app.sites import table, write_table
 
@@ -47,7 +47,7 @@ class Site:
 def site(folder: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Site]:
     """Run a site through the block."""
     log = folder / f"site-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "client_app", "join", *options]
+    command = [sys.executable, "-m", "edelweiss.client_app.cli", "join", *options]
     environment = environment or flower_environment(folder)
     with log.open("w") as stream, started(command, environment, cwd=REPO, stdout=stream, stderr=stream) as process:
         yield Site(process, log)
@@ -68,8 +68,8 @@ def log_of(federation: Federation) -> str:
 def test_no_code_of_a_run_is_executed(federation: Federation, tmp_path: Path) -> None:
     """Neither a foreign app nor ours in another release: its ClientApp would leave a mark as it is imported."""
     for name, mend in {
-        "foreign": lambda text: text.replace('"server_app.app:app"', '"foreign:server"').replace(
-            '"client_app.app:app"', '"foreign:client"'
+        "foreign": lambda text: text.replace('"edelweiss.server_app.app:app"', '"foreign:server"').replace(
+            '"edelweiss.client_app.app:app"', '"foreign:client"'
         ),
         "release": lambda text: text,
     }.items():
@@ -191,8 +191,14 @@ def test_each_failure_to_connect_is_told_apart(guarded: Guarded, tmp_path: Path)
     mine, other = f"--root-certificates={folder}/certificates/ca.crt", f"--root-certificates={folder}/others/ca.crt"
     plain = free_port()
     key, host = f"--key={folder}/certificates/hospital-b.key", os.uname().nodename
-    with superlink(tmp_path, flower_environment(tmp_path), "--fleet-api-type", "grpc-rere", "--fleet-api-address",
-                   f"127.0.0.1:{plain}"):  # fmt: skip
+    with superlink(
+        tmp_path,
+        flower_environment(tmp_path),
+        "--fleet-api-type",
+        "grpc-rere",
+        "--fleet-api-address",
+        f"127.0.0.1:{plain}",
+    ):
         cases = {
             "was not signed by the authority": [f"--superlink=127.0.0.1:{fleet}", other, key],
             f"is not for the name {host}": [f"--superlink={host}:{fleet}", mine, key],

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from config import RunConfig
-from keys import Value, with_resumed
-from server_app.submission import Outcome, submit
+from edelweiss.common import Value, with_resumed
+from edelweiss.config import RunConfig
+from edelweiss.lab.submission import Outcome, submit
 from tests.deployment.host import HOSPITALS, START_TIMEOUT, Host, answered, wait_until
 from tests.deployment.processes import RUN_TIMEOUT, process_logs, untimed
 from tests.server_app.sites import run_at, table, with_secret, write_table

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keys import Value, to_toml
-from server_app import simulate
+from edelweiss.common import Value, to_toml
+from edelweiss.server_app import simulate
 from tests.deployment import processes
 from tests.deployment.processes import followed
 from tests.server_app.sites import saddle_job
@@ -54,7 +54,7 @@ def test_a_server_app_that_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "killed"
     with processes.deployment(tmp_path, nodes), ThreadPoolExecutor() as executor:
         address = tomllib.loads((tmp_path / "config.toml").read_text())["superlink"]["own"]["address"]
-        submit = [sys.executable, "-u", "-m", "server_app", "submit", "--superlink", address, "--insecure"]
+        submit = [sys.executable, "-u", "-m", "edelweiss", "submit", "--superlink", address, "--insecure"]
         settings = tmp_path / "job.toml"
         settings.write_text(to_toml(job(tmp_path, "killed", rounds=ROUNDS)))
         resumed: list[Any] = []

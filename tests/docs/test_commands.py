@@ -13,11 +13,11 @@ from types import ModuleType
 
 import pytest
 
-import server_app.__main__ as server
 from bin.run import REPO, free_port
-from client_app.__main__ import COMMANDS
-from client_app.__main__ import main as client
-from server_app.submission import flower_environment, stage
+from edelweiss.client_app.cli import COMMANDS
+from edelweiss.client_app.cli import main as client
+from edelweiss.lab import cli as server
+from edelweiss.lab.submission import flower_environment, stage
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (REPO / "docs").glob("*.md"))]
 
@@ -29,9 +29,9 @@ def blocks(page: str, language: str, after: str = "") -> list[str]:
 
 
 def typed(page: str) -> list[list[str]]:
-    """Return the module and the arguments of each call of ours in the shell blocks of a page."""
+    """Return the command and the arguments of each call of ours in the shell blocks of a page."""
     lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    calls = [match[1] for line in lines if (match := re.search(r"python -m ((?:client|server)_app\b.*)", line))]
+    calls = [match[1] for line in lines if (match := re.search(r"(?:^|/|then |do )(edelweiss(?:-site)? .*)", line))]
     return [shlex.split(re.sub(r" >.*", "", call), comments=True) for call in calls]
 
 
@@ -40,7 +40,7 @@ def test_every_command_is_one_that_is_taken(page: str, monkeypatch: pytest.Monke
     def nothing(*_: object) -> int:
         return 0
 
-    sides: list[ModuleType] = [import_module(f"client_app.commands.{name}") for name in COMMANDS]
+    sides: list[ModuleType] = [import_module(f"edelweiss.client_app.commands.{name}") for name in COMMANDS]
     for module in sides:
         monkeypatch.setattr(module, "run", nothing)
         monkeypatch.setattr(module, "state_folder", str, raising=False)  # there is none here
@@ -48,11 +48,11 @@ def test_every_command_is_one_that_is_taken(page: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(command, "main", nothing)
     monkeypatch.setattr(server, "run", nothing)
     monkeypatch.setattr(server.signal, "signal", nothing)  # the tests' process keeps its own
-    for module_name, *arguments in typed(page):
+    for command_name, *arguments in typed(page):
         try:
-            assert (client if module_name == "client_app" else server.main)(arguments) == 0
+            assert (client if command_name == "edelweiss-site" else server.main)(arguments) == 0
         except SystemExit:
-            pytest.fail(f"{page}: python -m {module_name} {shlex.join(arguments)} is not taken")
+            pytest.fail(f"{page}: {command_name} {shlex.join(arguments)} is not taken")
 
 
 @pytest.mark.deployments
@@ -74,8 +74,15 @@ def test_the_deployment_on_one_machine_can_be_followed(tmp_path: Path) -> None:
     script = script.replace("flower-superlink ", f"flower-superlink --port {control} ")
     environment = flower_environment(tmp_path / "home")
     command = ["bash", "-mc", script]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, start_new_session=True) as shell:  # fmt: skip
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as shell:
         try:
             said, _ = shell.communicate(timeout=300)
         finally:

@@ -23,19 +23,19 @@ from safetensors.torch import load_file
 
 from benchmarks.cluster import counted
 from bin import docs
-from config import RunConfig
-from datasets import Facts
-from federation import Algorithm, Card, Reply, Site, Turn
-from keys import flatten, hyper, read_overrides
-from models import MODELS
-from problems import PROBLEMS, capabilities, papers
-from server_app import simulate
-from server_app.compare import samples
-from server_app.sweep import file as sweep_file
-from strategies import ALGORITHMS, can_solve
-from strategies.dispfl import erk
-from strategies.fedavg import FedAvg
-from strategies.local_steps import LocalSteps
+from edelweiss.common import flatten, hyper, read_overrides
+from edelweiss.config import RunConfig
+from edelweiss.datasets import Facts
+from edelweiss.federation import Algorithm, AlgorithmInfo, Reply, RoundContext, Site
+from edelweiss.lab.compare import samples
+from edelweiss.lab.sweep import file as sweep_file
+from edelweiss.models import MODELS
+from edelweiss.problems import PROBLEMS, capabilities, papers
+from edelweiss.server_app import simulate
+from edelweiss.strategies import ALGORITHMS, can_solve
+from edelweiss.strategies.dispfl import erk
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.local_steps import LocalSteps
 from tests import forks
 
 REPO = Path(__file__).resolve().parents[2]
@@ -146,8 +146,8 @@ def test_every_hook_and_class_variable_is_documented() -> None:
     for name, arguments in re.findall(r"^\| `(\w+)\(([^)]*)\)` \| (?:server|site|both)", ADDING, re.MULTILINE):
         taken = [name for name in inspect.signature(getattr(Algorithm, name)).parameters if name not in ("self", "cls")]
         assert taken == re.findall(r"\w+", arguments), name
-    described = ADDING[ADDING.index("A `Turn` tells") : ADDING.index("Rules:")]
-    assert not [name for name in Turn.__dataclass_fields__ if f"`{name}`" not in described]
+    described = ADDING[ADDING.index("A `RoundContext` tells") : ADDING.index("Rules:")]
+    assert not [name for name in RoundContext.__dataclass_fields__ if f"`{name}`" not in described]
 
 
 def test_capabilities_are_offered_by_whom_the_page_says() -> None:
@@ -180,20 +180,20 @@ def played(algorithm: Any, rounds: int) -> tuple[Arrays, dict[int, Arrays]]:
     state: Arrays = {"x": torch.zeros(4, dtype=torch.float64)}
     memories: dict[int, Arrays] = {k: {} for k in range(3)}
     for r in range(1, rounds + 1):
-        turn = algorithm.turn(r, rounds, "train", 3)
+        context = algorithm.context(r, rounds, "train", 3)
         replies = []
         for site in sites:
-            sent = algorithm.broadcast(state, turn, site)
-            reply, memories[site.index] = algorithm.local_update(sent, memories[site.index], Bowl(site.index), turn)
+            sent = algorithm.broadcast(state, context, site)
+            reply, memories[site.index] = algorithm.local_update(sent, memories[site.index], Bowl(site.index), context)
             replies.append(Reply(site, reply))
-        state = algorithm.aggregate(state, replies, turn)
+        state = algorithm.aggregate(state, replies, context)
     return state, memories
 
 
 @pytest.mark.slow
 def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
-    names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "Card": Card, "hyper": hyper}
+    names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "AlgorithmInfo": AlgorithmInfo, "hyper": hyper}
     exec(compile(source, "add-an-algorithm.md", "exec", flags=annotations.compiler_flag), names)
     method: Any = names["PFedMe"]
     # With ηλ = 1 and one step on θ for each on w, w takes the steps of θ: in the first round it is that of FedAvg.
@@ -263,7 +263,7 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
         said += done.stdout
     assert "1 passed" in said
     assert "Brier score" in said
-    assert "neyman-pearson.bound" in (tmp_path / "docs" / "keys.md").read_text(encoding="utf-8")
+    assert "neyman-pearson.bound" in (tmp_path / "docs" / "edelweiss.common.md").read_text(encoding="utf-8")
     config = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
     assert config["neyman-pearson"]["price"] == 10.0
     (run,) = (tmp_path / "runs").iterdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from server_app.page.template import STYLE
+from edelweiss.lab.report.template import STYLE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

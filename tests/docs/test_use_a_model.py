@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import client_app.__main__
-import server_app.__main__
-from models.storage import facts_in
-from problems import exported
-from problems.metrics import ranking
-from problems.trained import TrainedModel
-from server_app import simulate
+from edelweiss.client_app import cli as site_cli
+from edelweiss.lab import cli
+from edelweiss.models.storage import facts_in
+from edelweiss.problems import onnx_export as exported
+from edelweiss.problems.metrics import ranking
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.server_app.sites import job
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "use-a-model.md").read_text(encoding="utf-8")
-MODULES = {"server_app": server_app.__main__.main, "client_app": client_app.__main__.main}
+COMMANDS = {".venv/bin/edelweiss": cli.main, ".venv/bin/edelweiss-site": site_cli.main}
 
 
 def commands() -> Iterator[list[str]]:
@@ -47,14 +47,13 @@ def test_the_page_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             for file, code in re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
                 Path(file).write_text(code, encoding="utf-8")
             continue
-        assert words[:2] == [".venv/bin/python", "-m"]
-        module, *arguments = words[2:]
-        ran.append(" ".join([module, *arguments[:1]]))
-        if module not in MODULES:
-            runpy.run_path(module.replace(".", "/") + ".py")
+        command, *arguments = words
+        ran.append(" ".join([Path(command).name, *arguments[:1]]))
+        if command == ".venv/bin/python":
+            runpy.run_path(arguments[1].replace(".", "/") + ".py")
         elif "export" not in arguments or not exported.absent():
-            assert MODULES[module](arguments) == 0, words
-    assert ran[-4:] == ["server_app --run-config", "server_app predict", "server_app export", "client_app predict"]
+            assert COMMANDS[command](arguments) == 0, words
+    assert ran[-4:] == ["edelweiss --run-config", "edelweiss predict", "edelweiss export", "edelweiss-site predict"]
 
     scores = lines("playground/scores.csv")
     assert list(scores[0])[:4] == ["case", "clinic", "outcome", "score"]

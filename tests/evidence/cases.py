@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidence import Counts, Site
+from edelweiss.evidence import Counts, Site
 
 Scored = tuple[np.ndarray, np.ndarray]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_curve
 
-from evidence import Counts, calibration
-from evidence.calibration import GROUPS, assessment, logistic, platt, platt_of_the_others, probability, tenths
-from evidence.curves import average_precision, net_benefit, operating_points, roc, threshold
-from problems.histogram import bins_of
+from edelweiss.evidence import Counts, calibration
+from edelweiss.evidence.calibration import GROUPS, assessment, logistic, platt, platt_of_the_others, probability, tenths
+from edelweiss.evidence.curves import average_precision, net_benefit, operating_points, roc, threshold
+from edelweiss.problems.histogram import bins_of
 from tests.evidence.cases import drawn, together, told
 
 CASES = [drawn(seed, prior=0.3, n=400) for seed in range(4)] + [drawn(9, sites=2, n=100, decimals=1, prior=0.4)]
@@ -144,8 +144,11 @@ def test_a_map_is_assessed_where_it_was_not_fitted() -> None:
 
     def slope(maps: list) -> float:  # type: ignore[type-arg]
         odds = np.concatenate([fit.log_odds(site.centres()) for fit, site in zip(maps, sites, strict=True)])
-        return float(assessment(odds, *(np.concatenate([getattr(site, kind) for site in sites])
-                                        for kind in ("positives", "negatives")))["slope"]["value"])  # fmt: skip
+        return float(
+            assessment(
+                odds, *(np.concatenate([getattr(site, kind) for site in sites]) for kind in ("positives", "negatives"))
+            )["slope"]["value"]
+        )
 
     assert slope([same] * 6) == pytest.approx(1, abs=0.1)
     assert slope(fits) < 0.5

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from evidence.delong import covariance, exact, from_counts, placements
-from evidence.design import Design
-from evidence.intervals import Worth, Z, newcombe, of_auroc, wilson
+from edelweiss.evidence.delong import covariance, exact, from_counts, placements
+from edelweiss.evidence.design import Design
+from edelweiss.evidence.intervals import Worth, Z, newcombe, of_auroc, wilson
 from tests.evidence.cases import drawn, of_patients, together, told
 from tests.reference.delong import clustered, delong
 

@@ -7,8 +7,8 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from evidence.design import Design, most
-from evidence.told import EFFECT
+from edelweiss.evidence.design import Design, most
+from edelweiss.evidence.reported import EFFECT
 
 
 @pytest.mark.parametrize("patients", [1, 2, 3, 4])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 from scipy.stats import t
 
-from evidence import Counts, Site, summary
-from evidence.calibration import logistic
-from evidence.curves import (
+from edelweiss.evidence import Counts, Site, summary
+from edelweiss.evidence.calibration import logistic
+from edelweiss.evidence.curves import (
     FIXED,
     GRID,
     average_precision,
@@ -28,11 +28,11 @@ from evidence.curves import (
     roc_band,
     threshold,
 )
-from evidence.delong import exact, paired
-from evidence.design import Design, effect, most
-from evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
-from evidence.text import ends
-from evidence.told import Group
+from edelweiss.evidence.delong import exact, paired
+from edelweiss.evidence.design import Design, effect, most
+from edelweiss.evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
+from edelweiss.evidence.reported import Group
+from edelweiss.evidence.text import ends
 from tests.evidence.cases import Scored, of_patients
 
 ENDS = ("low", "high", "low-sites", "high-sites", "value")
@@ -47,15 +47,33 @@ def site(
     whose = None if patients is None else np.unique(patients[first], return_inverse=True)[1]
     right, truth = scores[first] >= 0, labels[first]
     group = Group(
-        "age", "old", len(truth), int(truth.sum()), (int(truth[right].sum()), int((1 - truth[~right]).sum())),
-        exact(scores[first], truth, whose), Design.of_group(scores[first], truth, whose, 0.0),
-    )  # fmt: skip
+        "age",
+        "old",
+        len(truth),
+        int(truth.sum()),
+        (int(truth[right].sum()), int((1 - truth[~right]).sum())),
+        exact(scores[first], truth, whose),
+        Design.of_group(scores[first], truth, whose, 0.0),
+    )
     found = Site(
-        Counts.of(scores, labels), own, Design.of(scores, labels, patients), groups=[group],
-        other=theirs, covariance=covariance,
-    )  # fmt: skip
-    return replace(found, auroc=None, other=None, grouped=True, design=Design.alike(1.0 if patients is None else
-                   most(patients))) if grouped else found  # fmt: skip
+        Counts.of(scores, labels),
+        own,
+        Design.of(scores, labels, patients),
+        groups=[group],
+        other=theirs,
+        covariance=covariance,
+    )
+    return (
+        replace(
+            found,
+            auroc=None,
+            other=None,
+            grouped=True,
+            design=Design.alike(1.0 if patients is None else most(patients)),
+        )
+        if grouped
+        else found
+    )
 
 
 def some_site(seed: int, n: int, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -73,8 +91,9 @@ def intervals(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
     """Yield every end of an interval, and what it is of, in a content of evidence.json."""
     if isinstance(found, dict):
         if {"at", "low", "high"} == found.keys():
-            yield from ((f"{path}.{end}[{place}]", value) for end in ("low", "high")
-                        for place, value in enumerate(found[end]))  # fmt: skip
+            yield from (
+                (f"{path}.{end}[{place}]", value) for end in ("low", "high") for place, value in enumerate(found[end])
+            )
             return
         for key, item in found.items():
             if key in ENDS:
@@ -142,8 +161,9 @@ def test_a_mean_of_few_perfect_rankings_is_not_certain_and_stays_a_share() -> No
     for seed in range(5):
         scores, labels, other = some_site(seed, 20, "perfect")
         sites[str(seed)] = site(scores, labels, None, other)
-    one, mean = (summary(some, common=True, log_odds=True)["within-sites"]["auroc"]
-                 for some in ({"0": sites["0"]}, sites))  # fmt: skip
+    one, mean = (
+        summary(some, common=True, log_odds=True)["within-sites"]["auroc"] for some in ({"0": sites["0"]}, sites)
+    )
     assert one["low"] < mean["low"] < 0.995
     assert mean["high"] == 1
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from evidence import Counts
-from evidence.delong import from_counts
-from evidence.paired import Spread, spread, variance_of_difference
+from edelweiss.evidence import Counts
+from edelweiss.evidence.delong import from_counts
+from edelweiss.evidence.paired import Spread, spread, variance_of_difference
 from tests.evidence.cases import Scored, drawn, together
 from tests.reference.delong import clustered_difference, delong
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from evidence.summary import _as_json
+from edelweiss.evidence.summary import _as_json
 
 
 def test_each_number_of_a_curve_has_six_digits_and_what_is_not_defined_is_null() -> None:

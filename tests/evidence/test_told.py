@@ -12,21 +12,23 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from config import RunConfig
-from evidence import Counts, Told
-from evidence.delong import Auroc, exact
-from evidence.design import Design
-from evidence.paired import Spread, merged_of, merged_record, wrong_merged
-from evidence.told import Group
-from problems.histogram import Histogram
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import LocalGrid, unused_run_id
+from edelweiss.config import RunConfig
+from edelweiss.evidence import Counts, Told
+from edelweiss.evidence.delong import Auroc, exact
+from edelweiss.evidence.design import Design
+from edelweiss.evidence.paired import Spread, merged_of, merged_record, wrong_merged
+from edelweiss.evidence.reported import Group
+from edelweiss.problems.histogram import Histogram
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
 from tests.server_app.sites import job
 
 SCORES, LABELS = np.arange(12.0), np.repeat([0.0, 1.0], 6)
-GROUPS = [Group("sex", "f", 7, 3, (2, 4), Auroc(0.5, 0.1), (2.0, 1.5, 1.0, 4.0)),
-          Group("sex", "m", 5, 3, (0, 2), Auroc(math.nan, math.nan))]  # fmt: skip
+GROUPS = [
+    Group("sex", "f", 7, 3, (2, 4), Auroc(0.5, 0.1), (2.0, 1.5, 1.0, 4.0)),
+    Group("sex", "m", 5, 3, (0, 2), Auroc(math.nan, math.nan)),
+]
 
 
 OTHER = Counts.of(SCORES[::-1], LABELS)

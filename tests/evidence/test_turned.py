@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evidence import of_labels, summary
-from evidence.turned import turned_over
-from server_app import simulate
+from edelweiss.evidence import of_labels, summary
+from edelweiss.evidence.inverted import turned_over
+from edelweiss.server_app import simulate
 from tests.evidence.cases import Scored, drawn, told
 from tests.server_app.sites import job
 
@@ -66,8 +66,16 @@ def test_of_each_site_its_own_model_and_of_one_class_nothing_is_made_up() -> Non
 def test_a_run_whose_steps_are_too_long_says_so_at_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: None
 ) -> None:
-    keys = {"algorithm": "fedavg", "problem": "bce", "model": "linear", "standardise": False, "sites": 3,
-            "batch-size": 32, "thin-share": 0.0, "local-steps": 10}  # fmt: skip
+    keys = {
+        "algorithm": "fedavg",
+        "problem": "bce",
+        "model": "linear",
+        "standardise": False,
+        "sites": 3,
+        "batch-size": 32,
+        "thin-share": 0.0,
+        "local-steps": 10,
+    }
     turned = {}
     for rounds in (2, 3):
         result = simulate(job(tmp_path, **{**keys, "rounds": rounds}), quiet=False)  # type: ignore[arg-type]

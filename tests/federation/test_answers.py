@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from datasets import wrong_facts
-from federation import BadAnswerError, Site
-from federation.answers import Answers
+from edelweiss.datasets import wrong_facts
+from edelweiss.federation import BadAnswerError, Site
+from edelweiss.federation.replies import Answers
 
 if TYPE_CHECKING:
     from flwr.app import Message
 
-    from federation.rehearsal import Rehearsal
+    from edelweiss.federation.rehearsal import Rehearsal
 
 HELD_OUT = 10
 
@@ -37,11 +37,25 @@ def test_an_evaluation_is_over_no_more_samples_than_are_held_out(n: int) -> None
 @pytest.mark.parametrize("counts", [[4, 6], [4, 7], [4, 5], [10**9, 0], [0, 10], []])
 def test_counts_per_class_add_up_to_what_is_held_out(counts: list[int]) -> None:
     record: dict[str, Any] = {
-        "name": "north", "partition-id": -1, "examples": 20, "held-out": HELD_OUT, "missing": 0,
-        "class-counts": [9, 11], "held-out-counts": counts, "label-counts": [], "label-positives": [],
-        "classes": 2, "shape": [3], "columns": "",
-        "patients": [], "count": [], "total": [], "squares": [], "notes": [], "warnings": [],
-    }  # fmt: skip
+        "name": "north",
+        "partition-id": -1,
+        "examples": 20,
+        "held-out": HELD_OUT,
+        "missing": 0,
+        "class-counts": [9, 11],
+        "held-out-counts": counts,
+        "label-counts": [],
+        "label-positives": [],
+        "classes": 2,
+        "shape": [3],
+        "columns": "",
+        "patients": [],
+        "count": [],
+        "total": [],
+        "squares": [],
+        "notes": [],
+        "warnings": [],
+    }
     wrong = wrong_facts(record, 1, needs_data=True, multiclass=True)
     assert bool(wrong) == (bool(counts) and sum(counts) != HELD_OUT)
     assert all("held-out-counts" in text for text in wrong)

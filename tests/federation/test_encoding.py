@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from federation import Encoding, pack, unpack
-from federation.encoding import BLOCK, SCALE, decode, dequantised, quantised, unfit
-from federation.schema import misfits, table
-from problems import Arrays
+from edelweiss.federation import Encoding, pack, unpack
+from edelweiss.federation.encoding import BLOCK, SCALE, decode, dequantised, quantised, unfit
+from edelweiss.federation.schema import misfits, table
+from edelweiss.problems import Arrays
 
 LONG = 3 * BLOCK + 7
 ENCODINGS = [Encoding(wire, names) for wire in ("float32", "bf16", "float16") for names in (frozenset[str](), {"u"})]

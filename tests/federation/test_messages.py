@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 
 from benchmarks.malformed.changes import arrays, packed, records, values
 from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
-from federation import RunError, unpack
-from keys import mistakes
-from problems.sent import schema_like
+from edelweiss.common import mistakes
+from edelweiss.federation import RunError, unpack
+from edelweiss.problems.metrics_record import schema_like
 
 CHANGES: dict[str, Callable[..., Any]] = {
     "arrays": arrays,

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from federation.parcels import PARCEL, SMALL, answer_in_kind, opened, wrapped
+from edelweiss.federation.batching import PARCEL, SMALL, answer_in_kind, opened, wrapped
 
 
 def content(values: int = 12) -> RecordDict:

@@ -1,4 +1,4 @@
-"""What `federation.pieces` sends and puts together is to the byte what Flower's own functions do."""
+"""What `federation.chunking` sends and puts together is to the byte what Flower's own functions do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from federation.pieces import LARGEST, Piece, cut, push, whole
+from edelweiss.federation.chunking import LARGEST, Piece, cut, push, whole
 
 
 def message() -> Message:

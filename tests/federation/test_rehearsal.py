@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from config import RunConfig
-from datasets import Cohort
-from federation import FederatedStrategy, Oracle, Site, Stages, StrategyError, Turn, pack, player
-from federation.rehearsal import Rehearsal
-from federation.schema import Table, Vector
-from problems import PROBLEMS, Arrays
-from strategies import ALGORITHMS, can_solve
-from strategies.decentralised import Decentralised
-from strategies.dispfl import packed
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import FederatedStrategy, Oracle, RoundContext, Site, Stages, StrategyError, pack, player
+from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.federation.schema import Table, Vector
+from edelweiss.problems import PROBLEMS, Arrays
+from edelweiss.strategies import ALGORITHMS, can_solve
+from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.dispfl import packed
 
 SITES, ROUNDS = 3, 5
 
@@ -29,7 +29,7 @@ def rehearsal_of(name: str, hidden: int, **keys: Any) -> Rehearsal:
     job: dict[str, Any] = {"algorithm": name, "problem": problem, "model": "mlp", "hidden": hidden, "sites": SITES}
     job |= {"rounds": ROUNDS, "local-steps": steps, "stage-iterations": 3 * steps}
     config = RunConfig.parse(job | keys | ({"maml.ways": 2} if problem == "maml" else {}))
-    built = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+    built = config.build_problem(config.setting(DataSummary(shape=(20,)), "cpu"))
     return Rehearsal(config.strategy, built.initial(), ROUNDS, SITES, built)
 
 
@@ -40,7 +40,7 @@ def tables(played: Rehearsal) -> list[list[Table]]:
         for phase in played.phases(r):
             found.append(list(played.sent(r, phase, 1, ["x-0"])))
             sent = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in found[-1][0].items()}
-            found.append(list(played.answered(played.algorithm.turn(r, ROUNDS, phase, SITES), pack(sent))))
+            found.append(list(played.answered(played.algorithm.context(r, ROUNDS, phase, SITES), pack(sent))))
     return [*found, list(played.last(1))]
 
 
@@ -69,7 +69,7 @@ def test_what_got_lost_makes_other_tables() -> None:
     for phase in kept.phases(2):
         sent = next(kept.sent(2, phase, 0))
         blank = {name: torch.zeros(vector.shape) for name, vector in sent.items()}
-        lost = list(kept.answered(kept.algorithm.turn(2, ROUNDS, phase, SITES), pack(blank)))
+        lost = list(kept.answered(kept.algorithm.context(2, ROUNDS, phase, SITES), pack(blank)))
     assert [set(one) for one in lost] == [{"x", "y"}, set()], "a site that lost its anchor sits the steps out"
 
 
@@ -86,12 +86,14 @@ def test_an_algorithm_that_cannot_be_played_without_data_says_so() -> None:
     class Peeking(FederatedStrategy):
         name = "peeking"
 
-        def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+        def local_update(
+            self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+        ) -> tuple[Arrays, Arrays]:
             return {"x": oracle.patients}, {}  # type: ignore[attr-defined]
 
     played = Rehearsal(Peeking(), {"x": torch.zeros(3)}, 2, 2)
     with pytest.raises(StrategyError, match=r"'peeking' cannot be played without data.*AttributeError.*patients"):
-        next(played.answered(played.algorithm.turn(1, 2, "train", 2), pack({"x": torch.zeros(3)})))
+        next(played.answered(played.algorithm.context(1, 2, "train", 2), pack({"x": torch.zeros(3)})))
 
 
 class Telling(FederatedStrategy):
@@ -100,11 +102,13 @@ class Telling(FederatedStrategy):
     name = "telling"
     played: ClassVar[list[str]] = []
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
-        return state | ({"before": torch.zeros(site.index)} if turn.round >= self.local_steps else {})
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
+        return state | ({"before": torch.zeros(site.index)} if context.round >= self.local_steps else {})
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        self.played.append(turn.phase)
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
+        self.played.append(context.phase)
         return {"x": sent["x"]}, {}
 
 
@@ -145,11 +149,13 @@ class Anchored(FederatedStrategy):
 
     name = "anchored"
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         return state
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        memory = memory | ({"anchor": sent["x"]} if turn.round == 4 else {})
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
+        memory = memory | ({"anchor": sent["x"]} if context.round == 4 else {})
         return {"x": sent["x"]} | memory, memory
 
 
@@ -160,8 +166,8 @@ def test_a_site_that_comes_later_knows_what_came_in_the_middle_of_a_stage(monkey
     assert [set(one) for one in later().sent(20, "train", 0)][-1] == {"x", "anchor"}
     assert [set(one) for one in later().last(0)][-1] == {"x"}, "the last evaluation is of the model"
     goes_on = later()
-    turn = goes_on.algorithm.turn(20, 40, "train", 2)
-    assert {"x", "anchor"} in [set(one) for one in goes_on.answered(turn, pack({"x": torch.zeros(3)}))]
+    context = goes_on.algorithm.context(20, 40, "train", 2)
+    assert {"x", "anchor"} in [set(one) for one in goes_on.answered(context, pack({"x": torch.zeros(3)}))]
 
     monkeypatch.setattr(player, "MOST", 19)
     assert [set(one) for one in later().sent(20, "train", 0)] == [{"x"}] * 3
@@ -189,9 +195,9 @@ def test_who_a_site_is_does_not_matter(name: str, fraction: float, monkeypatch: 
     played, calls = rehearsal_of(name, 20, fraction=fraction), []
     broadcast = ALGORITHMS[name].broadcast
 
-    def counted(algorithm: Any, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def counted(algorithm: Any, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         calls.append(site)
-        return broadcast(algorithm, state, turn, site)
+        return broadcast(algorithm, state, context, site)
 
     monkeypatch.setattr(ALGORITHMS[name], "broadcast", counted)
     for r in range(1, ROUNDS + 1):
@@ -205,7 +211,7 @@ def test_who_a_site_is_does_not_matter(name: str, fraction: float, monkeypatch: 
 @pytest.mark.parametrize("server_round", [0, 10, -3])
 def test_a_round_that_there_is_not_has_no_turn(server_round: int) -> None:
     with pytest.raises(ValueError, match=f"round = {server_round}: a run of 9 rounds has rounds 1 to 9"):
-        Stages(local_steps=2, iterations=4).turn(server_round, 9)
+        Stages(local_steps=2, iterations=4).context(server_round, 9)
 
 
 MASK = torch.tensor([True, False, True, True, False])
@@ -237,14 +243,14 @@ UNFIT: list[tuple[str, Arrays, Arrays, str]] = [  # what is in order, and what i
 @pytest.mark.parametrize(("name", "fine", "wrong", "said"), UNFIT)
 def test_vectors_that_mean_something_are_held_against_it(name: str, fine: Arrays, wrong: Arrays, said: str) -> None:
     algorithm = ALGORITHMS[name](local_steps=2)
-    turn = algorithm.turn(3, ROUNDS, "train", SITES)  # two steps in each of three rounds
-    assert algorithm.unfit(fine, turn, len(MASK)) == ""
-    assert said in algorithm.unfit(wrong, turn, len(MASK))
+    context = algorithm.context(3, ROUNDS, "train", SITES)  # two steps in each of three rounds
+    assert algorithm.unfit(fine, context, len(MASK)) == ""
+    assert said in algorithm.unfit(wrong, context, len(MASK))
 
 
 def test_a_message_to_one_of_100_000_sites_costs_no_more_than_to_one_of_three() -> None:
     config = RunConfig.parse({"model": "linear", "sites": 10**5, "fraction": 1e-4})
-    built = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+    built = config.build_problem(config.setting(DataSummary(shape=(20,)), "cpu"))
     played = Rehearsal(config.strategy, built.initial(), ROUNDS, config.sites, built)
     next(played.sent(1, "train", 0))
     tracemalloc.start()

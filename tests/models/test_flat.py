@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close  # the two layouts of images round differently
 
-from models import FlatNetwork, ModelError, build
+from edelweiss.models import FlatNetwork, ModelError, build
 
 CASES = [("mlp", (30,)), ("cnn-mnist", (1, 28, 28)), ("resnet18", (1, 16, 16))]
 cases = pytest.mark.parametrize(("name", "shape"), CASES)

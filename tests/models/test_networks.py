@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from models import MODELS, FlatNetwork, ModelError, build, keeps_statistics, networks
-from models.dropout import Dropout
-from models.torchvision import STEMS
+from edelweiss.models import MODELS, FlatNetwork, ModelError, build, keeps_statistics, networks
+from edelweiss.models.dropout import Dropout
+from edelweiss.models.torchvision import STEMS
 
 VECTOR, GREY, COLOUR = (30,), (1, 28, 28), (3, 32, 32)
 CNNS = ("lenet5", "cnn-mnist", "cnn-cifar")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models import Architecture, precision, prepare
+from edelweiss.models import Architecture, precision, prepare
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from datasets.vision import import_torchvision
-from models import STEMS, FlatNetwork, ModelError, build
-from models.pretrained import fitted, read_weights
+from edelweiss.datasets.vision import import_torchvision
+from edelweiss.models import STEMS, FlatNetwork, ModelError, build
+from edelweiss.models.pretrained import fitted, read_weights
 
 LARGE = (3, 66, 65)  # images that keep torchvision's first convolution
 

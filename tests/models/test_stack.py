@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from models import FlatNetwork, ModelError, build
-from models.stack import Stack
+from edelweiss.models import FlatNetwork, ModelError, build
+from edelweiss.models.stack import Stack
 
 NETWORKS = [("linear", (6,)), ("mlp", (6,)), ("mlp", (2, 5, 5)), ("conv4", (2, 17, 19)), ("lenet5", (1, 16, 16))]
 networks = pytest.mark.parametrize(("name", "shape"), NETWORKS)

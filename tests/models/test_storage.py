@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from safetensors.torch import load_file, save_file
 
-from models.storage import Stored, write_tensors
+from edelweiss.models.storage import Stored, write_tensors
 
 VALUES = st.integers() | st.floats(allow_nan=False) | st.text() | st.lists(st.integers())
 FACTS = st.dictionaries(st.text(min_size=1, max_size=5), VALUES, max_size=4)

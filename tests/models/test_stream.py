@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
-from datasets.vision import import_torchvision
-from models import MODELS, FlatNetwork, build, networks
-from models.dropout import Dropout
-from models.stream import may_draw
+from edelweiss.datasets.vision import import_torchvision
+from edelweiss.models import MODELS, FlatNetwork, build, networks
+from edelweiss.models.dropout import Dropout
+from edelweiss.models.stream import may_draw
 
 
 class Functional(nn.Module):

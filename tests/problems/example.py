@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client_app.oracle import SiteOracle, stream
-from config import RunConfig
-from datasets import Cohort, Samples
-from models import Architecture, FlatNetwork
-from problems import PROBLEMS, Problem, Setting
-from problems.base import Batch
-from problems.network import NetworkProblem
-from problems.saddle import Saddle
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary, Samples
+from edelweiss.models import Architecture, FlatNetwork
+from edelweiss.problems import PROBLEMS, Problem, Setting
+from edelweiss.problems.base import Batch
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.problems.saddle import Saddle
 
 FEATURES = 4
 
@@ -58,13 +58,15 @@ def make(
 ) -> Any:
     """Build a problem over a small network, or over the given module; ``options`` are the problem's own.
 
-    ``prior`` and the other facts of a `Cohort` are what the sites agreed on.
+    ``prior`` and the other facts of a `DataSummary` are what the sites agreed on.
     """
-    cohort = Cohort(shape=shape, classes=classes, prior=prior, shares=shares, labels=labels, priors=priors)
+    data_summary = DataSummary(shape=shape, classes=classes, prior=prior, shares=shares, labels=labels, priors=priors)
     named = isinstance(model, str)
     own = {"model": model, "hidden": hidden} if named else {"module": model}
     architecture = (Architecture if named else Given)(head=head, amp=amp, **own)
-    setting = Setting(cohort=cohort, architecture=architecture, site=site, sites=sites, seed=seed, dtype=dtype)
+    setting = Setting(
+        data_summary=data_summary, architecture=architecture, site=site, sites=sites, seed=seed, dtype=dtype
+    )
     return PROBLEMS[name](setting, **options)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from problems.auc import AucMargin
+from edelweiss.problems.auc import AucMargin
 from tests.problems.example import FEATURES, batch, make, point, samples
 
 POSITIVES, NEGATIVES = 7, 23

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from config import ConfigError, RunConfig
-from datasets import SAMPLERS
-from federation import RunError
-from keys import Value
-from problems import auprc as module
-from problems.auprc import Auprc
-from server_app import simulate
+from edelweiss.common import Value
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import SAMPLERS
+from edelweiss.federation import RunError
+from edelweiss.problems import auprc as module
+from edelweiss.problems.auprc import Auprc
+from edelweiss.server_app import simulate
 from tests.problems.example import FEATURES, batch, make, point, samples
 from tests.reference import losses
 from tests.server_app.sites import hospitals, run_at, site_job, table, write_table
@@ -168,7 +168,7 @@ def test_gradients_belong_to_the_caller() -> None:
 
 
 def test_bfloat16_changes_little_and_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
     whole, short = (make("auprc", model="mlp", hidden=8, amp=amp, dtype=torch.float32) for amp in ("", "bf16"))
     x, drawn = whole.initial()["x"], batch(6, 8, 24, torch.float32)
     exact, rough = (problem.gradient(x, None, drawn)[0] for problem in (whole, short))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from problems import PROBLEMS
-from problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers, in_words
-from strategies import ALGORITHMS, can_solve
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers, in_words
+from edelweiss.strategies import ALGORITHMS, can_solve
 
 PROMISED: dict[type, set[str]] = {
     ClosedFormDual: {"dual_terms"},
@@ -38,5 +38,8 @@ def test_what_algorithms_need_decides_which_problems_they_solve() -> None:
 
 def test_in_words() -> None:
     assert [in_words(capability) for capability in PROMISED] == [
-        "closed form dual", "inner function", "layers", "balanced loss"
-    ]  # fmt: skip
+        "closed form dual",
+        "inner function",
+        "layers",
+        "balanced loss",
+    ]

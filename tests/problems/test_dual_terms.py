@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems import PROBLEMS
-from problems.capabilities import ClosedFormDual
-from problems.network import EVALUATION_BATCH
-from problems.saddle import saddle_coefficients
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.capabilities import ClosedFormDual
+from edelweiss.problems.network import EVALUATION_BATCH
+from edelweiss.problems.saddle import saddle_coefficients
 from tests.problems.example import WITH_DATA, batch, given_saddle, make, name_of, opened, point
 from tests.reference.losses import value
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.sources.bundled import BREAST_CANCER
-from models import ModelError
-from problems import exported
-from problems.exported import Exported, export
-from problems.recalibration import EVIDENCE
-from problems.trained import TrainedModel
-from server_app import simulate
-from server_app.__main__ import main
+from edelweiss.datasets.sources.bundled import BREAST_CANCER
+from edelweiss.lab.cli import main
+from edelweiss.models import ModelError
+from edelweiss.problems import onnx_export as exported
+from edelweiss.problems.onnx_export import Exported, export
+from edelweiss.problems.recalibration import EVIDENCE
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.server_app.sites import images, job, run_at, site_job
 
 INSTALLED = pytest.mark.skipif(bool(exported.absent()), reason="the extra 'onnx' is not installed")
@@ -34,7 +34,7 @@ def ranking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def patients(model: TrainedModel) -> torch.Tensor:
     """Draw raw values, with missing ones."""
     random = torch.Generator().manual_seed(1)
-    shift, scale = torch.tensor(model.cohort.shift), torch.tensor(model.cohort.scale)
+    shift, scale = torch.tensor(model.data_summary.shift), torch.tensor(model.data_summary.scale)
     inputs = torch.randn(7, len(shift), generator=random) * scale + shift
     inputs[torch.rand(inputs.shape, generator=random) < 0.2] = torch.nan
     return inputs
@@ -83,7 +83,7 @@ def test_images_and_probabilities(tmp_path: Path) -> None:
     model = TrainedModel.read(run_at(config, [images(tmp_path, site, 100) for site in range(3)]).folder)
     export(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    pixels = torch.randint(0, 256, (3, *model.cohort.shape), dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (3, *model.data_summary.shape), dtype=torch.uint8)
     score, probability = session.run(["score", "probability"], {"inputs": pixels.float().numpy()})
     np.testing.assert_allclose(score, model.scores(pixels), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(probability, torch.sigmoid(model.scores(pixels)), rtol=1e-5, atol=1e-5)

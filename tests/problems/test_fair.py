@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config import RunConfig
-from problems.fair import Fair, onto_simplex
+from edelweiss.config import RunConfig
+from edelweiss.problems.fair import Fair, onto_simplex
 from tests.problems.example import FEATURES, make, point, samples
 from tests.server_app.sites import run_at, write_table
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from client_app.oracle import SiteOracle, stream
-from problems.network import EVALUATION_BATCH
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.problems.network import EVALUATION_BATCH
 from tests.problems.example import WITH_DATA, batch, given_saddle, make, name_of, opened, point
 
 COUNTS = (500, EVALUATION_BATCH + 300)  # positives and negatives: two blocks, of different sizes

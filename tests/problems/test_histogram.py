@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from problems.histogram import LAST, Histogram, bins_of, scores_of, wrong
+from edelweiss.problems.histogram import LAST, Histogram, bins_of, scores_of, wrong
 
 FLOATS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=40)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.oracle import SiteOracle, stream
-from config import RunConfig
-from datasets import Cohort
-from problems import Batch, Setting
-from problems.invariant_logistic import InvariantLogistic
+from edelweiss.client_app.oracle import SiteOracle, stream
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.problems import Batch, Setting
+from edelweiss.problems.invariant_logistic import InvariantLogistic
 from tests.reference import losses
 
 LAMBDA, GAMMA = 0.001, 10.0
@@ -215,7 +215,7 @@ def test_the_run_config_says_what_is_built() -> None:
     own = {"inner-samples": 3, "sigma-ratio": 0.5, "dimension": 7}
     keys = {"problem": "invariant-logistic", "algorithm": "fcsg", "seed": 2}
     config = RunConfig.parse(keys | {f"invariant-logistic.{key}": value for key, value in own.items()})
-    problem = config.build_problem(config.setting(Cohort(), "cpu"))
+    problem = config.build_problem(config.setting(DataSummary(), "cpu"))
     assert isinstance(problem, InvariantLogistic)
     assert (problem.inner_samples, problem.sigma_ratio, problem.dimension, problem.setting.seed) == (3, 0.5, 7, 2)
     assert problem.initial()["x"].tolist() == [0.0] * 7

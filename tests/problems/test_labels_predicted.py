@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from datasets import Cohort, Meaning
-from models import ModelError
-from models.storage import Stored
-from problems.exported import Exported, absent, export
-from problems.prediction import predict
-from problems.trained import TrainedModel
-from server_app import simulate
+from edelweiss.datasets import DataSummary, ModelSchema
+from edelweiss.models import ModelError
+from edelweiss.models.storage import Stored
+from edelweiss.problems.onnx_export import Exported, absent, export
+from edelweiss.problems.prediction import predict
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.server_app.labelled import LABELS, folders, labelled
 
 
@@ -48,8 +48,9 @@ def predicted(model: TrainedModel, folder: Path) -> tuple[torch.Tensor, list[dic
     inputs = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     inputs[0, 0] = torch.nan
     rows = [["who", "f2", "f0", "f1"]]
-    rows += [[f"p{n}", *("" if np.isnan(x) else repr(x) for x in (c, a, b))]
-             for n, (a, b, c) in enumerate(inputs.tolist())]  # fmt: skip
+    rows += [
+        [f"p{n}", *("" if np.isnan(x) else repr(x) for x in (c, a, b))] for n, (a, b, c) in enumerate(inputs.tolist())
+    ]
     (folder / "patients.csv").write_text("\n".join(",".join(row) for row in rows))
     predict(model, folder / "patients.csv", folder / "out.csv")
     with (folder / "out.csv").open(newline="") as stream:
@@ -88,7 +89,7 @@ def test_log_odds_are_probabilities_with_the_shares_of_each_label(run: Path, tmp
     config = labelled(tmp_path, folders(tmp_path / "data"), rounds=1, algorithm="fedavg", problem="bce")
     model = TrainedModel.read(simulate(config).folder)
     _, lines = predicted(model, tmp_path)
-    for label, prior in zip(LABELS, model.cohort.priors, strict=True):
+    for label, prior in zip(LABELS, model.data_summary.priors, strict=True):
         assert f"{prior:.1%} of {label}" in model.about_scores()
         for line in lines:
             score = float(line[f"score.{label}"])
@@ -123,15 +124,15 @@ def test_another_program_gets_the_scores_of_each_label(run: Path, tmp_path: Path
 
 def test_the_file_says_what_uncertain_and_blank_stood_for(run: Path) -> None:
     facts = Stored.read(run / "model.safetensors").facts
-    cohort = Cohort.of_file(facts)
-    meaning = Meaning.of_file(facts, cohort)
+    data_summary = DataSummary.of_file(facts)
+    meaning = ModelSchema.of_file(facts, data_summary)
     assert list(meaning.unusual()) == [
         "An uncertain value (-1) of Edema counted as positive.",
         f"An uncertain value (-1) of Effusion, {LABELS[2]} was left out.",
         "A blank one was left out, unless the site lacks the label.",
     ]
     assert meaning.classes == (("0",), ("1",))
-    assert Meaning.of_file(meaning.facts(), cohort) == meaning
+    assert ModelSchema.of_file(meaning.facts(), data_summary) == meaning
 
 
 @pytest.mark.parametrize(
@@ -146,11 +147,11 @@ def test_what_it_cannot_say_is_refused(run: Path, key: str, value: object, said:
     facts = Stored.read(run / "model.safetensors").facts
     facts["data"]["labels"][key] = value
     with pytest.raises(ValueError, match=said):
-        Meaning.of_file(facts, Cohort.of_file(facts))
+        ModelSchema.of_file(facts, DataSummary.of_file(facts))
 
 
 def test_it_cannot_name_other_labels_than_the_model_has(run: Path) -> None:
     facts = Stored.read(run / "model.safetensors").facts
-    single = Cohort.of_file({**facts, "labels": [], "priors": []})
+    single = DataSummary.of_file({**facts, "labels": [], "priors": []})
     with pytest.raises(ValueError, match=r"data\.labels\.names has 3 columns, and labels none"):
-        Meaning.of_file(facts, single)
+        ModelSchema.of_file(facts, single)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from config import ConfigError, RunConfig
-from datasets import PARTITIONS, Cohort, Samples
-from datasets.partition import NATURAL
-from federation import RunError
-from models import ModelError
-from problems import ProblemError
-from problems.maml import Maml, draw_tasks
-from server_app import simulate
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import PARTITIONS, DataSummary, Samples
+from edelweiss.datasets.partition import NATURAL
+from edelweiss.federation import RunError
+from edelweiss.models import ModelError
+from edelweiss.problems import ProblemError
+from edelweiss.problems.maml import Maml, draw_tasks
+from edelweiss.server_app import simulate
 from tests.datasets.helpers import write_zips
 from tests.problems import example
 
@@ -129,7 +129,7 @@ def test_a_gradient_belongs_to_the_caller_and_depends_on_nothing_else() -> None:
 
 
 def test_bfloat16_changes_little_and_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
     whole, short = make(dtype=torch.float32, hidden=8), make(dtype=torch.float32, hidden=8, amp="bf16")
     x, batch = whole.initial()["x"], drawn(whole)
     exact, rough = (problem.gradient(x, None, batch)[0] for problem in (whole, short))
@@ -397,7 +397,7 @@ def test_a_network_that_cannot_adapt_is_named(tmp_path: Path) -> None:
 
 def test_training_adapts_by_one_step_and_testing_by_three() -> None:
     config = RunConfig.parse({"algorithm": "fcsg", "problem": "maml"})
-    problem = config.build_problem(config.setting(Cohort(shape=(6,), classes=9), "cpu"))
+    problem = config.build_problem(config.setting(DataSummary(shape=(6,), classes=9), "cpu"))
     assert isinstance(problem, Maml)
     assert (problem.inner_steps, problem.test_inner_steps) == (1, 3)
 

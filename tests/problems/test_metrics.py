@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import nn
 
-from problems import PROBLEMS, ProblemError
-from problems.bce import Bce
-from problems.histogram import Histogram
-from problems.metrics import HEADLINE, METRICS, TIES, accuracy, ranked, ranking
-from problems.pooling import pool
-from problems.sent import ROUNDING, contradictions
+from edelweiss.problems import PROBLEMS, ProblemError
+from edelweiss.problems.bce import Bce
+from edelweiss.problems.histogram import Histogram
+from edelweiss.problems.metrics import HEADLINE, METRICS, TIES, accuracy, ranked, ranking
+from edelweiss.problems.metrics_record import ROUNDING, contradictions
+from edelweiss.problems.pooling import pool
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 
 Site = tuple[np.ndarray, np.ndarray]
@@ -208,10 +208,18 @@ def test_accuracies_are_those_of_the_counts(classes: list[tuple[int, int]], othe
 
 
 OPTIMISED = {
-    "auc": "auroc", "auc-margin": "auroc", "auprc": "auprc", "partial-auc": "partial-auroc", "fair": "worst-class",
-    "robust": "robust-accuracy", "saddle": "distance-x", "bce": "loss", "cross-entropy": "loss",
-    "invariant-logistic": "loss", "maml": "loss",
-}  # fmt: skip
+    "auc": "auroc",
+    "auc-margin": "auroc",
+    "auprc": "auprc",
+    "partial-auc": "partial-auroc",
+    "fair": "worst-class",
+    "robust": "robust-accuracy",
+    "saddle": "distance-x",
+    "bce": "loss",
+    "cross-entropy": "loss",
+    "invariant-logistic": "loss",
+    "maml": "loss",
+}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -252,7 +260,7 @@ def test_evaluation_in_several_batches_is_that_in_one(monkeypatch: pytest.Monkey
     x, y = point(problem, 1)
     data = samples(*batch(2, 30, 50))
     whole = problem.metrics(x, y, data)
-    monkeypatch.setattr("problems.network.EVALUATION_BATCH", 7)
+    monkeypatch.setattr("edelweiss.problems.network.EVALUATION_BATCH", 7)
     parts = problem.metrics(x, y, data)
     assert parts["loss"] == pytest.approx(whole["loss"])
     assert parts["positive-scores"] == whole["positive-scores"]

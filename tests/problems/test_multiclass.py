@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from client_app import site
-from config import ConfigError, RunConfig
-from datasets import Samples, load_site, load_test
-from federation import RunError
-from keys import Value
-from problems import Problem, Setting
-from problems.metrics import correct_by_class
-from problems.pooling import pool
-from server_app import Result, simulate
-from server_app.console import Progress
-from server_app.coordinator import coordinate
+from edelweiss.client_app import site
+from edelweiss.common import Value
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import Samples, load_site, load_test
+from edelweiss.federation import RunError
+from edelweiss.problems import Problem, Setting
+from edelweiss.problems.metrics import correct_by_class
+from edelweiss.problems.pooling import pool
+from edelweiss.server_app import Result, simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from tests.problems.example import batch, make, point, samples
 from tests.server_app.sites import SiteGrid, run_at, write_table
 
@@ -238,7 +238,7 @@ def test_the_shares_of_the_classes_are_those_of_all_training_samples(
     build_at_site = site.cached_problem
 
     def noting(name: str, setting: Setting, options: Any) -> Problem:
-        seen.append(setting.cohort.shares)
+        seen.append(setting.data_summary.shares)
         return build_at_site(name, setting, options)
 
     monkeypatch.setattr(site, "cached_problem", noting)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from client_app.policy.coarse import coarse
-from evidence import Counts, Site, summary
-from problems.histogram import Histogram
-from problems.metrics import HISTOGRAMS, TIES, ranked, shown, ties
-from problems.pooling import across, pool, told_scores
-from problems.roc import partial_auroc
-from server_app.console import _over_sites
+from edelweiss.client_app.policy.coarsening import coarse
+from edelweiss.evidence import Counts, Site, summary
+from edelweiss.problems.histogram import Histogram
+from edelweiss.problems.metrics import HISTOGRAMS, TIES, ranked, shown, ties
+from edelweiss.problems.pooling import across, pool, told_scores
+from edelweiss.problems.roc import partial_auroc
+from edelweiss.server_app.console import _over_sites
 
 Scored = tuple[np.ndarray, np.ndarray]
 FEWEST = 5
@@ -50,8 +50,9 @@ def in_groups(site: Scored) -> dict[str, Any]:
     """Return what a hospital tells, whose patients were dealt into three parts."""
     labels, scores = site
     order = np.argsort(labels, kind="stable")
-    return coarse([ranked(labels[order[part::3]], scores[order[part::3]], partial=True) for part in range(3)],
-                  len(labels), FEWEST)  # fmt: skip
+    return coarse(
+        [ranked(labels[order[part::3]], scores[order[part::3]], partial=True) for part in range(3)], len(labels), FEWEST
+    )
 
 
 def in_one_place(sites: Sequence[Scored]) -> dict[str, float]:
@@ -70,8 +71,9 @@ def test_what_is_pooled_is_that_of_all_scores_or_says_by_how_much_it_may_be_off(
     exact = pool([ranked(*site, partial=True) for site in sites])
     assert {kind: exact[kind] for kind in wanted} == pytest.approx(wanted, abs=1e-9)
     assert [exact[TIES[kind]] for kind in wanted] == [0, 0, 0]
-    mixed = [in_groups(site) if place % 2 == number % 2 else ranked(*site, partial=True)
-             for place, site in enumerate(sites)]  # fmt: skip
+    mixed = [
+        in_groups(site) if place % 2 == number % 2 else ranked(*site, partial=True) for place, site in enumerate(sites)
+    ]
     for told in ([in_groups(site) for site in sites], mixed):
         found = pool(told)
         for kind, value in wanted.items():
@@ -131,11 +133,19 @@ def test_equal_scores_are_ties_and_no_doubt() -> None:
 @pytest.mark.parametrize(
     ("value", "off", "text"),
     [
-        (0.94171, 0.0, "0.9417"), (0.94171, 4.9e-5, "0.9417"), (0.94171, 5.1e-5, "0.942"), (0.94171, 4.9e-3, "0.94"),
-        (0.94171, 5.1e-3, "0.9"), (0.8, 0.06, "0.74 to 0.86"), (0.9, 0.3, "0.60 to 1.00"), (0.5, 0.5, "-"),
-        (float("nan"), 0.0, "-"), (None, 0.1, "-"), (0.0004, 0.0, "4.000e-04"),
+        (0.94171, 0.0, "0.9417"),
+        (0.94171, 4.9e-5, "0.9417"),
+        (0.94171, 5.1e-5, "0.942"),
+        (0.94171, 4.9e-3, "0.94"),
+        (0.94171, 5.1e-3, "0.9"),
+        (0.8, 0.06, "0.74 to 0.86"),
+        (0.9, 0.3, "0.60 to 1.00"),
+        (0.5, 0.5, "-"),
+        (float("nan"), 0.0, "-"),
+        (None, 0.1, "-"),
+        (0.0004, 0.0, "4.000e-04"),
     ],
-)  # fmt: skip
+)
 def test_no_digit_is_shown_that_is_not_known(value: float | None, off: float, text: str) -> None:
     assert shown(value, off) == text
 
@@ -145,8 +155,13 @@ def test_what_is_unknown_does_not_depend_on_how_many_samples_a_site_says_it_has(
         both = ([3, 7], [1, 2]), ([1, 5], [2, 1])
         groups = [Histogram(np.array(bins), times * np.array(counts)) for bins, counts in both]
         undefined = dict.fromkeys(("auroc", "auprc"), math.nan)
-        return {**undefined, "n": 6 * times, "positives": 3 * times, "fewest": times,
-                **dict(zip(HISTOGRAMS, (own.packed() for own in groups), strict=True))}  # fmt: skip
+        return {
+            **undefined,
+            "n": 6 * times,
+            "positives": 3 * times,
+            "fewest": times,
+            **dict(zip(HISTOGRAMS, (own.packed() for own in groups), strict=True)),
+        }
 
     few, many = (pool([told(times)]) for times in (10**4, 2**31 - 1))
     assert {kind: many[kind] for kind in TIES.values() if kind in many} == pytest.approx(

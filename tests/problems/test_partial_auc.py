@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from client_app.policy.coarse import coarse
-from config import ConfigError, RunConfig
-from problems import partial_auc as module
-from problems.partial_auc import PartialAuc
-from problems.pooling import pool
-from problems.roc import FALSE_POSITIVE_RATE, partial_auroc
-from server_app import simulate
+from edelweiss.client_app.policy.coarsening import coarse
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.problems import partial_auc as module
+from edelweiss.problems.partial_auc import PartialAuc
+from edelweiss.problems.pooling import pool
+from edelweiss.problems.roc import FALSE_POSITIVE_RATE, partial_auroc
+from edelweiss.server_app import simulate
 from tests.problems.example import FEATURES, batch, make, point, samples
 from tests.reference import losses
 

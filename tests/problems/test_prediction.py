@@ -13,17 +13,17 @@ import pytest
 import torch
 from PIL import Image
 
-from config import RunConfig, read_overrides
-from datasets import Cohort, DataError, Meaning, load_site, load_test
-from datasets.site.newcomers.chunks import BLOCK
-from datasets.sources.bundled import BREAST_CANCER
-from models import ModelError
-from problems.metrics import ranking
-from problems.prediction import predict
-from problems.recalibration import EVIDENCE
-from problems.trained import TrainedModel
-from server_app import Result, simulate
-from server_app.__main__ import main
+from edelweiss.config import RunConfig, read_overrides
+from edelweiss.datasets import DataError, DataSummary, ModelSchema, load_site, load_test
+from edelweiss.datasets.site.inference_input.chunks import BLOCK
+from edelweiss.datasets.sources.bundled import BREAST_CANCER
+from edelweiss.lab.cli import main
+from edelweiss.models import ModelError
+from edelweiss.problems.metrics import ranking
+from edelweiss.problems.prediction import predict
+from edelweiss.problems.recalibration import EVIDENCE
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import Result, simulate
 from tests.server_app.sites import NAMES, STUDY, hospitals, images, job, run_at, site_job, table, with_study
 
 Rows = Iterable[Iterable[object]]
@@ -95,7 +95,7 @@ def test_chunks_change_nothing(finished: Result, tmp_path: Path, monkeypatch: py
     file = write(tmp_path / "patients.csv", BREAST_CANCER, np.tile(inputs, (20, 1)).tolist())
     model = TrainedModel.read(finished.folder)
     predict(model, file, tmp_path / "whole.csv")
-    monkeypatch.setattr("datasets.site.newcomers.table.CELLS", 1)
+    monkeypatch.setattr("edelweiss.datasets.site.inference_input.table.CELLS", 1)
     largest = []
     scored = TrainedModel.scores
     monkeypatch.setattr(TrainedModel, "scores", lambda self, rows: largest.append(len(rows)) or scored(self, rows))
@@ -108,7 +108,7 @@ def test_chunks_change_nothing(finished: Result, tmp_path: Path, monkeypatch: py
 def test_a_missing_value_is_the_mean_of_training(finished: Result, tmp_path: Path) -> None:
     inputs, _ = held_out(finished)
     model = TrainedModel.read(finished.folder)
-    mean = [[model.cohort.shift[0], *inputs[0, 1:].tolist()]]
+    mean = [[model.data_summary.shift[0], *inputs[0, 1:].tolist()]]
     gone = [[spelling, *inputs[0, 1:].tolist()] for spelling in ("", "?", "NA", " nan ")]
     said = predict(model, write(tmp_path / "p.csv", BREAST_CANCER, mean + gone), tmp_path / "out.csv")
     scores = [float(line["score"]) for line in read(tmp_path / "out.csv")]
@@ -128,7 +128,7 @@ def test_probabilities_after_cross_entropy_in_the_study_s_own_spelling(studied: 
     lines = read(tmp_path / "out.csv")
     assert [float(line["score"]) for line in lines] == scores.tolist()
     assert [float(line["probability"]) for line in lines] == torch.sigmoid(scores).tolist()
-    assert any(f"probabilities hold where {model.cohort.prior:.1%} are positive" in line for line in said)
+    assert any(f"probabilities hold where {model.data_summary.prior:.1%} are positive" in line for line in said)
 
 
 def test_a_stored_recalibration_makes_probabilities(finished: Result, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_images_are_scored_as_they_were_evaluated(tmp_path: Path) -> None:
     lines = read(tmp_path / "out.csv")
     assert [line["path"] for line in lines] == [f"{number}.png" for number in range(10)]
     data = load_site(config.data(str(file.parent)), 0, 1)
-    samples = model.cohort.standardised(data.train)
+    samples = model.data_summary.standardised(data.train)
     expected = dict(zip(samples.rows.tolist(), model.problem.logits(model.x, samples).tolist(), strict=True))
     for row, score in expected.items():
         assert float(lines[row]["score"]) == pytest.approx(score, abs=1e-6)
@@ -204,7 +204,7 @@ def test_images_of_any_size_and_colour_come_to_the_form_of_training(tmp_path: Pa
     predict(model, folder, tmp_path / "out.csv")
     lines, data = read(tmp_path / "out.csv"), load_site(config.data(str(folder)), 0, 1)
     for part in (data.train, data.held_out):
-        samples = model.cohort.standardised(part)
+        samples = model.data_summary.standardised(part)
         for row, score in zip(samples.rows.tolist(), model.problem.logits(model.x, samples).tolist(), strict=True):
             assert float(lines[row]["score"]) == pytest.approx(score, abs=1e-5)
 
@@ -215,18 +215,18 @@ def test_grey_images_are_shown_to_a_model_of_colours(tmp_path: Path) -> None:
         Image.new("RGB", (16, 16), (200, 9, 9)).save(Path(str(node["data-dir"])) / "0.png")
     config = site_job(tmp_path, problem="bce", algorithm="fedavg", model="lenet5", rounds=1)
     model = TrainedModel.read(run_at(config, nodes).folder)
-    assert model.cohort.shape == (3, 16, 16)
+    assert model.data_summary.shape == (3, 16, 16)
     predict(model, Path(str(images(tmp_path, 7, 90)["data-dir"])), tmp_path / "out.csv")
     assert len(read(tmp_path / "out.csv")) == 10
 
 
 def test_a_model_says_the_least_format_that_is_read_as_it_is_meant() -> None:
-    assert Meaning(image_size=8).facts()["format"] == 2
-    told = Meaning(image_size=8, image_fit="pad").facts()
+    assert ModelSchema(image_size=8).facts()["format"] == 2
+    told = ModelSchema(image_size=8, image_fit="pad").facts()
     assert told["format"] == 3
-    assert Meaning.of_file(told, Cohort()) == Meaning(image_size=8, image_fit="pad")
+    assert ModelSchema.of_file(told, DataSummary()) == ModelSchema(image_size=8, image_fit="pad")
     with pytest.raises(ValueError, match="image_colour"):
-        Meaning.of_file({"data": {"image_colour": "blue"}}, Cohort())
+        ModelSchema.of_file({"data": {"image_colour": "blue"}}, DataSummary())
 
 
 # ---------------------------------------------------------------------- what cannot be scored
@@ -269,7 +269,7 @@ def test_what_is_no_table_of_the_model_s_is_refused(
 def test_all_that_is_wrong_is_told_at_once_over_all_chunks(
     studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datasets.site.newcomers.table.CELLS", 1)
+    monkeypatch.setattr("edelweiss.datasets.site.inference_input.table.CELLS", 1)
     rows: list[list[object]] = [[0, 0, 0, "low"] for _ in range(3 * BLOCK)]
     rows[4][3] = "middling"
     rows[7][0] = 51

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config import ConfigError, RunConfig
-from datasets import Cohort, load_site, load_test, moments, standardisation
-from problems.robust import Robust
-from server_app import simulate
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import DataSummary, load_site, load_test, moments, standardisation
+from edelweiss.problems.robust import Robust
+from edelweiss.server_app import simulate
 from tests.problems.example import FEATURES, batch, make, point, samples
 
 IMAGE = (1, 12, 12)
@@ -139,7 +139,7 @@ def test_robust_training_withstands_what_plain_training_does_not(tmp_path: Any) 
     # The same ν against a model that was trained without one.
     plain = simulate(base | {"problem": "cross-entropy", "algorithm": "fedavg"})
     config = RunConfig.parse(base)
-    problem = config.build_problem(config.setting(Cohort(shape=(1, 8, 8), classes=10), "cpu"))
+    problem = config.build_problem(config.setting(DataSummary(shape=(1, 8, 8), classes=10), "cpu"))
     parts = [moments(load_site(config.data(), site, 3).train) for site in range(3)]
     test = load_test(config.data())
     assert test is not None

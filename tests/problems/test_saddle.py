@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from problems import ProblemError
-from problems.saddle import saddle_coefficients
+from edelweiss.problems import ProblemError
+from edelweiss.problems.saddle import saddle_coefficients
 from tests.problems.example import make
 
 K, D = 3, 5

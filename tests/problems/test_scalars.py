@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from client_app.personalise import FinishedRun, starting_point
-from config import RunConfig, flatten
-from keys import ConfigError, hyper
-from models.storage import facts_in
-from problems import PROBLEMS
-from problems.network import NetworkProblem
-from problems.scalars import restored
-from server_app import simulate
-from server_app.model_file import described
+from edelweiss.client_app.personalise import FinishedRun, starting_point
+from edelweiss.common import ConfigError, hyper
+from edelweiss.config import RunConfig, flatten
+from edelweiss.models.storage import facts_in
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.problems.scalars import restored
+from edelweiss.server_app import simulate
+from edelweiss.server_app.model_file import described
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
 from tests.reference import losses
 from tests.server_app.sites import job
@@ -99,7 +99,7 @@ def test_a_round_trains_them_and_the_models_file_carries_their_names(name: str, 
     assert flatten({name: {"share": 0.3}}).items() <= RunConfig.parse(keys).flat().items()
     # Whoever reads the file has them where they were.
     given = FinishedRun.read(result.folder)
-    problem = given.config.build_problem(given.config.setting(given.cohort, "cpu"))
+    problem = given.config.build_problem(given.config.setting(given.data_summary, "cpu"))
     assert isinstance(problem, NetworkProblem)
     again_x, again_y = starting_point(problem, given)
     np.testing.assert_array_equal(again_x.numpy(), x)

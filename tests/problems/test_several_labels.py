@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from datasets import make_sampler
-from datasets.labels import UNKNOWN
-from federation import Reply, Site
-from problems import PROBLEMS
-from problems.scalars import restored
-from strategies.coda import Coda
+from edelweiss.datasets import make_sampler
+from edelweiss.datasets.labels import UNKNOWN
+from edelweiss.federation import Reply, Site
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.scalars import restored
+from edelweiss.strategies.coda import Coda
 from tests.problems.example import FEATURES, make, point, samples
 from tests.reference import losses
 
@@ -184,7 +184,9 @@ def test_codas_dual_of_each_label_is_the_best_for_the_sites_that_know_it(name: s
         arrays = {"numerators": numerators, "denominators": denominators}
         replies.append(Reply(Site(k, f"site-{k}", k, weighting[k]), arrays))
     strategy = Coda(local_steps=1)
-    y = strategy.aggregate({"x": x, "y": torch.full((L,), 7.0).double()}, iter(replies), strategy.turn(1, 1, "dual", 3))
+    y = strategy.aggregate(
+        {"x": x, "y": torch.full((L,), 7.0).double()}, iter(replies), strategy.context(1, 1, "dual", 3)
+    )
     slopes = torch.stack([problem.gradient(x, y["y"], data)[1] for data in sites])
     for place in range(2):
         own = [slopes[k, place].item() for k in known[place]]

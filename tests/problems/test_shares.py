@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from config import RunConfig
-from datasets import Facts, make_sampler
-from federation import Reply, Site
-from problems import PROBLEMS
-from problems.base import Batch
-from problems.network import NetworkProblem
-from server_app.cohort import placed, pooled
-from server_app.console import Progress
-from strategies.coda import Coda
+from edelweiss.config import RunConfig
+from edelweiss.datasets import Facts, make_sampler
+from edelweiss.federation import Reply, Site
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.base import Batch
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.data_summary import placed, pooled
+from edelweiss.strategies.coda import Coda
 from tests.problems.example import BINARY_MINIMAX, batch, changed_by_a_constant, make, opened, point
 
 # (positives, negatives) of each site: of different sizes and mixes.
@@ -108,7 +108,7 @@ def test_codas_dual_is_the_best_for_the_mean_objective(name: str, weighting: str
         sums, counts = problem.dual_terms(x, data)
         replies.append(Reply(Site(k, f"site-{k}", k, weight), {"numerators": sums, "denominators": counts}))
     strategy = Coda(local_steps=1)
-    y = strategy.aggregate({"x": x, "y": x.new_zeros(1)}, iter(replies), strategy.turn(1, 1, "dual", 3))["y"]
+    y = strategy.aggregate({"x": x, "y": x.new_zeros(1)}, iter(replies), strategy.context(1, 1, "dual", 3))["y"]
     slopes = [problem.gradient(x, y, data)[1].item() for data in site_data()]
     assert np.average(slopes, weights=weights) == pytest.approx(0, abs=1e-12)
     assert max(map(abs, slopes)) > 1e-3, "the sites disagree"

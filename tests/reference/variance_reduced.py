@@ -152,8 +152,8 @@ def fednest(
             chosen = everyone(game, r, participants)
             share = [weights[k] for k in chosen]
             exchange = (r - 1) * 2 * (inner + 1)
-            for turn in range(inner + 1):
-                part = 1 if turn < inner else 0  # which gradient: by y, and at last by x
+            for context in range(inner + 1):
+                part = 1 if context < inner else 0  # which gradient: by y, and at last by x
                 step = -alpha * stage.shrink if part == 0 else beta * stage.shrink
                 anchor = (x, y)
                 exchange += 2

@@ -1,4 +1,4 @@
-"""``python -m server_app``, as a process of its own."""
+"""``edelweiss``, as a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from server_app.__main__ import main
+from edelweiss.lab.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +45,7 @@ def command(run_config: str, *, fresh: bool = False) -> Iterator[Command]:
 
 
 def _fresh(run_config: str) -> Command:
-    words = [sys.executable, "-u", "-m", "server_app", "--run-config", run_config]
+    words = [sys.executable, "-u", "-m", "edelweiss", "--run-config", run_config]
     pipe = subprocess.PIPE
     process = subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert process.stdout is not None

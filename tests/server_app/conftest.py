@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from keys.scratch import Scratch
-from strategies import ALGORITHMS
+from edelweiss.common.scratch import Scratch
+from edelweiss.strategies import ALGORITHMS
 from tests.server_app.sites import Sabotage
 
 
@@ -22,9 +22,9 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save half a second per picture where it is not what a test is about."""
-    monkeypatch.setattr("server_app.page.drawing.drawn", lambda draw: None)
-    monkeypatch.setattr("server_app.page.drawing.as_svg", lambda figure: "<svg></svg>")
-    monkeypatch.setattr("server_app.page.drawing.save", lambda figure, path: None)
+    monkeypatch.setattr("edelweiss.lab.report.drawing.drawn", lambda draw: None)
+    monkeypatch.setattr("edelweiss.lab.report.drawing.as_svg", lambda figure: "<svg></svg>")
+    monkeypatch.setattr("edelweiss.lab.report.drawing.save", lambda figure, path: None)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             super().__init__(place)
             made.append(self.path)
 
-    monkeypatch.setattr("server_app.local.Scratch", Noted)
+    monkeypatch.setattr("edelweiss.server_app.local.Scratch", Noted)
     yield
     monkeypatch.undo()
     assert [child for child in multiprocessing.active_children() if child.is_alive()] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keys import Value
+from edelweiss.common import Value
 from tests.server_app.sites import job
 
 LABELS = ("Edema", "Effusion", "p.v 1/2")

@@ -14,20 +14,20 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from PIL import Image
 
-from client_app.oracle import SiteOracle
-from config import RunConfig
-from datasets import Cohort
-from federation import Oracle, Site, Turn, pack
-from federation.fingerprint import fingerprint
-from federation.rehearsal import Rehearsal
-from keys import Value, choice, hyper, to_record
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
-from strategies.local_sgda import LocalSGDA
+from edelweiss.client_app.oracle import SiteOracle
+from edelweiss.common import Value, choice, hyper, to_record
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import Oracle, RoundContext, Site, pack
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.strategies.local_sgda import LocalSGDA
 
 if TYPE_CHECKING:
-    from problems import Arrays
+    from edelweiss.problems import Arrays
 
 FEATURES = 4
 NAP = 600.0  # seconds that a site hangs
@@ -107,11 +107,11 @@ def question(run: RunConfig, kind: str = "train", model: Arrays | None = None, /
     Vectors other than the model's are zeros. ``facts`` are other values of the config; None leaves a key out.
     """
     strategy, last = run.strategy, kind == "evaluate"
-    told: dict[str, object] = {**to_record(Cohort(shape=(FEATURES,), prior=0.3)), "app": fingerprint(), "site": 0}
+    told: dict[str, object] = {**to_record(DataSummary(shape=(FEATURES,), prior=0.3)), "app": fingerprint(), "site": 0}
     told["sites"] = run.sites
     told |= {"round": run.rounds if last else 1, "phase": strategy.phases[-1 if last else 0], "name": "north"}
     told |= {"run": "key", "settled": 0, **({} if last else {"evaluate": False}), **facts}
-    problem = run.build_problem(run.setting(Cohort(shape=(FEATURES,)), "cpu", site=0))
+    problem = run.build_problem(run.setting(DataSummary(shape=(FEATURES,)), "cpu", site=0))
     rehearsal = Rehearsal(strategy, problem.initial(), run.rounds, run.sites, problem)
     place = (min(run.rounds, int(str(told["round"]))), str(told["phase"]))
     expected = next(rehearsal.last(0) if last else rehearsal.sent(*place, 0))
@@ -223,14 +223,16 @@ class Sabotage(LocalSGDA):
     when: int = hyper(2, "round", low=1)
     again: int = hyper(0, "1: in every later round, too", low=0)
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, round_context: RoundContext, site: Site) -> Arrays:
         """Mark the message to the victim; a site does not know its own number."""
-        due = turn.round == self.when or (self.again and turn.round > self.when)
+        due = round_context.round == self.when or (self.again and round_context.round > self.when)
         return state | {"marked": torch.ones(1)} if due and site.index == self.victim else state
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, round_context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Do it."""
-        reply, memory = super().local_update(sent, memory, oracle, turn)
+        reply, memory = super().local_update(sent, memory, oracle, round_context)
         if "marked" not in sent or not isinstance(oracle, SiteOracle):  # a rehearsal does no harm
             return reply, memory
         match self.harm:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from config import RunConfig
-from datasets import DataConfig, load_site, load_test
-from keys import Value
-from server_app import simulate
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataConfig, load_site, load_test
+from edelweiss.server_app import simulate
 from tests.server_app.sites import job
 
 LABELS = 180  # rows of a table, half of them positive
@@ -69,8 +69,11 @@ def bad_images(folder: Path) -> tuple[dict[str, Value], list[str]]:
 
 def uncertain_labels(folder: Path) -> tuple[dict[str, Value], list[str]]:
     data = images(folder, lambda row: f"{'-1' if row < 3 else '' if row < 5 else row % 2},AP")
-    told = ["6 of 24 values of labels are uncertain (-1), and read as 1",
-            "4 of 24 values of labels are blank, and taken for not known", "4 of 24 samples are left out"]  # fmt: skip
+    told = [
+        "6 of 24 values of labels are uncertain (-1), and read as 1",
+        "4 of 24 values of labels are blank, and taken for not known",
+        "4 of 24 samples are left out",
+    ]
     return data | {"uncertain": "ones", "blank": "ignore", "model": "linear"}, told
 
 

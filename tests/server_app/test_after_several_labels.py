@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from config import ConfigError, RunConfig
-from federation import RunError
-from models import ModelError
-from models.storage import Stored, write_tensors
-from server_app import simulate
-from server_app.compare.comparison import Comparison
-from server_app.compare.folders import read
-from server_app.compare.runs import label_of, lower_is_better, metric
-from server_app.page import cards, drawing, write_report
-from server_app.page.content import Content
-from server_app.page.figures import estimate
-from server_app.page.page import CONSERVATIVE, drawings, html
-from server_app.sweep.file import read as read_sweep
-from server_app.trackers import numbers
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.federation import RunError
+from edelweiss.lab.compare.comparison import Comparison
+from edelweiss.lab.compare.folders import read
+from edelweiss.lab.compare.runs import label_of, lower_is_better, metric
+from edelweiss.lab.report import cards, drawing, write_report
+from edelweiss.lab.report.content import Content
+from edelweiss.lab.report.figures import estimate
+from edelweiss.lab.report.page import CONSERVATIVE, drawings, html
+from edelweiss.lab.sweep.file import read as read_sweep
+from edelweiss.models import ModelError
+from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.server_app import simulate
+from edelweiss.server_app.trackers import numbers
 from tests.server_app.labelled import LABELS, folders, labelled
 from tests.server_app.read_page import Page
 
@@ -65,8 +65,10 @@ def test_labels_that_are_copies_have_the_evidence_of_one(tmp_path: Path) -> None
     config |= {"algorithm": "fedavg", "problem": "bce"}
     first = simulate(config | {"rounds": 1}).folder / "model.safetensors"
     stored = Stored.read(first)
-    alike = {name: tensor[:1].expand_as(tensor).contiguous() if len(tensor) == 2 else tensor
-             for name, tensor in stored.tensors.items()}  # fmt: skip
+    alike = {
+        name: tensor[:1].expand_as(tensor).contiguous() if len(tensor) == 2 else tensor
+        for name, tensor in stored.tensors.items()
+    }
     write_tensors(first, alike, stored.facts)
     found = evidence_in(simulate(config | {"init-from": str(first)}).folder)
 
@@ -146,7 +148,7 @@ def test_a_label_of_one_class_and_one_of_nobody_are_shown_as_not_defined(folder:
 
 @pytest.mark.usefixtures("unpainted")
 def test_of_too_many_labels_there_are_numbers_and_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_app.page.page.MOST_DRAWN", 1)
+    monkeypatch.setattr("edelweiss.lab.report.page.MOST_DRAWN", 1)
     run = Content.read(folder)
     assert sum(name.startswith("label-") for name in drawings(run)) == 6
     assert html(run).count("there are too many labels") == 2
@@ -174,8 +176,9 @@ def test_a_comparison_of_two_models_is_shown_label_by_label(folder: Path, data: 
     said = parts(html(Content.read(found)))
     for name, own in evidence_in(found)["labels"].items():
         assert (own["compared"]["pooled"]["n"], own["compared"]["pooled"]["auroc"]) == (
-            own["pooled"]["n"], own["pooled"]["auroc"]["value"]
-        )  # fmt: skip
+            own["pooled"]["n"],
+            own["pooled"]["auroc"]["value"],
+        )
         assert estimate(own["compared"]["pooled"]["difference"], signed=True) in said[name]
         assert estimate(own["compared"]["difference"], signed=True) in said[name]
         assert f"{own['compared']['common-test-set']['other']:.4f}" in said[name]
@@ -296,9 +299,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_evidence(data: Path, tmp_pat
     whole = simulate(labelled(tmp_path, data, rounds=3)).folder
     config = labelled(tmp_path, data, rounds=3, checkpoint_every=1) | {"run-name": "stopped"}
     place = tmp_path / "runs" / "stopped"
-    line = "server_app.report.Report.evaluated"
+    line = "edelweiss.server_app.report.Report.evaluated"
     with pytest.MonkeyPatch.context() as patch:
-        from server_app.report import Report
+        from edelweiss.server_app.report import Report
 
         before = Report.evaluated
 

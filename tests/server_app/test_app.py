@@ -17,8 +17,8 @@ import pytest
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
 from flwr.superlink.grid import http_grid
 
-from federation import RunError
-from server_app.app import PlainMistakes, carry_quickly, stoppable
+from edelweiss.federation import RunError
+from edelweiss.server_app.app import PlainMistakes, carry_quickly, stoppable
 from tests.server_app.command import command
 from tests.server_app.sites import REPORT
 

@@ -12,13 +12,13 @@ import pytest
 from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from client_app.app import call
-from config import RunConfig
-from federation import RunError, delivery
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
+from edelweiss.client_app.app import call
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError, delivery
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
 from tests.server_app.sites import saddle_job
 
 VICTIM = 3  # node of site-2

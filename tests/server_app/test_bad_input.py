@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from config import ConfigError
-from federation import RunError
-from keys import Value
-from server_app import simulate
-from server_app.__main__ import main
+from edelweiss.common import Value
+from edelweiss.config import ConfigError
+from edelweiss.federation import RunError
+from edelweiss.lab.cli import main
+from edelweiss.server_app import simulate
 from tests.server_app.command import command as started
 from tests.server_app.sites import hospitals, run_at, saddle_job, site_job, table, write_table
 
@@ -24,7 +24,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run ``python -m server_app`` in this process; returns exit code, stdout, stderr."""
+    """Run ``edelweiss`` in this process; returns exit code, stdout, stderr."""
 
     def run(*overrides: str) -> tuple[int, str, str]:
         arguments = ["--run-config", f'runs-dir="{tmp_path}/runs" workers=1 rounds=1 sites=3']
@@ -315,7 +315,7 @@ def test_the_order_of_the_sites_is_that_of_their_names(tmp_path: Path) -> None:
 def test_the_number_of_sites_must_be_the_runs(
     tmp_path: Path, connected: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from server_app.local import LocalGrid
+    from edelweiss.server_app.local import LocalGrid
 
     monkeypatch.setattr(LocalGrid, "get_node_ids", lambda grid: range(1, connected + 1))
     job = saddle_job(tmp_path, sites=3, wait_timeout=0.2)
@@ -328,7 +328,7 @@ def test_the_number_of_sites_must_be_the_runs(
 def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server_app.cohort.fingerprint", lambda: "0123456789ab")
+    monkeypatch.setattr("edelweiss.server_app.data_summary.fingerprint", lambda: "0123456789ab")
     with pytest.raises(RunError, match="the coordinator 0123456789ab: install the same release on both") as caught:
         simulate(saddle_job(tmp_path))
     assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') refused: this site runs version" in str(caught.value)

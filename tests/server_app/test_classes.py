@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DataConfig, DataError, forget_data, load_site
-from datasets.site.table import in_order
-from federation import RunError
-from keys import Value
-from server_app import simulate
-from server_app.page import write_report
+from edelweiss.common import Value
+from edelweiss.datasets import DataConfig, DataError, forget_data, load_site
+from edelweiss.datasets.site.table import in_order
+from edelweiss.federation import RunError
+from edelweiss.lab.report import write_report
+from edelweiss.server_app import simulate
 from tests.server_app.sites import job, run_at, site_job
 
 CASES = {
@@ -24,8 +24,12 @@ CASES = {
     "both": ("unknown", "7", "30"),
     "floats": ("1.0", "2.0", "3.0"),
 }
-ORDER = {"tens": ["-1", "9", "10", "100"], "words": ["healthy", "stage 2", "stage 10"], "both": ["7", "30", "unknown"],
-         "floats": ["1", "2", "3"]}  # fmt: skip
+ORDER = {
+    "tens": ["-1", "9", "10", "100"],
+    "words": ["healthy", "stage 2", "stage 10"],
+    "both": ["7", "30", "unknown"],
+    "floats": ["1", "2", "3"],
+}
 
 
 def write(file: Path, values: tuple[str, ...], rows: int = 90) -> Path:
@@ -104,8 +108,10 @@ def test_hospitals_are_asked_to_agree_by_who_sees_them_all(tmp_path: Path) -> No
 
     def hospitals(*values: tuple[str, ...]) -> list[dict[str, Value]]:
         places = [tmp_path / f"{len(values)}-{place}" for place in range(len(values))]
-        return [{"site": place.name, "data-dir": str(write(place / "data.csv", own).parent)}
-                for place, own in zip(places, values, strict=True)]  # fmt: skip
+        return [
+            {"site": place.name, "data-dir": str(write(place / "data.csv", own).parent)}
+            for place, own in zip(places, values, strict=True)
+        ]
 
     keys: dict[str, Value] = {"algorithm": "fedavg", "problem": "cross-entropy", "sites": 2, "rounds": 1}
     with pytest.raises(RunError, match=r"no site has samples of class 0, and the highest is 3: .* a study file"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from config import RunConfig
-from datasets import Facts
-from federation import RunError
-from server_app.cohort import placed, pooled
-from server_app.console import Progress
+from edelweiss.config import RunConfig
+from edelweiss.datasets import Facts
+from edelweiss.federation import RunError
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.data_summary import placed, pooled
 
 
 def test_sites_are_in_the_order_in_which_people_count() -> None:
@@ -18,8 +18,12 @@ def test_sites_are_in_the_order_in_which_people_count() -> None:
     names = [*(f"site-{number}" for number in range(12)), "ward 2b", "ward 10a"]
     for numbered in (True, False):
         arrived = np.random.default_rng(0).permutation(len(names))
-        told = {100 - int(place): Facts(name=names[place], partition_id=int(place) if numbered else -1,
-                                        examples=10, positives=5, shape=(3,)) for place in arrived}  # fmt: skip
+        told = {
+            100 - int(place): Facts(
+                name=names[place], partition_id=int(place) if numbered else -1, examples=10, positives=5, shape=(3,)
+            )
+            for place in arrived
+        }
         sites = list(placed(config, told))
         assert [site.name for site in sites] == names
         assert [site.index for site in sites] == list(range(len(names)))
@@ -28,7 +32,9 @@ def test_sites_are_in_the_order_in_which_people_count() -> None:
 @pytest.mark.parametrize(("positives", "only"), [(0, "negative"), (10, "positive")])
 def test_a_site_without_training_samples_is_none_of_the_other_class(positives: int, only: str) -> None:
     config = RunConfig.parse({"dataset": "site", "sites": 2})
-    told = {1: Facts(name="full", examples=10, held_out=2, positives=positives, shape=(3,)),
-            2: Facts(name="empty", examples=0, held_out=2, positives=0, shape=(3,))}  # fmt: skip
+    told = {
+        1: Facts(name="full", examples=10, held_out=2, positives=positives, shape=(3,)),
+        2: Facts(name="empty", examples=0, held_out=2, positives=0, shape=(3,)),
+    }
     with pytest.raises(RunError, match=f"^all 10 training samples of all sites are {only}: a ranking needs both"):
         pooled(config, placed(config, told), Progress(quiet=True))

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from keys import Value, read_overrides
-from server_app.__main__ import COMMANDS, main
+from edelweiss.common import Value, read_overrides
+from edelweiss.lab.cli import COMMANDS, main
 
 SUBMIT = ["submit", "--superlink", "127.0.0.1:1", "--insecure"]
 

@@ -1,4 +1,4 @@
-"""`python -m server_app compare`: groups, means, paired differences, costs, pictures; and what cannot be compared."""
+"""`edelweiss compare`: groups, means, paired differences, costs, pictures; and what cannot be compared."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.stats import ttest_rel
 
-from config import ConfigError
-from server_app import simulate
-from server_app.__main__ import main
-from server_app.compare.comparison import COSTS, Comparison
-from server_app.compare.folders import read
-from server_app.compare.pictures import COLOURS, apart, curves
-from server_app.compare.text import latex
+from edelweiss.config import ConfigError
+from edelweiss.lab.cli import main
+from edelweiss.lab.compare.comparison import COSTS, Comparison
+from edelweiss.lab.compare.folders import read
+from edelweiss.lab.compare.pictures import COLOURS, apart, curves
+from edelweiss.lab.compare.text import latex
+from edelweiss.server_app import simulate
 from tests.server_app.compared import COST, leave
 
 FEDAVG = {"algorithm": "fedavg", "problem": "bce"}
@@ -310,8 +310,11 @@ def test_every_form_is_written(runs: Path, tmp_path: Path, capsys: pytest.Captur
     tex = (to / "table.tex").read_text()
     body = tex[tex.index(r"\begin{tabular}") :].splitlines()
     assert [line for line in body if line.startswith("\\") and "&" not in line][1:] == [
-        r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"
-    ]  # fmt: skip
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
     cells = [line for line in body if "&" in line]
     assert {line.count(" & ") for line in cells} == {len(re.findall("[lr]", body[0].rpartition("{")[2])) - 1}
     assert all(line.endswith(r" \\") for line in cells)
@@ -330,8 +333,19 @@ TOKENS = re.compile(
     r"\\text(?P<word>backslash|asciitilde|asciicircum|less|greater|bar|endash)\{\}|\\(?P<escaped>[&%$#_{}])|\{(?P<braced>[\[*])\}|"
     r"\$(?P<formula>\\pm|\\\||\^2|-)\$|(?P<hyphen>-)(?:\{\}|(?!-))|(?P<plain>[^-\\{}$&#%_^~<>|\[*])"
 )
-MEANT = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less": "<", "greater": ">", "bar": "|",
-         "endash": "–", r"\pm": "±", r"\|": "‖", "^2": "²", "-": "-"}  # fmt: skip
+MEANT = {
+    "backslash": "\\",
+    "asciitilde": "~",
+    "asciicircum": "^",
+    "less": "<",
+    "greater": ">",
+    "bar": "|",
+    "endash": "–",
+    r"\pm": "±",
+    r"\|": "‖",
+    "^2": "²",
+    "-": "-",
+}
 
 
 def typeset(cell: str) -> str:

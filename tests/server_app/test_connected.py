@@ -10,10 +10,10 @@ import pytest
 from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given, settings
 
-from config import RunConfig
-from federation import RunError
-from server_app import connected
-from server_app.connected import PATIENCE, wait_for_sites
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError
+from edelweiss.server_app import connected_sites as connected
+from edelweiss.server_app.connected_sites import PATIENCE, wait_for_sites
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -51,10 +51,14 @@ class Coordinator:
         passed = self.clock.now - self.begun
         heard = [passed - (passed + ago) % BEAT for ago in self.beats] + [-ago for ago in self.crashed]
         nodes = [
-            NodeInfo(node_id=k + 1, heartbeat_interval=EVERY, online_until=self.begun + at + PATIENCE * EVERY,
-                     last_activated_at="2026-01-01T00:00:00+00:00")
+            NodeInfo(
+                node_id=k + 1,
+                heartbeat_interval=EVERY,
+                online_until=self.begun + at + PATIENCE * EVERY,
+                last_activated_at="2026-01-01T00:00:00+00:00",
+            )
             for k, at in enumerate(heard)
-        ]  # fmt: skip
+        ]
         return [node for node in nodes if node.online_until > self.clock.now]
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app.connection import JoinConfig
-from client_app.doctor import examine
-from config.study import read_study
-from datasets import DataConfig, DataError, Facts, load_site
-from federation import Site
-from keys import Value
-from server_app import Result, simulate
-from server_app.console import Progress
-from server_app.data_warnings import data_warnings
+from edelweiss.client_app.connection import JoinConfig
+from edelweiss.client_app.doctor import examine
+from edelweiss.common import Value
+from edelweiss.config.study import read_study
+from edelweiss.datasets import DataConfig, DataError, Facts, load_site
+from edelweiss.federation import Site
+from edelweiss.server_app import Result, simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.data_warnings import data_warnings
 from tests.server_app.sites import STUDY, run_at, site_job, with_study, write_table
 
 LEAK = "alone tell the label almost without error"

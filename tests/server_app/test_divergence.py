@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config import ConfigError
-from federation import RunError
-from keys import Value
-from server_app import simulate
-from strategies import ALGORITHMS
-from strategies.local_sgda import LocalSGDA
+from edelweiss.common import Value
+from edelweiss.config import ConfigError
+from edelweiss.federation import RunError
+from edelweiss.server_app import simulate
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import job, saddle_job
 
 if TYPE_CHECKING:
-    from federation import Turn
-    from problems import Arrays
+    from edelweiss.federation import RoundContext
+    from edelweiss.problems import Arrays
 
 # A step of x multiplies the distance by |1 - 10 lr| = 9, so its square grows by 9^4 = 6561 in a round of two steps.
 TOO_LARGE: dict[str, Value] = {"local-sgda.lr": 1.0, "rounds": 50}
@@ -95,7 +95,7 @@ class Measuring(LocalSGDA):
 
     name = "measuring"
 
-    def measures(self, state: Arrays, turn: Turn) -> dict[str, float]:
+    def measures(self, state: Arrays, context: RoundContext) -> dict[str, float]:
         return {"norm-y": state["y"].norm().item()}
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from problems.prediction import predict
-from problems.trained import TrainedModel
-from server_app import simulate
+from edelweiss.problems.prediction import predict
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
 from tests.server_app.sites import NAMES, run_at, site_job, table, with_study, write_table
 
 LINEAR = {"algorithm": "fedavg", "problem": "bce", "model": "linear", "rounds": 2, "local-steps": 3}
@@ -35,9 +35,17 @@ def folders(root: Path, empty: tuple[str, ...]) -> np.ndarray:
 
 def simulated(root: Path, **keys: object) -> Path:
     """Run over the folders, with nearly all rows to train on."""
-    config = {"dataset": "site-folders", "data-root": str(root), "partition": "sites", "sites": 3, "workers": 1,
-              "holdout-share": 0.0, "test-share": 0.05, "thin-share": 0.0,
-              "runs-dir": str(root.parent / "runs")}  # fmt: skip
+    config = {
+        "dataset": "site-folders",
+        "data-root": str(root),
+        "partition": "sites",
+        "sites": 3,
+        "workers": 1,
+        "holdout-share": 0.0,
+        "test-share": 0.05,
+        "thin-share": 0.0,
+        "runs-dir": str(root.parent / "runs"),
+    }
     result = simulate({**config, **LINEAR, **keys}, quiet=False)
     assert all(np.isfinite(row["central"]["auroc"]) for row in result.metrics)
     return result.folder
@@ -60,10 +68,10 @@ def test_a_column_that_is_empty_at_one_hospital_is_filled_by_the_mean_of_the_oth
     said = capsys.readouterr().out
     assert "no site tells a value" not in said
     assert re.search(r"site 'south': \d+ missing values, imputed by the mean over all sites", said)
-    assert model.cohort.shift[EMPTY] == pytest.approx(np.nanmean(values), abs=0.15)
-    assert model.cohort.scale[EMPTY] == pytest.approx(np.nanstd(values), rel=0.1)
+    assert model.data_summary.shift[EMPTY] == pytest.approx(np.nanmean(values), abs=0.15)
+    assert model.data_summary.scale[EMPTY] == pytest.approx(np.nanstd(values), rel=0.1)
     row = ["5.5"] * 4
-    mean = [*row[:EMPTY], repr(float(np.float32(model.cohort.shift[EMPTY]))), *row[EMPTY + 1 :]]
+    mean = [*row[:EMPTY], repr(float(np.float32(model.data_summary.shift[EMPTY]))), *row[EMPTY + 1 :]]
     assert scores(model, tmp_path, [*row[:EMPTY], "", *row[EMPTY + 1 :]]) == scores(model, tmp_path, mean)
 
 
@@ -71,7 +79,7 @@ def test_a_column_that_is_empty_everywhere_is_named(tmp_path: Path, capsys: pyte
     folders(tmp_path / "data", HOSPITALS)
     model = TrainedModel.read(simulated(tmp_path / "data"))
     assert f"no site tells a value of 1 features ({NAMES[EMPTY]!r})" in capsys.readouterr().out
-    assert (model.cohort.shift[EMPTY], model.cohort.scale[EMPTY]) == (0, 1)
+    assert (model.data_summary.shift[EMPTY], model.data_summary.scale[EMPTY]) == (0, 1)
     assert np.isfinite(scores(model, tmp_path, ["5.5", "", "5.5", "5.5"])).all()
 
 

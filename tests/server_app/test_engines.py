@@ -22,9 +22,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from bin.run import free_port
-from keys import Value
-from server_app import simulate
-from server_app.submission import started
+from edelweiss.common import Value
+from edelweiss.lab.submission import started
+from edelweiss.server_app import simulate
 from tests.deployment import processes
 from tests.server_app.sites import saddle_job
 
@@ -211,7 +211,7 @@ def test_answers_that_come_in_another_order_give_the_same_bits(
     tmp_path: Path, saddle_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last one first, held back until all are there: the sum must not notice."""
-    from server_app.local import LocalGrid
+    from edelweiss.server_app.local import LocalGrid
 
     def job(name: str) -> dict[str, Value]:
         return saddle_job(tmp_path, sites=SITES, rounds=10, run_name=name, **{"saddle.file": str(saddle_file)})

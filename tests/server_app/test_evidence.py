@@ -14,20 +14,20 @@ from flwr.app import Context, Error, Message
 from scipy.stats import t
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from client_app import evidence as at_the_site
-from client_app.app import call
-from config import ConfigError, RunConfig
-from evidence.calibration import probability
-from evidence.text import in_text
-from keys import Value
-from models import ModelError
-from problems.metrics import shown
-from server_app import simulate
-from server_app.compare.comparison import Comparison
-from server_app.compare.folders import read
-from server_app.coordinator import Result
-from server_app.evidence import in_words
-from server_app.local import LocalGrid
+from edelweiss.client_app import evidence as at_the_site
+from edelweiss.client_app.app import call
+from edelweiss.common import Value
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.evidence.calibration import probability
+from edelweiss.evidence.text import in_text
+from edelweiss.lab.compare.comparison import Comparison
+from edelweiss.lab.compare.folders import read
+from edelweiss.models import ModelError
+from edelweiss.problems.metrics import shown
+from edelweiss.server_app import simulate
+from edelweiss.server_app.coordinator import Result
+from edelweiss.server_app.evidence import in_words
+from edelweiss.server_app.local import LocalGrid
 from tests.client_app.policies import site_toml
 from tests.reference.delong import delong
 from tests.server_app.sites import FEATURES, hospitals, job, run_at, site_job, write_table
@@ -191,8 +191,13 @@ def test_of_groups_no_digit_is_shown_anywhere_that_is_not_known(
     found, last = left_by(result), result.metrics[-1]
     found_runs, notes = read([str(result.folder)])
     table = Comparison.of(found_runs, notes=notes, metrics=["auroc", "auprc"]).markdown()
-    said = " ".join([capsys.readouterr().out, table, *((result.folder / name).read_text() for name in
-                                                        ("report.html", "model-card.md", "tripod-ai.md"))])  # fmt: skip
+    said = " ".join(
+        [
+            capsys.readouterr().out,
+            table,
+            *((result.folder / name).read_text() for name in ("report.html", "model-card.md", "tripod-ai.md")),
+        ]
+    )
     for kind in ("auroc", "auprc"):
         assert last["pooled"][f"{kind}-ties"] == pytest.approx(found["pooled"][kind]["ties"])
         assert in_text(found["pooled"][kind], "") in said
@@ -217,8 +222,10 @@ def test_open_hospitals_are_exact_and_others_beside_them_are_not(tmp_path: Path,
     sites = [*hospitals(tmp_path, (60, 40)), hospital(tmp_path, "h", 1, holdout_share=0.5)]
     found = left_by(run_at(site_job(tmp_path), sites))
     assert {name: site["grouped"] for name, site in found["sites"].items()} == {
-        "h": True, "north": False, "south": False
-    }  # fmt: skip
+        "h": True,
+        "north": False,
+        "south": False,
+    }
 
 
 STUDY = """subgroups = ["marker_0", "marker_1"]
@@ -256,8 +263,9 @@ def test_subgroups_of_the_columns_that_the_study_names(
     ]
     found = left_by(run_at(site_job(tmp_path), sites))["subgroups"]
     assert {column: sorted(groups) for column, groups in found.items()} == {
-        "marker_0": ["0.0", "1.0"], "marker_1": ["0.5 or more", "below 0.5"]
-    }  # fmt: skip
+        "marker_0": ["0.0", "1.0"],
+        "marker_1": ["0.5 or more", "below 0.5"],
+    }
     older = [(x[:, 1] >= 0.5, scores, labels) for x, scores, labels in seen]
     own = [(scores[among], labels[among]) for among, scores, labels in older]
     pairs = [labels.sum() * (1 - labels).sum() for _, labels in own]
@@ -360,8 +368,15 @@ def test_two_models_are_compared_on_all_sites_patients_ranked_together(
 @pytest.mark.slow
 def test_a_model_compared_with_itself_does_not_differ(tmp_path: Path, small_resnet: None, evidence: None) -> None:
     """Of images, with statistics of batch norm, which the other model brings along."""
-    keys: dict[str, Value] = {"dataset": "mnist", "model": "resnet18", "sites": 2, "rounds": 1, "positive-classes": "3",
-                              "negative-classes": "8", "local-steps": 1}  # fmt: skip
+    keys: dict[str, Value] = {
+        "dataset": "mnist",
+        "model": "resnet18",
+        "sites": 2,
+        "rounds": 1,
+        "positive-classes": "3",
+        "negative-classes": "8",
+        "local-steps": 1,
+    }
     if not os.environ.get("EDELWEISS_DATA"):
         pytest.skip("needs EDELWEISS_DATA")
     first = simulate(job(tmp_path, **keys, run_name="first"))  # type: ignore[arg-type]
@@ -389,7 +404,7 @@ def test_of_a_site_that_does_not_tell_the_rest_no_pooled_difference_is_made_up(
         return call(message, context)
 
     first = simulate(job(tmp_path, sites=3, rounds=1, run_name="first"))
-    monkeypatch.setattr("client_app.app.call", failing)
+    monkeypatch.setattr("edelweiss.client_app.app.call", failing)
     found = left_by(simulate(job(tmp_path, sites=3, rounds=1, seed=0, compare_with=str(first.folder))))["compared"]
     assert found["pooled"] is None
     assert found["sites"] > 1

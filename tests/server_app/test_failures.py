@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from federation import RunError
-from server_app import simulate
-from server_app.coordinator import Result
-from server_app.report import Report
+from edelweiss.federation import RunError
+from edelweiss.server_app import simulate
+from edelweiss.server_app.coordinator import Result
+from edelweiss.server_app.report import Report
 from tests.server_app import sites
 from tests.server_app.command import command
 from tests.server_app.sites import sabotage, saddle_job

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keys import Value
-from server_app import simulate
+from edelweiss.common import Value
+from edelweiss.server_app import simulate
 from tests.server_app.sites import job
 
 LONG_STEPS: dict[str, Value] = {"algorithm": "codasca", "codasca.lr": 0.3, "codasca.server-lr": 3.0}

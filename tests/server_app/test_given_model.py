@@ -13,19 +13,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from client_app.once import cached_problem
-from config import RunConfig
-from config.tables import own_options
-from datasets import Cohort
-from datasets.vision import import_torchvision
-from keys import Value, from_record
-from models import ModelError, build, networks
-from models.storage import facts_in, write_tensors
-from problems.network import NetworkProblem
-from server_app import Result, simulate
-from server_app.__main__ import main
-from server_app.given_model import GivenModel
-from strategies import ALGORITHMS
+from edelweiss.client_app.process_cache import cached_problem
+from edelweiss.common import Value, from_record
+from edelweiss.config import RunConfig
+from edelweiss.config.tables import own_options
+from edelweiss.datasets import DataSummary
+from edelweiss.datasets.vision import import_torchvision
+from edelweiss.lab.cli import main
+from edelweiss.models import ModelError, build, networks
+from edelweiss.models.storage import facts_in, write_tensors
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app import Result, simulate
+from edelweiss.server_app.init_model import GivenModel
+from edelweiss.strategies import ALGORITHMS
 from tests.server_app.sites import hospitals, images, job, run_at, site_job, table, write_table
 
 STILL = 1e-30  # a step size that changes no float but zero: what a run returns is what it started from
@@ -107,9 +107,9 @@ def test_scalars_stay_with_a_kept_head_of_the_same_problem(
     assert same(state, given) == given.keys() - (HEAD if head == "fresh" else set())
 
 
-def given_start(config: RunConfig, cohort: Cohort) -> tuple[dict[str, Tensor], str, NetworkProblem]:
+def given_start(config: RunConfig, data_summary: DataSummary) -> tuple[dict[str, Tensor], str, NetworkProblem]:
     """Return what a run would send its sites first, what it would say of it, and its problem."""
-    given, problem = GivenModel.read(config), config.build_problem(config.setting(cohort, "cpu"))
+    given, problem = GivenModel.read(config), config.build_problem(config.setting(data_summary, "cpu"))
     assert given
     assert isinstance(problem, NetworkProblem)
     return *given.start(problem), problem
@@ -122,7 +122,7 @@ def test_a_long_y_is_kept_as_far_as_it_is_feasible(tmp_path: Path) -> None:
     y = torch.tensor(facts["y"])
     for radius in (1.0, float(y.norm() / 2)):
         config = RunConfig.parse(job(tmp_path, init_from=str(folder), **keys, **{"robust.radius": radius}))
-        start_y = given_start(config, from_record(Cohort, facts))[0]["y"]
+        start_y = given_start(config, from_record(DataSummary, facts))[0]["y"]
         torch.testing.assert_close(start_y, y * min(1.0, radius / float(y.norm())))
     file = rewritten(lambda state, facts: facts.update(y=[1.0] * 3), folder, tmp_path)
     [line] = refused(tmp_path / "again", init_from=str(file), **keys)
@@ -355,10 +355,11 @@ def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     theirs.bn1.running_mean.fill_(3.0)
     torch.save(theirs.state_dict(), tmp_path / "resnet18.pth")
     config = site_job(tmp_path, model="resnet18", pretrained=str(tmp_path / "resnet18.pth"))
-    cohort = Cohort(shape=(1, 16, 16), shift=(0.3,), scale=(0.2,))
-    start, said, problem = given_start(config, cohort)
-    assert said.endswith("resnet18.pth: torchvision's weights, fc drawn anew, conv1 drawn anew, which for images of "
-                         "this size is 3x3")  # fmt: skip
+    data_summary = DataSummary(shape=(1, 16, 16), shift=(0.3,), scale=(0.2,))
+    start, said, problem = given_start(config, data_summary)
+    assert said.endswith(
+        "resnet18.pth: torchvision's weights, fc drawn anew, conv1 drawn anew, which for images of this size is 3x3"
+    )
     state, anew = problem.network.state_dict(start["x"], problem.buffers()), {"conv1.weight", "fc.weight", "fc.bias"}
     drawn = build("resnet18", (1, 16, 16), seed=config.seed).state_dict()
     for name, tensor in theirs.state_dict().items():
@@ -366,7 +367,7 @@ def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     assert [*start["x"][-2:].tolist(), *start["y"].tolist()] == [0, 0, 0], "a, b and α at their start"
     given = GivenModel.read(config)
     assert given
-    assert given.standardising(cohort) == cohort, "by the moments of the sites' own images"
+    assert given.standardising(data_summary) == data_summary, "by the moments of the sites' own images"
 
 
 def test_what_does_not_fit_torchvisions_network_is_refused(first: Path, tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from client_app.memory import Memory
-from federation import RunError
-from keys import to_toml
-from models.storage import write_tensors
-from server_app import Result, run_state, simulate
-from server_app.report import Report
+from edelweiss.client_app.memory import Memory
+from edelweiss.common import to_toml
+from edelweiss.federation import RunError
+from edelweiss.models.storage import write_tensors
+from edelweiss.server_app import Result, run_state, simulate
+from edelweiss.server_app.report import Report
 from tests.server_app.command import command
 from tests.server_app.sites import saddle_job
 
@@ -67,7 +67,9 @@ def is_complete(folder: Path) -> bool:
 def test_at_random_moments(
     tmp_path: Path, quiet: Result, seed: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server_app.local.ROOM", math.inf)  # a killed coordinator leaves its folder: below tmp_path
+    monkeypatch.setattr(
+        "edelweiss.server_app.local.ROOM", math.inf
+    )  # a killed coordinator leaves its folder: below tmp_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(run_state, "SHARE", math.inf if seed % 2 else 0.5)
     moments = random.Random(seed)

@@ -10,12 +10,12 @@ import pytest
 from flwr.app import Context, Error, Message
 from rich.console import Console
 
-from client_app.app import call
-from config import RunConfig
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import LocalGrid, unused_run_id
+from edelweiss.client_app.app import call
+from edelweiss.config import RunConfig
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
 from tests.server_app.sites import saddle_job
 
 
@@ -49,7 +49,7 @@ def test_a_site_that_is_missing_by_then_costs_its_line_and_not_the_run(
             return Message(Error(0, "it broke"), reply_to=message)
         return call(message, context)
 
-    monkeypatch.setattr("client_app.app.call", failing)
+    monkeypatch.setattr("edelweiss.client_app.app.call", failing)
     result = simulate(saddle_job(tmp_path, sites=3, rounds=2))
     assert set(result.metrics[-1]["sites"]) == {"site-0", "site-2"}
     assert set(result.metrics[0]["sites"]) == {"site-0", "site-1", "site-2"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server_app import simulate
-from server_app.page.content import Content
-from server_app.page.page import html
+from edelweiss.lab.report.content import Content
+from edelweiss.lab.report.page import html
+from edelweiss.server_app import simulate
 
 JOB: dict[str, Any] = {"dataset": "breast-cancer", "sites": 3, "rounds": 3, "local-steps": 2, "engine": "local"}
 

@@ -17,18 +17,18 @@ import torch
 from flwr.app import Array
 from safetensors.numpy import load_file
 
-from client_app.once import forget_all
-from config import RunConfig
-from federation import pack, unpack
-from keys import Value
-from keys.memory import RARELY, collecting_rarely
-from models import FlatNetwork, build
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid
-from server_app.report import Record
-from server_app.segments import Segments, read
+from edelweiss.client_app.process_cache import forget_all
+from edelweiss.common import Value
+from edelweiss.common.memory import RARELY, collecting_rarely
+from edelweiss.config import RunConfig
+from edelweiss.federation import pack, unpack
+from edelweiss.models import FlatNetwork, build
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.local import LocalGrid
+from edelweiss.server_app.report import Record
+from edelweiss.server_app.shared_memory import Segments, read
 from tests.server_app import sites
 from tests.server_app.sites import SiteGrid, run_at, saddle_job, site_job, table, write_table
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from client_app.memory import run_folder
-from keys import record_in
-from server_app import simulate
-from server_app.local import LocalGrid
+from edelweiss.client_app.memory import run_folder
+from edelweiss.common import record_in
+from edelweiss.server_app import simulate
+from edelweiss.server_app.local import LocalGrid
 from tests.server_app.sites import saddle_job
 
 LOST = "warning: site 'site-1' has lost what it remembered of round {}"
@@ -37,9 +37,12 @@ def vanish(server_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("checkpoint_every", [0, 3])  # where older ones are kept, the site goes on from one of those
 @pytest.mark.parametrize("algorithm", ["codasca", "fgda"])
 def test_a_memory_that_vanished_is_said(
-    tmp_path: Path, algorithm: str, checkpoint_every: int, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    algorithm: str,
+    checkpoint_every: int,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     job = saddle_job(tmp_path, algorithm=algorithm, rounds=6, checkpoint_every=checkpoint_every)
     undisturbed = simulate(job)
     assert "has lost" not in capsys.readouterr().out

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from config import RunConfig
-from config.study import read_study
-from datasets import Cohort, Meaning
-from datasets.site.study import Column
-from datasets.sources.bundled import BREAST_CANCER
-from federation import RunError
-from models import ModelError
-from models.storage import facts_in, write_tensors
-from problems.trained import TrainedModel
-from server_app import simulate
-from server_app.given_model import GivenModel
+from edelweiss.config import RunConfig
+from edelweiss.config.study import read_study
+from edelweiss.datasets import DataSummary, ModelSchema
+from edelweiss.datasets.site.study import Column
+from edelweiss.datasets.sources.bundled import BREAST_CANCER
+from edelweiss.federation import RunError
+from edelweiss.models import ModelError
+from edelweiss.models.storage import facts_in, write_tensors
+from edelweiss.problems.trained_model import TrainedModel
+from edelweiss.server_app import simulate
+from edelweiss.server_app.init_model import GivenModel
 from tests.server_app.sites import NAMES, STUDY, hospitals, job, run_at, site_job, with_study
 
 UNNAMED = "the model's file will not name its features"
@@ -31,7 +31,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
     facts = facts_of(simulate(job(tmp_path, rounds=1)).folder)
-    meaning = Meaning.of_file(facts, Cohort.of_file(facts))
+    meaning = ModelSchema.of_file(facts, DataSummary.of_file(facts))
     assert meaning.features == BREAST_CANCER
     assert meaning.dataset == "breast-cancer"
     assert facts["data"]["missing"] == "mean"
@@ -85,7 +85,7 @@ def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
     file = rewritten(model, tmp_path / "model.safetensors", format=None, data=None)
     old = TrainedModel.read(file)
     assert old.notes == ("the model's file is of format 1, which does not say what its inputs mean",)
-    assert old.meaning == Meaning()
+    assert old.meaning == ModelSchema()
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from config import RunConfig
-from federation import RunError
-from problems.metrics import HEADLINE, METRICS, shown_in
-from server_app import simulate
-from server_app.__main__ import main
-from server_app.page import write_report
-from server_app.page.account import site_table
-from server_app.page.cards import ITEMS, UNKNOWN
-from server_app.page.content import Content
-from server_app.page.drawing import save, style
-from server_app.page.figures import estimate, forest
-from server_app.page.page import drawings, html
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError
+from edelweiss.lab.cli import main
+from edelweiss.lab.report import write_report
+from edelweiss.lab.report.account import site_table
+from edelweiss.lab.report.cards import ITEMS, UNKNOWN
+from edelweiss.lab.report.content import Content
+from edelweiss.lab.report.drawing import save, style
+from edelweiss.lab.report.figures import estimate, forest
+from edelweiss.lab.report.page import drawings, html
+from edelweiss.problems.metrics import HEADLINE, METRICS, shown_in
+from edelweiss.server_app import simulate
 from tests.server_app.read_page import Page
 from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def written(folder: Path) -> list[str]:
     """What the command of docs/report.md says that it has written there: the page, and each picture."""
-    [options] = re.findall(r"^python -m server_app report \S+ (.*)$", ABOUT, re.MULTILINE)
+    [options] = re.findall(r"^edelweiss report \S+ (.*)$", ABOUT, re.MULTILINE)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["report", str(folder), *options.split()]) == 0
     return out.getvalue().split()
@@ -208,10 +208,14 @@ def test_a_long_run_of_many_sites_fits_into_five_megabytes(tmp_path: Path) -> No
     site = next(iter(line["sites"].values()))
     names = [f"hospital-{k}" for k in range(128)]
     lines = [
-        line | {"round": r, "sites": {name: {key: value * (1 + k / r) for key, value in site.items()}
-                                      for k, name in enumerate(names)}, "site-gradients": dict.fromkeys(names, 20.0)}
+        line
+        | {
+            "round": r,
+            "sites": {name: {key: value * (1 + k / r) for key, value in site.items()} for k, name in enumerate(names)},
+            "site-gradients": dict.fromkeys(names, 20.0),
+        }
         for r in range(1, 501)
-    ]  # fmt: skip
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     assert len(html(Content.read(folder)).encode()) < 5e6
 
@@ -232,7 +236,7 @@ def test_what_the_environment_says_of_pictures_costs_no_report(tmp_path: Path) -
     """Matplotlib reads it when it is imported, so that takes a process of its own."""
     folder = simulate(saddle_job(tmp_path, report=False)).folder
     said = {"MPLBACKEND": "nosuch", "SOURCE_DATE_EPOCH": "x"}
-    script = "import sys; from server_app.page import write_report; write_report(sys.argv[1])"
+    script = "import sys; from edelweiss.lab.report import write_report; write_report(sys.argv[1])"
     subprocess.run([sys.executable, "-c", script, str(folder)], env=os.environ | said, cwd=ROOT, check=True)
     pdf = (folder / "curves.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")

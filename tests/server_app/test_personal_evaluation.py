@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keys import Value
-from problems.metrics import METRICS
-from problems.pooling import across
-from server_app import Result, simulate
-from server_app.page.figures import VERMILLION, curves
+from edelweiss.common import Value
+from edelweiss.lab.report.figures import VERMILLION, curves
+from edelweiss.problems.metrics import METRICS
+from edelweiss.problems.pooling import across
+from edelweiss.server_app import Result, simulate
 from tests.server_app.sites import job, saddle_job
 
 SITES = 12

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from config import MISTAKES, ConfigError, RunConfig
-from config.tables import tables
-from federation import RunError
-from keys import Value, files_named
-from problems import PROBLEMS
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS
+from edelweiss.common import Value, files_named
+from edelweiss.config import MISTAKES, ConfigError, RunConfig
+from edelweiss.config.tables import tables
+from edelweiss.federation import RunError
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.strategies import ALGORITHMS
 from tests.server_app.sites import Elsewhere, job, saddle_job, table, write_table
 
 BCE: dict[str, Value] = {"algorithm": "fedavg", "problem": "bce", "model": "linear"}

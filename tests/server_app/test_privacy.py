@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from datasets import Facts
-from evidence import Told
-from evidence.paired import Spread
-from keys import Value, key_of
-from problems.histogram import Histogram, scores_of
-from server_app.console import Progress
-from server_app.coordinator import coordinate
+from edelweiss.common import Value, key_of
+from edelweiss.datasets import Facts
+from edelweiss.evidence import Told
+from edelweiss.evidence.paired import Spread
+from edelweiss.problems.histogram import Histogram, scores_of
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from tests.server_app.sites import FEATURES, SiteGrid, site_job, table, write_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "run-at-a-hospital.md"

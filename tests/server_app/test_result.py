@@ -16,17 +16,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from config import ConfigError, RunConfig, flatten, read_overrides
-from datasets import load_test
-from federation import RunError
-from keys import Value
-from models import build
-from problems.metrics import ranking
-from server_app import Result, run_state, simulate
-from server_app.__main__ import main
-from server_app.local import LocalGrid, unused_run_id
-from server_app.page import write_report
-from server_app.report import Report
+from edelweiss.common import Value
+from edelweiss.config import ConfigError, RunConfig, flatten, read_overrides
+from edelweiss.datasets import load_test
+from edelweiss.federation import RunError
+from edelweiss.lab.cli import main
+from edelweiss.lab.report import write_report
+from edelweiss.models import build
+from edelweiss.problems.metrics import ranking
+from edelweiss.server_app import Result, run_state, simulate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.server_app.report import Report
 from tests.server_app.sites import REPORT, job, sabotage, saddle_job
 
 
@@ -34,7 +34,7 @@ from tests.server_app.sites import REPORT, job, sabotage, saddle_job
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One run that several tests look at, with its report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server_app.coordinator.write_report", write_report)
+        patch.setattr("edelweiss.lab.report.write_report", write_report)
         return simulate(job(tmp_path_factory.mktemp("result")))
 
 
@@ -260,7 +260,7 @@ def test_curves_that_cannot_be_written_cost_no_run(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("server_app.coordinator.write_report", full)
+    monkeypatch.setattr("edelweiss.lab.report.write_report", full)
     folder = simulate(saddle_job(tmp_path), quiet=False).folder
     assert f"{folder}: the report cannot be written (No space left on device)" in capsys.readouterr().out
     assert json.loads((folder / "status.json").read_text())["status"] == "complete"
@@ -270,6 +270,6 @@ def test_a_read_only_shared_memory_is_not_used(tmp_path: Path, monkeypatch: pyte
     def access(path: object, mode: int) -> bool:
         return path != "/dev/shm" and os.access(path, mode)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("server_app.local.os.access", access)
+    monkeypatch.setattr("edelweiss.server_app.local.os.access", access)
     with LocalGrid(RunConfig.parse(saddle_job(tmp_path)), unused_run_id()) as grid:
         assert grid.scratch.path.parent == Path(tempfile.gettempdir())

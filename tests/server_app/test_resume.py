@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.memory import places
-from config import RunConfig
-from federation import Checkpoints, FederatedStrategy, RunError, unpack
-from keys import Value, with_resumed
-from models.storage import Stored
-from problems import PROBLEMS
-from server_app import run_state, simulate
-from server_app.__main__ import main
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
-from server_app.report import Report
-from server_app.run_folder import RunFolder
-from strategies import ALGORITHMS, can_solve
+from edelweiss.client_app.memory import places
+from edelweiss.common import Value, with_resumed
+from edelweiss.config import RunConfig
+from edelweiss.federation import Checkpoints, FederatedStrategy, RunError, unpack
+from edelweiss.lab.cli import main
+from edelweiss.models.storage import Stored
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app import run_state, simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.server_app.report import Report
+from edelweiss.server_app.run_folder import RunFolder
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.server_app.sites import Elsewhere, images, job, run_at, saddle_job, site_job, write_table
 from tests.server_app.sites import table as samples
 

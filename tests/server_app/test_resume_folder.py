@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from config import MISTAKES, ConfigError, RunConfig
-from config.resume import FREE, lasting
-from federation import RunError
-from keys import Value, to_toml, with_resumed
-from keys.files import marked
-from server_app import simulate
-from server_app.__main__ import main
-from server_app.coordinator import Result
-from server_app.report import Report
-from server_app.run_folder import RunFolder
+from edelweiss.common import Value, to_toml, with_resumed
+from edelweiss.common.files import marked
+from edelweiss.config import MISTAKES, ConfigError, RunConfig
+from edelweiss.config.resume import FREE, lasting
+from edelweiss.federation import RunError
+from edelweiss.lab.cli import main
+from edelweiss.server_app import simulate
+from edelweiss.server_app.coordinator import Result
+from edelweiss.server_app.report import Report
+from edelweiss.server_app.run_folder import RunFolder
 from tests.server_app.sites import saddle_job
 
 REPLACED = {"about.json", "model.safetensors"}  # written anew whatever they held
@@ -44,7 +44,7 @@ def stopped(keys: dict[str, Value], after: int) -> Path:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server_app.run_state.SHARE", float("inf"))
+        patch.setattr("edelweiss.server_app.run_state.SHARE", float("inf"))
         patch.setattr(Report, "trained", interrupted)
         with pytest.raises(KeyboardInterrupt):
             simulate(keys | {"run-name": "stopped"}, quiet=False)

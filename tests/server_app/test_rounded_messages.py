@@ -12,15 +12,15 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord
 
-from config import ConfigError, RunConfig
-from datasets import Cohort
-from federation import Oracle, Reply, RunError, Site, Turn, average, encoding, pack
-from keys import to_record
-from problems import PROBLEMS, Arrays
-from server_app import simulate
-from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS, can_solve
-from strategies.local_sgda import LocalSGDA
+from edelweiss.common import to_record
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import Oracle, Reply, RoundContext, RunError, Site, average, encoding, pack
+from edelweiss.problems import PROBLEMS, Arrays
+from edelweiss.server_app import simulate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.strategies import ALGORITHMS, can_solve
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import images, job, run_at, saddle_job, site_job
 
 WITH_ESTIMATORS = [name for name in ALGORITHMS if ALGORITHMS[name].estimators]
@@ -136,16 +136,18 @@ class Fixed(LocalSGDA):
     name = "fixed"
     estimators = ("u",)
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send it."""
         return {"x": state["x"], "u": FIXED[: len(state["x"])]}
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         """Add it up; nothing but the rounding error is remembered, and nobody sees that."""
         assert not memory
         return {"x": sent["x"] + sent["u"], "u": FIXED[: len(sent["x"])]}, {}
 
-    def aggregate(self, state: Arrays, replies: Iterable[Reply], turn: Turn) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Iterable[Reply], context: RoundContext) -> Arrays:
         """Add it up."""
         mean = average(replies)
         return {"x": mean["x"], "y": state["y"] + mean["u"]}
@@ -176,7 +178,7 @@ def test_a_site_says_that_its_vector_is_too_large_for_float16(tmp_path: Path) ->
 
 def test_the_server_says_so_before_anything_is_sent(tmp_path: Path) -> None:
     config = RunConfig.parse(saddle_job(tmp_path, wire="float16", **{"saddle.dimension": 300}))
-    facts, start = ConfigRecord(to_record(Cohort())), {"x": torch.full((300,), 7e4), "y": torch.zeros(300)}
+    facts, start = ConfigRecord(to_record(DataSummary())), {"x": torch.full((300,), 7e4), "y": torch.zeros(300)}
     with LocalGrid(config, unused_run_id()) as grid, pytest.raises(RunError) as stopped:
         config.strategy.start(
             grid,

@@ -12,13 +12,13 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from client_app import evidence as at_the_site
-from config import RunConfig
-from federation import RunError
-from keys import Value
-from problems.histogram import Histogram
-from server_app.console import Progress
-from server_app.coordinator import coordinate
+from edelweiss.client_app import evidence as at_the_site
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError
+from edelweiss.problems.histogram import Histogram
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
 from tests.client_app.policies import site_toml
 from tests.server_app.sites import FEATURES, SiteGrid, run_at, site_job
 
@@ -132,10 +132,14 @@ def test_columns_may_be_called_otherwise_at_a_site(tmp_path: Path) -> None:
 def guarded(tmp_path: Path, rare: str = "Nodule") -> list[Node]:
     policy = site_toml(tmp_path, fewest_training=20, fewest_of_each_class=5, holdout_share=0.4, seed="one")
     return [
-        {"site": f"h{k}", "policy": str(policy), "state-dir": str(tmp_path / f"state-{k}"),
-         "data-dir": str(write(tmp_path / f"private-{k}", 120, k, rare=rare if not k else ""))}
+        {
+            "site": f"h{k}",
+            "policy": str(policy),
+            "state-dir": str(tmp_path / f"state-{k}"),
+            "data-dir": str(write(tmp_path / f"private-{k}", 120, k, rare=rare if not k else "")),
+        }
         for k in range(3)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.slow
@@ -164,8 +168,13 @@ def test_sites_that_have_patients_in_common_are_named_where_their_rules_say_so(
     """And nothing of it is kept."""
     nodes = three(tmp_path)
     for k, node in enumerate(nodes):
-        rules = {"patient": "who", "compare-patients": "salt" if k < 2 else "", "fewest-of-each-class": 1,
-                 "fewest-in-update": 1, "seed": "tests"}  # fmt: skip
+        rules = {
+            "patient": "who",
+            "compare-patients": "salt" if k < 2 else "",
+            "fewest-of-each-class": 1,
+            "fewest-in-update": 1,
+            "seed": "tests",
+        }
         policy = site_toml(tmp_path / f"rules-{k}", **rules)
         file = Path(str(node["data-dir"])) / "data.csv"
         header, *rows = file.read_text().splitlines()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from federation import RunError
-from keys import Value
+from edelweiss.common import Value
+from edelweiss.federation import RunError
 from tests.server_app.sites import hospitals, images, run_at, site_job
 
 ALGORITHMS: dict[str, dict[str, Value]] = {

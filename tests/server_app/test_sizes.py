@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig, read_overrides
-from datasets import Cohort
-from federation import RunError
-from models import ModelError, build
-from models.networks import parameters
-from problems import PROBLEMS, ProblemError
-from server_app import simulate
-from server_app.console import Progress
-from server_app.sizes import memory_of, remembered, require_memory, stack_of
+from edelweiss.config import RunConfig, read_overrides
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import RunError
+from edelweiss.models import ModelError, build
+from edelweiss.models.networks import parameters
+from edelweiss.problems import PROBLEMS, ProblemError
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.memory_estimate import memory_of, remembered, require_memory, stack_of
 from tests.server_app.sites import saddle_job
 
 REPO = Path(__file__).resolve().parents[2]
@@ -56,16 +56,16 @@ def test_more_than_there_is_is_one_line_with_both_numbers() -> None:
 def test_the_clients_of_a_round_make_a_stack_for_each_core_whatever_the_workers(
     cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server_app.sizes.cores", lambda: cores)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.cores", lambda: cores)
     job = {"model": "linear", "sites": 1000, "fraction": 0.2, "stack": 0}
     for config in (RunConfig.parse(job | {"workers": workers}) for workers in (1, 2, 16)):
-        problem = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+        problem = config.build_problem(config.setting(DataSummary(shape=(20,)), "cpu"))
         assert stack_of(config, problem, 21, Progress(quiet=True)) == math.ceil(200 / max(2, cores))
 
 
 def test_a_stack_that_is_left_to_the_machine_is_as_large_as_its_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keys.memory.free_memory", lambda: 10**9)
-    monkeypatch.setattr("server_app.sizes.free_memory", lambda: 10**9)
+    monkeypatch.setattr("edelweiss.common.memory.free_memory", lambda: 10**9)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.free_memory", lambda: 10**9)
     fits = require_memory(RunConfig.parse({"stack": 0}), 10**6, 2, 64, 0)
     assert memory_of(10**6, 2, fits, 0) <= 10**9 < memory_of(10**6, 2, fits + 1, 0)
     assert require_memory(RunConfig.parse({"stack": fits}), 10**6, 2, fits, 0) == fits
@@ -78,7 +78,7 @@ def test_states_are_counted_of_sites_that_can_have_any() -> None:
 
     def counted(**keys: Any) -> int:
         config = RunConfig.parse({"algorithm": "codasca", "model": "linear", "sites": 1000, "fraction": 1e-3} | keys)
-        problem = config.build_problem(config.setting(Cohort(shape=(20,)), "cpu"))
+        problem = config.build_problem(config.setting(DataSummary(shape=(20,)), "cpu"))
         return remembered(config, problem, problem.initial())
 
     each = counted(rounds=1, **{"checkpoint-every": 0})
@@ -110,7 +110,7 @@ def test_a_problem_in_closed_form_says_it_too(tmp_path: Path, keys: dict[str, An
 
 @pytest.mark.parametrize("growth", [2.0, 1e6])
 def test_a_stage_whose_rounds_would_not_end_is_refused_with_its_round(growth: float) -> None:
-    from config import ConfigError
+    from edelweiss.config import ConfigError
 
     allowed = {"stage-steps-growth": growth, "stage-iterations": 10**8, "rounds": 100}
     assert RunConfig.parse(allowed)

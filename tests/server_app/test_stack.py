@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import together
-from config import RunConfig
-from federation import RunError
-from keys import Value
-from models.storage import Stored
-from server_app import run_state, simulate
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.report import Report
-from server_app.sizes import advice, require_memory, stack_of, worth_it
+from edelweiss.client_app import vectorised as together
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError
+from edelweiss.models.storage import Stored
+from edelweiss.server_app import run_state, simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.memory_estimate import advice, require_memory, stack_of, worth_it
+from edelweiss.server_app.report import Report
 from tests.problems.example import make
 from tests.server_app.sites import Elsewhere, SiteGrid, hospitals, job, sabotage, saddle_job, site_job
 
@@ -91,7 +91,7 @@ def test_other_engines_do_not_stack_and_say_so(tmp_path: Path, capsys: pytest.Ca
 
 def test_how_many_are_stacked_depends_on_the_run_and_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on workers, so that they do not change the bits; with more parameters fewer are."""
-    monkeypatch.setattr("server_app.sizes.cores", lambda: 4)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.cores", lambda: 4)
 
     problem = make("auc")
 
@@ -120,14 +120,14 @@ def test_who_would_not_be_faster_side_by_side_is_trained_one_by_one(
             raise RuntimeError("CUDA out of memory")
         return share
 
-    monkeypatch.setattr("server_app.sizes.share_of_time", tried)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", tried)
     assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 16, Progress(quiet=False)) == stack
     said = capsys.readouterr()
     assert ("16 side by side take" in said.out + said.err) == (stack == 1)
 
 
 def test_one_client_is_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: pytest.fail("tried"))
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: pytest.fail("tried"))
     assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 1, Progress(quiet=True)) == 1
 
 
@@ -152,7 +152,7 @@ def test_who_could_be_stacked_and_is_not_is_told_so_where_it_may_pay(
 def test_that_is_said_before_the_first_round(
     stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("server_app.sizes.LONG", 0.0)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.LONG", 0.0)
     keys = job(tmp_path, algorithm="fedavg", problem="bce", model="linear", sites=64, rounds=1, stack=stack)
     simulate(keys | {"partition": "iid", "test-share": 0.0, "holdout-share": 0.0, "thin-share": 0.0}, quiet=False)
     before, _, after = capsys.readouterr().out.partition("round 1/1")
@@ -176,7 +176,7 @@ def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monke
     """Whatever is faster by then: so it has the bits of a run that was not stopped."""
     run = job(tmp_path, algorithm="codasca", sites=SITES, rounds=4, stack=0, engine="local", checkpoint_every=1)
     monkeypatch.setattr(run_state, "SHARE", math.inf)
-    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: share)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: share)
     whole = simulate(run)
 
     def stop(report: Report, server_round: int, *rest: object) -> None:
@@ -191,7 +191,7 @@ def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monke
             simulate(run | {"run-name": "stopped"})
     folder = tmp_path / "runs" / "stopped"
     assert Stored.read(folder / "state.safetensors").facts["stack"] == (SITES if share == 0.5 else 1)
-    monkeypatch.setattr("server_app.sizes.share_of_time", lambda *arguments: 1.4 - share)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: 1.4 - share)
     rest = simulate({"resume": str(folder)})
     assert len(rest.metrics) == 4
     for name, vector in whole.arrays.items():

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from config import RunConfig
-from federation import RunError, StrategyError
-from models.storage import Stored
-from problems import PROBLEMS
-from server_app import simulate
-from server_app.local import LocalGrid, unused_run_id
-from server_app.sizes import remembered
-from strategies import ALGORITHMS, can_solve
+from edelweiss.config import RunConfig
+from edelweiss.federation import RunError, StrategyError
+from edelweiss.models.storage import Stored
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app import simulate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.server_app.memory_estimate import remembered
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.problems.example import make
 from tests.server_app.sites import job, saddle_job
 
@@ -36,8 +36,14 @@ def test_it_is_as_much_as_was_foreseen(name: str, tmp_path: Path) -> None:
     files = [*(tmp_path / "state").glob("run-*/*.memory/*.safetensors")]
     assert len(files) == keys["sites"]
     kept = sum(vector.nbytes for file in files for vector in Stored.read(file).tensors.values())
-    network = make(problem, model="mlp", hidden=8, shape=(64,) if tasks else (30,), dtype=torch.float32,
-                   **{"ways": 2, "queries": 2} if tasks else {})  # fmt: skip
+    network = make(
+        problem,
+        model="mlp",
+        hidden=8,
+        shape=(64,) if tasks else (30,),
+        dtype=torch.float32,
+        **{"ways": 2, "queries": 2} if tasks else {},
+    )
     assert remembered(RunConfig.parse(keys), network, network.initial()) == pytest.approx(kept, rel=0.02)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bin.run import REPO
-from datasets.sources.heart_disease import FEATURES, HOSPITALS
-from federation import RunError
-from keys import Value
+from edelweiss.common import Value
+from edelweiss.datasets.sources.heart_disease import FEATURES, HOSPITALS
+from edelweiss.federation import RunError
 from tests.server_app.sites import run_at, site_job
 
 STUDY = REPO / "experiments" / "heart" / "study.toml"

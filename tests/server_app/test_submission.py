@@ -1,4 +1,4 @@
-"""`python -m server_app submit`: who submits a run is told how it ended, in a line and by the exit code."""
+"""`edelweiss submit`: who submits a run is told how it ended, in a line and by the exit code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from server_app.__main__ import main
-from server_app.commands.submit import Connection
-from server_app.submission import Outcome
+from edelweiss.lab.cli import main
+from edelweiss.lab.commands.submit import Connection
+from edelweiss.lab.submission import Outcome
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`python -m server_app sweep`: its file, its choice, runs that are stopped early, and what a kill leaves."""
+"""`edelweiss sweep`: its file, its choice, runs that are stopped early, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from config import ConfigError, RunConfig, flatten
-from keys.files import read_toml
-from server_app import simulate
-from server_app.__main__ import main
-from server_app.compare.comparison import require_metrics
-from server_app.compare.runs import OUTCOME, PAUSE, paths
-from server_app.sweep.file import read
-from server_app.sweep.folder import finish, owned, winner
-from server_app.sweep.job import Job
-from server_app.sweep.jobs import Sweep
-from server_app.sweep.study import Study
-from server_app.sweep.workers import compute
+from edelweiss.common.files import read_toml
+from edelweiss.config import ConfigError, RunConfig, flatten
+from edelweiss.lab.cli import main
+from edelweiss.lab.compare.comparison import require_metrics
+from edelweiss.lab.compare.runs import OUTCOME, PAUSE, paths
+from edelweiss.lab.sweep.file import read
+from edelweiss.lab.sweep.folder import finish, owned, winner
+from edelweiss.lab.sweep.job import Job
+from edelweiss.lab.sweep.jobs import Sweep
+from edelweiss.lab.sweep.study import Study
+from edelweiss.lab.sweep.workers import compute
+from edelweiss.server_app import simulate
 from tests import forks
 from tests.server_app.compared import COST
 
@@ -475,7 +475,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a sweep that nobody killed."""
     file = tmp_path_factory.mktemp("undisturbed") / "small.toml"
     file.write_text(LONGER)
-    done = forks.python(["-m", "server_app", "sweep", str(file), "--to", str(file.parent / "one"), "--jobs", "1"], REPO)
+    done = forks.python(["-m", "edelweiss", "sweep", str(file), "--to", str(file.parent / "one"), "--jobs", "1"], REPO)
     assert done.returncode == 0, done.stderr
     return file.parent / "one"
 
@@ -487,7 +487,7 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_like_any_other(
 ) -> None:
     file.write_text(LONGER)
     killed = file.parent / "killed"
-    command = ["-m", "server_app", "sweep", str(file), "--to", str(killed), *arguments]
+    command = ["-m", "edelweiss", "sweep", str(file), "--to", str(killed), *arguments]
     with forks.begun(command, REPO) as process:
         deadline = time.monotonic() + 240
         while len(list(killed.glob("runs/*/*.json"))) < 8 and time.monotonic() < deadline:

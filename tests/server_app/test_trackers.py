@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from config import ConfigError
-from server_app import simulate
-from server_app.trackers import TRACKERS, TensorBoard, numbers
+from edelweiss.config import ConfigError
+from edelweiss.server_app import simulate
+from edelweiss.server_app.trackers import TRACKERS, TensorBoard, numbers
 from tests.server_app.sites import saddle_job
 
 NAMES = sorted(TRACKERS)
@@ -47,7 +47,7 @@ def test_it_changes_no_bit_of_the_run(tmp_path: Path, name: str, monkeypatch: py
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_its_package_no_run_starts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_app.trackers.importlib.util.find_spec", lambda package: None)
+    monkeypatch.setattr("edelweiss.server_app.trackers.importlib.util.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=f"tracker = '{name}': its package is not installed here: pip install {name}"):
         simulate(saddle_job(tmp_path, tracker=name))
     assert not (tmp_path / "runs").exists()
@@ -60,7 +60,7 @@ def test_its_troubles_are_said_once_and_cost_no_run(
     def fails(*_: object) -> None:
         raise ConnectionError("no\nroute")
 
-    monkeypatch.setattr("server_app.trackers.importlib.util.find_spec", lambda package: package)
+    monkeypatch.setattr("edelweiss.server_app.trackers.importlib.util.find_spec", lambda package: package)
     monkeypatch.setattr(TensorBoard, "__init__", lambda *_: None)
     monkeypatch.setattr(TensorBoard, "log", lambda *_: None)
     monkeypatch.setattr(TensorBoard, "close", lambda *_: None)

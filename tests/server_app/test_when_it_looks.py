@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from config import RunConfig
-from federation import delivery
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import LocalGrid, unused_run_id
+from edelweiss.config import RunConfig
+from edelweiss.federation import delivery
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
 from tests.server_app.sites import saddle_job
 
 WORK = 40.0  # seconds until a site has answered

@@ -10,13 +10,13 @@ import pytest
 import torch
 from flwr.app import Message
 
-from config import RunConfig
-from problems import PROBLEMS
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from server_app.local import LocalGrid, unused_run_id
-from server_app.pool import Pool
-from strategies import ALGORITHMS, can_solve
+from edelweiss.config import RunConfig
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.server_app.pool import Pool
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.server_app.sites import job, saddle_job
 from tests.strategies.memories import REMEMBERING
 

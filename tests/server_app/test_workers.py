@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import RunConfig
-from federation import Oracle, RunError, Turn
-from keys import Value
-from server_app import simulate
-from server_app.guard import NAME, UNGUARDED
-from server_app.local import LocalGrid, processes_pay
-from server_app.pool import Pool
-from strategies import ALGORITHMS
-from strategies.local_sgda import LocalSGDA
+from edelweiss.common import Value
+from edelweiss.config import RunConfig
+from edelweiss.federation import Oracle, RoundContext, RunError
+from edelweiss.server_app import simulate
+from edelweiss.server_app.local import LocalGrid, processes_pay
+from edelweiss.server_app.pool import Pool
+from edelweiss.server_app.script_guard import NAME, UNGUARDED
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import job, saddle_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,11 +52,11 @@ class Dying(LocalSGDA):
     name = "dying"
     how = staticmethod(lambda: None)
 
-    def local_update(self, sent: dict, memory: dict, oracle: Oracle, turn: Turn) -> tuple[dict, dict]:
+    def local_update(self, sent: dict, memory: dict, oracle: Oracle, context: RoundContext) -> tuple[dict, dict]:
         """Do it."""
-        if turn.round == 2:
+        if context.round == 2:
             self.how()
-        return super().local_update(sent, memory, oracle, turn)
+        return super().local_update(sent, memory, oracle, context)
 
 
 def crash() -> None:
@@ -101,13 +101,13 @@ def test_a_run_in_this_process_keeps_the_memory_of_large_tensors_for_the_next(
 ) -> None:
     """As the command line does, which a script with one worker was 1.4 times slower than."""
     told: list[str] = []
-    monkeypatch.setattr("keys.memory.keep_freed_memory", lambda: told.append("kept"))
+    monkeypatch.setattr("edelweiss.common.memory.keep_freed_memory", lambda: told.append("kept"))
     simulate(saddle_job(tmp_path, workers=1))
     assert told
 
 
 SCRIPT = """
-from server_app import simulate
+from edelweiss.server_app import simulate
 simulate({"problem": "saddle", "sites": 3, "rounds": 2, "workers": 2, "threads": 2, "runs-dir": RUNS}, quiet=False)
 """
 
@@ -164,7 +164,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             made.append(count)
             super().__init__(count, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("server_app.local.Pool", Noting)
+    monkeypatch.setattr("edelweiss.server_app.local.Pool", Noting)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     return made
 
@@ -218,11 +218,11 @@ def test_more_work_never_means_fewer_workers(
 
 IMPORTED = """
 import sys
-import datasets
+from edelweiss import datasets
 
 if __name__ == "__main__":
     print(*sorted({"sklearn", "torchvision", "pandas", "PIL"} & set(sys.modules)))
-    from server_app import simulate
+    from edelweiss.server_app import simulate
     keys = {"sites": 2, "rounds": 1, "hidden": 4, "partition": "iid", "workers": 1, "device": "cpu", "problem": "auc"}
     simulate(keys | {"runs-dir": sys.argv[1]})
     print(*sorted({"sklearn", "scipy", "pandas", "sympy"} & set(sys.modules)))

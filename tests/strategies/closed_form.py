@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from federation import FederatedStrategy
-from problems.saddle import saddle_coefficients
-from strategies import ALGORITHMS
+from edelweiss.federation import FederatedStrategy
+from edelweiss.problems.saddle import saddle_coefficients
+from edelweiss.strategies import ALGORITHMS
 from tests.problems.example import given_saddle
 from tests.strategies.halves import Arrays, OpenOracle, parted, saddle_oracles
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from client_app.memory import run_folder
-from config import RunConfig
-from datasets import Cohort
-from federation import Exchange, Site, pack, unpack
-from keys import flatten, to_record
-from server_app.local import LocalGrid, unused_run_id
+from edelweiss.client_app.memory import run_folder
+from edelweiss.common import flatten, to_record
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import Exchange, Site, pack, unpack
+from edelweiss.server_app.local import LocalGrid, unused_run_id
 
 Model = dict[str, np.ndarray]
 
@@ -67,8 +67,8 @@ def run_saddle(keys: dict[str, Any], weights: list[float] | None = None) -> tupl
             rounds.append(read(arrays))
         return None
 
-    facts = ConfigRecord(to_record(Cohort()))
-    start = config.build_problem(config.setting(Cohort(), "cpu")).initial()
+    facts = ConfigRecord(to_record(DataSummary()))
+    start = config.build_problem(config.setting(DataSummary(), "cpu")).initial()
     grid = Watched(config, unused_run_id())
     with grid:
         sites = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(config.sites)]

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_app.oracle import SiteOracle
-from client_app.stacked_oracle import rows_of
-from client_app.together import _row, _shapes
-from federation import FederatedStrategy, Oracle, Reply, Site, SkipsPhases, Turn, pack, unpack
-from problems import Setting
+from edelweiss.client_app.oracle import SiteOracle
+from edelweiss.client_app.stacked_oracle import rows_of
+from edelweiss.client_app.vectorised import _row, _shapes
+from edelweiss.federation import FederatedStrategy, Oracle, Reply, RoundContext, Site, SkipsPhases, pack, unpack
+from edelweiss.problems import Setting
 from tests.problems.example import GivenSaddle, given_saddle
 from tests.reference.games import RegressionGame
 
@@ -142,7 +142,7 @@ class SideBySide:
         rows = SaddleRows(Setting(sites=len(of), dtype=torch.float64), t=self.slopes[of], b=self.offsets[of])
         return SiteOracle(rows, None, None, torch.Generator())
 
-    def updated(self, strategy: FederatedStrategy, given: Given, turn: Turn) -> Given:
+    def updated(self, strategy: FederatedStrategy, given: Given, context: RoundContext) -> Given:
         """Do the local updates of all sites that were given vectors of the same names and shapes at once."""
         kinds: dict[Hashable, list[int]] = {}
         for k, (sent, memory) in given.items():
@@ -150,7 +150,7 @@ class SideBySide:
         found: Given = {}
         for sites in kinds.values():
             sent, memory = (rows_of([given[k][part] for k in sites]) for part in (0, 1))
-            reply, memory = strategy.local_update(sent, memory, self.opened(tuple(sites)), turn)
+            reply, memory = strategy.local_update(sent, memory, self.opened(tuple(sites)), context)
             found |= {k: (_row(reply, row), _row(memory, row)) for row, k in enumerate(sites)}
         return found
 
@@ -196,11 +196,11 @@ def drive(
     body = {"body": start["x"][: oracles(0, 1).head]} if strategy.splits_model else {}
     state = strategy.initial_state(start | body)
     history: dict[int, Arrays] = {}
-    turns = [strategy.turn(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
-    for turn in turns:  # what a client knows; the server also knows the weights
-        if isinstance(strategy, SkipsPhases) and not strategy.plays(turn):
+    turns = [strategy.context(r, rounds, phase, sites) for r in range(1, rounds + 1) for phase in strategy.phases]
+    for context in turns:  # what a client knows; the server also knows the weights
+        if isinstance(strategy, SkipsPhases) and not strategy.plays(context):
             continue
-        r, server_turn = turn.round, replace(turn, total_weight=total)
+        r, server_turn = context.round, replace(context, total_weight=total)
         asked = range(sites) if participants is None else sorted(participants[r - 1])
 
         given = {
@@ -214,9 +214,9 @@ def drive(
         vectors = [vector for both in given.values() for part in both for vector in part.values()]
         before = [(vector, vector.clone()) for vector in vectors] if r <= WATCHED else []
         if isinstance(oracles, SideBySide) and strategy.stacks:
-            done = oracles.updated(strategy, given, turn)
+            done = oracles.updated(strategy, given, context)
         else:
-            done = {k: strategy.local_update(*both, oracles(k, r), turn) for k, both in given.items()}
+            done = {k: strategy.local_update(*both, oracles(k, r), context) for k, both in given.items()}
         assert all(torch.equal(now, then) for now, then in before), "a client half wrote to what it was given"
         kept |= {k: memory for k, (_, memory) in done.items()}
         replies = [Reply(everybody[k], through(done[k][0])) for k in given]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from federation import FederatedStrategy
+from edelweiss.federation import FederatedStrategy
 from tests.reference.games import RegressionGame
 from tests.strategies.halves import Arrays, OpenOracle, drive, regression_oracles, saddle_oracles
 from tests.strategies.settings import K, points, torched

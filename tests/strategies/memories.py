@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from federation import FederatedStrategy, Site, Turn
-from strategies import ALGORITHMS
+from edelweiss.federation import FederatedStrategy, RoundContext, Site
+from edelweiss.strategies import ALGORITHMS
 from tests.strategies.closed_form import objective
 from tests.strategies.halves import Arrays, drive
 
@@ -30,8 +30,10 @@ def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> t
 
     half = type(strategy).local_update
 
-    def noting(self: FederatedStrategy, sent: Arrays, memory: Arrays, oracle: Any, turn: Turn) -> tuple[Arrays, Arrays]:
-        reply, new = half(self, sent, memory, oracle, turn)
+    def noting(
+        self: FederatedStrategy, sent: Arrays, memory: Arrays, oracle: Any, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
+        reply, new = half(self, sent, memory, oracle, context)
         kept[oracle.site] = dict(new)
         remembered.update(new)
         return reply, new
@@ -40,8 +42,8 @@ def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> t
     values = {f.name: getattr(strategy, f.name) for f in fields(strategy) if f.init}
     path = drive(watched(**values), start, lambda k, r: Seen(oracles(k, r), k), rounds, K, **options)  # type: ignore[return-value]
     model = {name: path[-1][name] for name in start}
-    turn = strategy.turn(rounds, rounds, strategy.phases[-1], K)
-    sent = [strategy.final(path[-1], model, turn, Site(k, f"site-{k}", k + 1)) for k in range(K)]
+    context = strategy.context(rounds, rounds, strategy.phases[-1], K)
+    sent = [strategy.final(path[-1], model, context, Site(k, f"site-{k}", k + 1)) for k in range(K)]
     return [strategy.personal(sent[k], kept.get(k, {}), oracles(k, 1).fresh) for k in range(K)], remembered
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from federation import FederatedStrategy
-from problems.saddle import saddle_coefficients
-from strategies.codasca import Codasca
+from edelweiss.federation import FederatedStrategy
+from edelweiss.problems.saddle import saddle_coefficients
+from edelweiss.strategies.codasca import Codasca
 from tests.problems.example import given_saddle
 from tests.strategies.halves import Arrays, SideBySide, drive
 

@@ -11,15 +11,15 @@ import torch
 from flwr.app import Message
 from safetensors.torch import load_file
 
-from config import RunConfig
-from federation import FederatedStrategy, Site, unpack
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import LocalGrid, unused_run_id
-from strategies.d_psgd import DPSGD
-from strategies.decentralised import Decentralised
-from strategies.deprl import DePRL
-from strategies.dispfl import DisPFL
+from edelweiss.config import RunConfig
+from edelweiss.federation import FederatedStrategy, Site, unpack
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.strategies.d_psgd import DPSGD
+from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.deprl import DePRL
+from edelweiss.strategies.dispfl import DisPFL
 from tests.reference import algorithms
 from tests.reference.games import RegressionGame, SaddleGame, Vector
 from tests.strategies import settings
@@ -63,9 +63,9 @@ def held(
     states = drive(strategy, start, oracles, rounds, sites, memories=memories, **options)
     history = []
     for r, (state, memory) in enumerate(zip(states, memories, strict=True), 1):
-        turn = strategy.turn(r, rounds, "train", sites)
+        context = strategy.context(r, rounds, "train", sites)
         model = {name: state[name] for name in ("x", "y") if name in state}
-        after = [strategy.final(state, model, turn, Site(k, "", k + 1)) for k in range(sites)]
+        after = [strategy.final(state, model, context, Site(k, "", k + 1)) for k in range(sites)]
         history.append([strategy.personal(after[k], memory[k], oracles(k, r).fresh) for k in range(sites)])
     return history
 

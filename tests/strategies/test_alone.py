@@ -12,16 +12,16 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.memory import Memory
-from config import ConfigError, RunConfig
-from datasets import Cohort, load_site, moments, standardisation
-from federation import RunError, Turn, unpack
-from keys import Value
-from server_app import simulate
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from strategies.alone import Alone
-from strategies.local_sgda import LocalSGDA
+from edelweiss.client_app.memory import Memory
+from edelweiss.common import Value
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.datasets import DataSummary, load_site, moments, standardisation
+from edelweiss.federation import RoundContext, RunError, unpack
+from edelweiss.server_app import simulate
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.strategies.local_only import Alone
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.reference.games import RegressionGame
 from tests.server_app.sites import SiteGrid, images, job, run_at, saddle_job, site_job, table, write_table
 from tests.strategies.halves import drive, regression_oracles
@@ -40,10 +40,10 @@ def test_each_site_follows_descent_ascent_on_its_own_data() -> None:
     start = {"x": torch.from_numpy(game.x), "y": torch.from_numpy(game.y)}
     expected = [(game.x, game.y) for _ in range(K)]
     for r in range(1, ROUNDS + 1):
-        turn: Turn = strategy.turn(r, ROUNDS, "train", K)
+        context: RoundContext = strategy.context(r, ROUNDS, "train", K)
         rate = 2.0 ** -((r - 1) // 2)
         for k in range(K):
-            reply, memories[k] = strategy.local_update(start, memories[k], regression_oracles(game)(k, r), turn)
+            reply, memories[k] = strategy.local_update(start, memories[k], regression_oracles(game)(k, r), context)
             assert reply == {}
             x, y = expected[k]
             for t in range(3):
@@ -61,10 +61,10 @@ def test_a_site_that_lost_its_memory_starts_anew() -> None:
     game = RegressionGame(K)
     strategy = Alone(local_steps=3, lr=LR, lr_dual=LR_DUAL)
     start = {"x": torch.from_numpy(game.x), "y": torch.from_numpy(game.y)}
-    turn = strategy.turn(4, ROUNDS, "train", K)
-    _, memory = strategy.local_update(start, {}, regression_oracles(game)(2, 4), turn)
+    context = strategy.context(4, ROUNDS, "train", K)
+    _, memory = strategy.local_update(start, {}, regression_oracles(game)(2, 4), context)
     reply, _ = LocalSGDA(local_steps=3, lr=LR, lr_dual=LR_DUAL).local_update(
-        start, {}, regression_oracles(game)(2, 4), turn
+        start, {}, regression_oracles(game)(2, 4), context
     )
     assert all(torch.equal(memory[name], reply[name]) for name in ("x", "y"))
     assert strategy.personal(start, {}, {}) is start
@@ -179,7 +179,7 @@ def test_sites_evaluate_their_own_models_to_the_end(tmp_path: Path) -> None:
     records, grid = run(tmp_path, problem="bce", rounds=3)
     config = grid.config
     shift, scale = standardised(config)
-    problem = config.build_problem(config.setting(Cohort(shape=(30,)), "cpu"))
+    problem = config.build_problem(config.setting(DataSummary(shape=(30,)), "cpu"))
     for site, model in enumerate(grid.models):
         held_out = load_site(config.data(), site, 3).held_out.standardised(shift, scale)
         metrics = problem.metrics(model["x"], None, held_out)

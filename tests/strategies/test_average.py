@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation import Reply, Site, average
+from edelweiss.federation import Reply, Site, average
 
 DTYPES = [torch.float32, torch.float64]
 

@@ -10,14 +10,14 @@ import pytest
 from flwr.app import Message, RecordDict
 from torch import nn
 
-from client_app.once import cached_problem
-from federation import unpack
-from keys import Value
-from models import networks
-from problems import PROBLEMS
-from server_app import Result, simulate
-from server_app.local import LocalGrid
-from strategies import ALGORITHMS, can_solve
+from edelweiss.client_app.process_cache import cached_problem
+from edelweiss.common import Value
+from edelweiss.federation import unpack
+from edelweiss.models import networks
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app import Result, simulate
+from edelweiss.server_app.local import LocalGrid
+from edelweiss.strategies import ALGORITHMS, can_solve
 
 SOLVED = {
     name: problem

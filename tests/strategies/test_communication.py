@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.oracle import SiteOracle
-from config import ConfigError, RunConfig
-from federation import FederatedStrategy, FirstCome, Oracle, Site, Turn
-from problems import PROBLEMS
-from problems.capabilities import Layers
-from server_app import simulate
-from strategies import ALGORITHMS, can_solve
+from edelweiss.client_app.oracle import SiteOracle
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.federation import FederatedStrategy, FirstCome, Oracle, RoundContext, Site
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.capabilities import Layers
+from edelweiss.server_app import simulate
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.strategies.closed_form import build, objective
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Arrays, OpenOracle, drive
@@ -187,14 +187,16 @@ def test_a_weight_of_two_is_two_equal_sites(name: str) -> None:
 def failing(algorithm: type[FederatedStrategy]) -> type[FederatedStrategy]:
     """Return the algorithm, but site 1 breaks down in round 2, whatever the phase."""
 
-    def broadcast(self: Any, state: Arrays, turn: Turn, site: Site) -> Arrays:
-        sent = dict(algorithm.broadcast(self, state, turn, site))
-        return sent | {"marked": torch.ones(1)} if site.index == 1 and turn.round == 2 else sent
+    def broadcast(self: Any, state: Arrays, context: RoundContext, site: Site) -> Arrays:
+        sent = dict(algorithm.broadcast(self, state, context, site))
+        return sent | {"marked": torch.ones(1)} if site.index == 1 and context.round == 2 else sent
 
-    def local_update(self: Any, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
+    def local_update(
+        self: Any, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
         if "marked" in sent and isinstance(oracle, SiteOracle):  # and no rehearsal
             raise RuntimeError
-        return algorithm.local_update(self, sent, memory, oracle, turn)
+        return algorithm.local_update(self, sent, memory, oracle, context)
 
     return type(algorithm.__name__, (algorithm,), {"broadcast": broadcast, "local_update": local_update})
 

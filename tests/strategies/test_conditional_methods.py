@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from client_app.oracle import SiteOracle
-from config import ConfigError, RunConfig
-from federation import FederatedStrategy
-from problems import Batch, Setting
-from problems.invariant_logistic import InvariantLogistic
-from server_app import simulate
-from server_app.__main__ import main
-from strategies import (
+from edelweiss.client_app.oracle import SiteOracle
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.federation import FederatedStrategy
+from edelweiss.lab.cli import main
+from edelweiss.problems import Batch, Setting
+from edelweiss.problems.invariant_logistic import InvariantLogistic
+from edelweiss.server_app import simulate
+from edelweiss.strategies import (
     ALGORITHMS,
     acc_fcsg_m,
     adafgda,
@@ -32,10 +32,10 @@ from strategies import (
     momentum_sgda,
     recursive_momentum,
 )
-from strategies.acc_fcsg_m import AccFCSGM
-from strategies.fcsg import FCSG, FCSGM
-from strategies.fedavg import FedAvg
-from strategies.local_scgd import LocalSCGD, LocalSCGDM
+from edelweiss.strategies.acc_fcsg_m import AccFCSGM
+from edelweiss.strategies.fcsg import FCSG, FCSGM
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.local_scgd import LocalSCGD, LocalSCGDM
 from tests.reference import conditional as reference
 from tests.reference.conditional import CompositionGame
 from tests.reference.games import RegressionGame
@@ -137,9 +137,9 @@ def test_fcsg_m(beta: float, first: int, some: Any, weights: list[float]) -> Non
 
 
 def test_unless_its_samples_are_given_the_first_estimator_is_the_mean_over_q_mini_batches() -> None:
-    game, turn = CompositionGame(1), AccFCSGM(local_steps=3).turn(1, 1, "train", 1)
+    game, context = CompositionGame(1), AccFCSGM(local_steps=3).context(1, 1, "train", 1)
     x = torch.from_numpy(game.x)
-    u, _ = recursive_momentum.initial_estimate(CompositionOracle(game, 0, 1), (x, None), 0, turn)  # type: ignore[arg-type]
+    u, _ = recursive_momentum.initial_estimate(CompositionOracle(game, 0, 1), (x, None), 0, context)  # type: ignore[arg-type]
     np.testing.assert_allclose(u, np.mean([game.gradient(0, game.x, 1, i, game.outer) for i in range(3)], axis=0))
 
 

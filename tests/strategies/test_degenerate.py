@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation import Oracle
-from strategies.cdma import Cdma
-from strategies.coda_plus import CodaPlus
-from strategies.codasca import Codasca
-from strategies.fedavg import FedAvg
-from strategies.fedgda_gt import FedGdaGt
-from strategies.fednest import FedNest
-from strategies.local_sgda import LocalSGDA
-from strategies.local_sgda_plus import LocalSGDAPlus
-from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
-from strategies.npa import NPA
-from strategies.sagda import Sagda
+from edelweiss.federation import Oracle
+from edelweiss.strategies.cdma import Cdma
+from edelweiss.strategies.coda_plus import CodaPlus
+from edelweiss.strategies.codasca import Codasca
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.fedgda_gt import FedGdaGt
+from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
+from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from edelweiss.strategies.npa import NPA
+from edelweiss.strategies.sagda import Sagda
 from tests.reference.games import RegressionGame
 from tests.strategies.halves import Arrays, RegressionOracle, drive, regression_oracles
 from tests.strategies.jobs import ROUNDS, Job, Pair, Path, assert_agree, descent_ascent, regression, saddle
@@ -339,10 +339,10 @@ def test_with_one_step_and_equal_curvature_every_client_takes_the_average_step()
     answers: list[list[Arrays]] = []
 
     class Noting(Codasca):
-        def aggregate(self, state, replies, turn):  # type: ignore[no-untyped-def]
+        def aggregate(self, state, replies, context):  # type: ignore[no-untyped-def]
             replies = list(replies)
             answers.append([reply.arrays for reply in replies])
-            return super().aggregate(state, iter(replies), turn)
+            return super().aggregate(state, iter(replies), context)
 
     job.run(Noting(local_steps=1, lr=0.05, gamma=0.0))
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from strategies.coda_plus import CodaPlus
-from strategies.codasca import Codasca
-from strategies.fedavg import FedAvg
-from strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.coda_plus import CodaPlus
+from edelweiss.strategies.codasca import Codasca
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.reference import algorithms as reference
 from tests.reference.games import RegressionGame
 from tests.strategies.halves import Arrays, RegressionOracle, drive, regression_oracles
@@ -37,9 +37,9 @@ def test_the_plan_has_three_stages_of_several_rounds_each() -> None:
     assert [(stage.rounds, stage.steps) for stage in PLAN] == [([1, 2, 3], 3), ([4, 5, 6], 6), ([7, 8], 12)]
     for stage in PLAN:
         for r in stage.rounds:
-            turn = FedAvg(**STAGES).turn(r, ROUNDS, "train", K)
-            assert (turn.rate, turn.local_steps) == (stage.shrink, stage.steps)
-            assert (turn.starts_stage, turn.ends_stage) == (r == stage.rounds[0], r == stage.rounds[-1])
+            context = FedAvg(**STAGES).context(r, ROUNDS, "train", K)
+            assert (context.rate, context.local_steps) == (stage.shrink, stage.steps)
+            assert (context.starts_stage, context.ends_stage) == (r == stage.rounds[0], r == stage.rounds[-1])
 
 
 def test_the_gradients_of_the_game_are_those_of_its_value() -> None:
@@ -172,7 +172,7 @@ def test_each_round_of_a_stage_is_handed_on_equally_often() -> None:
         strategy, state = Codasca(local_steps=1, output="random", seed=seed), dict[str, torch.Tensor]()
         for r in range(1, rounds + 1):
             point = {name: torch.tensor([float(r)]) for name in ("x", "y")}
-            state = strategy.stage_output(state, state | point, strategy.turn(r, rounds, "train", K))
+            state = strategy.stage_output(state, state | point, strategy.context(r, rounds, "train", K))
         counts[state["x"].item()] += 1
         assert state["x"].item() == state["y"].item()
     spread = math.sqrt(seeds * (1 / rounds) * (1 - 1 / rounds))
@@ -207,8 +207,8 @@ def test_codascas_control_variates_average_to_the_servers() -> None:
     kept: dict[int, Arrays] = {}
 
     class Watching(Codasca):
-        def local_update(self, sent, memory, oracle, turn):  # type: ignore[no-untyped-def]
-            reply, memory = super().local_update(sent, memory, oracle, turn)
+        def local_update(self, sent, memory, oracle, context):  # type: ignore[no-untyped-def]
+            reply, memory = super().local_update(sent, memory, oracle, context)
             kept[oracle.site] = memory
             return reply, memory
 

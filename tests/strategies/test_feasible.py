@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from strategies import ALGORITHMS
+from edelweiss.strategies import ALGORITHMS
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import drive
 

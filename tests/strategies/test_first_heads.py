@@ -11,26 +11,28 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app.request import Request
-from client_app.site import OpenSite
-from config import RunConfig, SiteConfig
-from datasets import Cohort
-from problems.network import NetworkProblem
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import unused_run_id
+from edelweiss.client_app.request import Request
+from edelweiss.client_app.site import OpenSite
+from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import unused_run_id
 from tests.problems.example import make
 from tests.strategies.engine import Forgetful
 
 SITES = 3
-COHORT = Cohort(shape=(30,), classes=2, prior=0.5)
+COHORT = DataSummary(shape=(30,), classes=2, prior=0.5)
 
 
 def first(algorithm: str, site: int, seed: int = 0, **keys: Any) -> torch.Tensor:
     """Return the head that a site starts with, as its app finds it for a message."""
     config = RunConfig.parse({"algorithm": algorithm, "problem": "auc", "hidden": 4, "seed": seed, **keys})
     opened = OpenSite(config, SiteConfig.parse({"partition-id": site}))
-    request = Request(round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", settled=0, cohort=COHORT)
+    request = Request(
+        round=3, phase="train", site=site, name=f"site-{site}", sites=3, run="", settled=0, data_summary=COHORT
+    )
     return opened.fresh(request)["head"]
 
 

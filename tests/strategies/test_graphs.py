@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from federation import StrategyError
-from strategies.graphs import Graph, mixing_graph
+from edelweiss.federation import StrategyError
+from edelweiss.strategies.graphs import Graph, mixing_graph
 
 DRAWN = [("ring", 8), ("ring", 2), ("random", 12), ("random", 40), ("full", 7), ("star", 6), ("ring", 1), ("full", 1)]
 

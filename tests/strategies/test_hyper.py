@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from config.tables import SHARED, own_options
-from federation import FederatedStrategy, StrategyError
-from keys import check_fields, choice, hyper, options_of
-from problems import PROBLEMS, Problem, ProblemError, Setting
-from strategies import ALGORITHMS
-from strategies.coda_plus import CodaPlus
-from strategies.codasca import Codasca
-from strategies.fedavg import FedAvg
-from strategies.local_sgda import LocalSGDA
+from edelweiss.common import check_fields, choice, hyper, options_of
+from edelweiss.config.tables import SHARED, own_options
+from edelweiss.federation import FederatedStrategy, StrategyError
+from edelweiss.problems import PROBLEMS, Problem, ProblemError, Setting
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.coda_plus import CodaPlus
+from edelweiss.strategies.codasca import Codasca
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.local_sgda import LocalSGDA
 
 OWNERS: list[type] = [*ALGORITHMS.values(), *PROBLEMS.values()]
 FIELDS = list({id(f): (owner, f) for owner in OWNERS for f in options_of(owner).values()}.values())

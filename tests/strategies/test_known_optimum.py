@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from federation import FederatedStrategy
-from strategies.cdma import Cdma
-from strategies.coda import Coda
-from strategies.coda_plus import CodaPlus
-from strategies.fedgda_gt import FedGdaGt
-from strategies.fednest import FedNest
-from strategies.local_sgda import LocalSGDA
-from strategies.local_sgda_plus import LocalSGDAPlus
-from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
-from strategies.npa import NPA
-from strategies.sagda import Sagda
+from edelweiss.federation import FederatedStrategy
+from edelweiss.strategies.cdma import Cdma
+from edelweiss.strategies.coda import Coda
+from edelweiss.strategies.coda_plus import CodaPlus
+from edelweiss.strategies.fedgda_gt import FedGdaGt
+from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
+from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from edelweiss.strategies.npa import NPA
+from edelweiss.strategies.sagda import Sagda
 from tests.strategies.optimum import (
     LARGE,
     PARTIAL,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from federation import Reply, Site, Stages, Turn
-from problems import Arrays
-from strategies.ledger import COUNTED, ROUND, SINCE, Ledger, origin, still_valid
+from edelweiss.federation import Reply, RoundContext, Site, Stages
+from edelweiss.problems import Arrays
+from edelweiss.strategies.variate_versions import COUNTED, ROUND, SINCE, Ledger, origin, still_valid
 
 K = 4
 ROUNDS = 12
@@ -23,9 +23,9 @@ def number(value: int) -> torch.Tensor:
     return torch.tensor([value])
 
 
-def turn_of(server_round: int, stages: Stages = ONE_STAGE) -> Turn:
-    turn = stages.turn(server_round, ROUNDS)
-    return Turn(**(vars(turn) | {"sites": K}))
+def turn_of(server_round: int, stages: Stages = ONE_STAGE) -> RoundContext:
+    context = stages.context(server_round, ROUNDS)
+    return RoundContext(**(vars(context) | {"sites": K}))
 
 
 class Bookkeeping:
@@ -49,12 +49,14 @@ class Bookkeeping:
 
     def play(self, r: int, asked: Collection[int], lost: Collection[int] = (), unheard: Collection[int] = ()) -> bool:
         """Play a round; return whether the server could tell what to add."""
-        turn = turn_of(r, self.stages)
-        if turn.starts_stage:
+        context = turn_of(r, self.stages)
+        if context.starts_stage:
             self.state["c"], self.counted = number(0), dict.fromkeys(range(K), 0)
-        ledger, total = Ledger(self.state, turn), self.state["c"].clone()
+        ledger, total = Ledger(self.state, context), self.state["c"].clone()
         for k in sorted(asked):
-            memory = still_valid({} if k in lost else self.memories[k], {} if turn.starts_stage else self.state, turn)
+            memory = still_valid(
+                {} if k in lost else self.memories[k], {} if context.starts_stage else self.state, context
+            )
             new = number(100 * r + k)
             reply = Reply(Site(k, f"site-{k}", k + 1), {"c": new - memory.get("ck", number(0))} | origin(memory))
             self.memories[k] = {"ck": new, ROUND: number(r)}
@@ -109,8 +111,8 @@ def test_everything_that_was_remembered_before_the_new_start_is_void() -> None:
     books.play(1, range(K))
     assert not books.play(2, (0, 1), lost={0})
     assert int(books.state["c"]) == 0
-    turn = turn_of(3)
-    assert all(still_valid(books.memories[k], books.state, turn) == {} for k in range(K))
+    context = turn_of(3)
+    assert all(still_valid(books.memories[k], books.state, context) == {} for k in range(K))
     assert books.play(3, (2, 3)), "they answer as if for the first time"
     assert int(books.state["c"]) == sum(books.counted.values()) == 302 + 303
 

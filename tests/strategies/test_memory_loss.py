@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from config import RunConfig
-from federation import Oracle, Turn
-from server_app.console import Progress
-from server_app.coordinator import coordinate
-from server_app.local import unused_run_id
-from strategies import ALGORITHMS
-from strategies.codasca import Codasca
+from edelweiss.config import RunConfig
+from edelweiss.federation import Oracle, RoundContext
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import coordinate
+from edelweiss.server_app.local import unused_run_id
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.codasca import Codasca
 from tests.strategies.closed_form import build, objective
 from tests.strategies.engine import Forgetful
 from tests.strategies.halves import Arrays, drive
@@ -97,9 +97,9 @@ def test_codasca_with_half_of_the_sites_survives_the_loss_of_memories() -> None:
 class Unheard(Codasca):
     """CODASCA whose answers get lost on their way, after the client remembered what it did."""
 
-    def aggregate(self, state, replies, turn):  # type: ignore[no-untyped-def]
-        heard = (reply for reply in replies if not (turn.round in range(10, 20) and reply.site.index % 3 == 0))
-        return super().aggregate(state, heard, turn)
+    def aggregate(self, state, replies, context):  # type: ignore[no-untyped-def]
+        heard = (reply for reply in replies if not (context.round in range(10, 20) and reply.site.index % 3 == 0))
+        return super().aggregate(state, heard, context)
 
 
 def test_codasca_with_half_of_the_sites_survives_lost_answers() -> None:
@@ -126,8 +126,13 @@ def test_codascas_control_variates_start_anew_only_where_the_server_does_not_kno
     assert set(anew(lost={(late, chosen[late - 1][0])})) == {0, late + 1}
     staged = drive(
         Codasca(local_steps=3, lr=0.01, fraction=0.5, stage_iterations=60),
-        start, oracles, 40, 10, participants=chosen, lost={(late, chosen[late - 1][0])},
-    )  # fmt: skip
+        start,
+        oracles,
+        40,
+        10,
+        participants=chosen,
+        lost={(late, chosen[late - 1][0])},
+    )
     assert [("since" in state) for state in staged] == [late <= r <= 20 for r in range(1, 41)], "a stage forgets it"
     unknown = next(r for r in range(2, 40) if set(chosen[r - 1]) - set().union(*chosen[: r - 1]))
     newcomer = (set(chosen[unknown - 1]) - set().union(*chosen[: unknown - 1])).pop()
@@ -138,8 +143,10 @@ def test_codascas_answer_and_message_are_longer_by_one_number_at_most() -> None:
     sizes: list[tuple[int, int]] = []
 
     class Measured(Codasca):
-        def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-            reply, memory = super().local_update(sent, memory, oracle, turn)
+        def local_update(
+            self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+        ) -> tuple[Arrays, Arrays]:
+            reply, memory = super().local_update(sent, memory, oracle, context)
             sizes.append((sum(v.numel() for v in sent.values()), sum(v.numel() for v in reply.values())))
             return reply, memory
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation import FederatedStrategy, Reply, Site, StrategyError
-from problems.saddle import saddle_coefficients
-from server_app import simulate
-from strategies.coda import Coda
-from strategies.coda_plus import CodaPlus
-from strategies.local_sgda import LocalSGDA
-from strategies.local_sgda_plus import LocalSGDAPlus
-from strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
-from strategies.npa import NPA
+from edelweiss.federation import FederatedStrategy, Reply, Site, StrategyError
+from edelweiss.problems.saddle import saddle_coefficients
+from edelweiss.server_app import simulate
+from edelweiss.strategies.coda import Coda
+from edelweiss.strategies.coda_plus import CodaPlus
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
+from edelweiss.strategies.momentum_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from edelweiss.strategies.npa import NPA
 from tests.problems.example import given_saddle
 from tests.reference import algorithms as reference
 from tests.reference import momentum as simulated
@@ -160,13 +160,13 @@ def test_coda_starts_the_average_anew_where_a_client_lost_its_memory(lost: set[t
 
 def test_coda_keeps_its_dual_where_no_client_has_samples_of_a_class() -> None:
     strategy = Coda(**STAGES)
-    turn = strategy.turn(ROUNDS, ROUNDS, "dual", K)
+    context = strategy.context(ROUNDS, ROUNDS, "dual", K)
     state = {"x": torch.ones(3), "y": torch.tensor([0.5])}
     replies = [
         Reply(Site(k, f"{k}", k), {"numerators": torch.ones(2, 1), "denominators": torch.tensor([0.0, 1.0 + k])})
         for k in range(K)
     ]
-    assert torch.equal(strategy.aggregate(state, replies, turn)["y"], state["y"])
+    assert torch.equal(strategy.aggregate(state, replies, context)["y"], state["y"])
 
 
 @by_turnout
@@ -191,8 +191,8 @@ def exchanged(build: Callable[..., FederatedStrategy], rounds: int, **fields: An
     algorithm: Any = build
 
     class Noting(algorithm):  # type: ignore[misc]
-        def local_update(self, sent, memory, oracle, turn):  # type: ignore[no-untyped-def]
-            reply, memory = super().local_update(sent, memory, oracle, turn)
+        def local_update(self, sent, memory, oracle, context):  # type: ignore[no-untyped-def]
+            reply, memory = super().local_update(sent, memory, oracle, context)
             assert not memory or issubclass(algorithm, Coda)
             seen.append((" ".join(sorted(sent)), " ".join(sorted(reply))))
             return reply, memory
@@ -275,17 +275,17 @@ def replied(numerators: list[list[float]], denominators: list[float], weight: fl
 
 def test_sums_are_added_up_whatever_the_sites_weigh() -> None:
     strategy = Coda()
-    turn = strategy.turn(1, 1, "dual", 2)
+    context = strategy.context(1, 1, "dual", 2)
     replies = [replied([[3.0], [0.0]], [6.0, 0.0], 1.0), replied([[1.0], [-8.0]], [2.0, 4.0], 100.0)]
-    state = strategy.aggregate({"x": torch.zeros(1), "y": torch.ones(1)}, iter(replies), turn)
+    state = strategy.aggregate({"x": torch.zeros(1), "y": torch.ones(1)}, iter(replies), context)
     assert state["y"].tolist() == [4 / 8 - 8 / 4]
 
 
 def test_without_a_class_anywhere_y_stays_as_it_was() -> None:
     strategy = Coda()
-    turn = strategy.turn(1, 1, "dual", 2)
+    context = strategy.context(1, 1, "dual", 2)
     replies = [replied([[3.0], [0.0]], [6.0, 0.0], 1.0), replied([[1.0], [0.0]], [2.0, 0.0], 1.0)]
-    state = strategy.aggregate({"x": torch.zeros(1), "y": torch.ones(1)}, iter(replies), turn)
+    state = strategy.aggregate({"x": torch.zeros(1), "y": torch.ones(1)}, iter(replies), context)
     assert state["y"].tolist() == [1.0]
 
 

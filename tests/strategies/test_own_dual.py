@@ -10,19 +10,19 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.memory import Memory
-from client_app.personalise import FinishedRun, personalise
-from client_app.request import Request
-from client_app.site import OpenSite
-from config import RunConfig, SiteConfig
-from datasets import Cohort
-from federation import unpack
-from problems import PROBLEMS
-from problems.base import Batch
-from problems.network import NetworkProblem
-from server_app.console import Progress
-from server_app.coordinator import Result, coordinate
-from strategies import ALGORITHMS, can_solve
+from edelweiss.client_app.memory import Memory
+from edelweiss.client_app.personalise import FinishedRun, personalise
+from edelweiss.client_app.request import Request
+from edelweiss.client_app.site import OpenSite
+from edelweiss.config import RunConfig, SiteConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import unpack
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.base import Batch
+from edelweiss.problems.network import NetworkProblem
+from edelweiss.server_app.console import Progress
+from edelweiss.server_app.coordinator import Result, coordinate
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.client_app.newcomer import at_home
 from tests.problems.example import BINARY_MINIMAX, changed_by_a_constant
 from tests.server_app.labelled import LABELS, folders
@@ -50,9 +50,11 @@ def hospitals(folder: Path, counts: Mapping[str, tuple[int, int]] = SITES) -> li
     return [{"site": name, "data-dir": str(write_table(folder / name, *one))} for name, one in data]
 
 
-def opened(config: RunConfig, cohort: Cohort, place: str) -> tuple[NetworkProblem, Batch]:
+def opened(config: RunConfig, data_summary: DataSummary, place: str) -> tuple[NetworkProblem, Batch]:
     """Return the objective of a hospital as its app trains on it, and all its training samples."""
-    request = Request(round=1, phase="train", site=0, name="", sites=config.sites, run="", settled=0, cohort=cohort)
+    request = Request(
+        round=1, phase="train", site=0, name="", sites=config.sites, run="", settled=0, data_summary=data_summary
+    )
     here = OpenSite(config, SiteConfig.parse({"data-dir": place}))
     problem, samples = here.own_problem(request), here.samples(request)[0]
     assert isinstance(problem, NetworkProblem)
@@ -70,17 +72,18 @@ def test_a_constant_added_to_all_of_a_sites_scores_changes_nothing(
 ) -> None:
     """Nor does it with several labels, each of which is known of some patients."""
     keys: dict[str, Any] = {"problem": problem, f"{problem}.score": "identity", "model": "mlp", "hidden": 4}
-    cohort = Cohort(shape=(4,), prior=0.5)
+    data_summary = DataSummary(shape=(4,), prior=0.5)
     if several:
         keys |= {"label": ",".join(LABELS), "uncertain": "ignore", "blank": "ignore"}
-        cohort = Cohort(shape=(3,), labels=LABELS, priors=(0.7, 0.6, 0.5))
+        data_summary = DataSummary(shape=(3,), labels=LABELS, priors=(0.7, 0.6, 0.5))
         data = folders(tmp_path)
         places = [str(data / site) for site in ("alpha", "beta")]
     else:
         places = [node["data-dir"] for node in hospitals(tmp_path)]
     for place in places:
         own, common = (
-            opened(site_job(tmp_path, algorithm=name, **keys), cohort, place) for name in (algorithm, "local-sgda")
+            opened(site_job(tmp_path, algorithm=name, **keys), data_summary, place)
+            for name in (algorithm, "local-sgda")
         )
         assert changed_by_a_constant(*own) < 1e-5
         assert changed_by_a_constant(*common) > 0.1
@@ -157,7 +160,7 @@ def test_a_site_judges_its_model_by_what_it_trained_it_for(tmp_path: Path) -> No
 def test_a_p_that_is_given_holds_for_everybody(tmp_path: Path) -> None:
     config = site_job(tmp_path, algorithm="alone", problem="auc", sites=2, **{"auc.prior": 0.3})
     for node in hospitals(tmp_path):
-        assert opened(config, Cohort(shape=(4,)), node["data-dir"])[0].p == 0.3  # type: ignore[attr-defined]
+        assert opened(config, DataSummary(shape=(4,)), node["data-dir"])[0].p == 0.3  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -169,7 +172,7 @@ def test_a_head_for_a_new_hospital_has_the_p_of_its_patients(algorithm: str, tmp
     given, data = at_home(folder, write_table(tmp_path / "new", *table(60, 7, 40)))
     share = data.train.targets().double().mean().item()
     told = FinishedRun.read(folder, {"auc.prior": share})
-    common = FinishedRun.read(folder, {"auc.prior": given.cohort.prior})
+    common = FinishedRun.read(folder, {"auc.prior": given.data_summary.prior})
     own, as_told, as_all = (personalise(run, data, steps=20) for run in (given, told, common))
     assert same(own.model, as_told.model)
     assert own.after == as_told.after
@@ -180,7 +183,7 @@ def test_a_site_of_one_class_moves_nothing_and_is_named(tmp_path: Path, capsys: 
     config = site_job(tmp_path, algorithm="alone", problem="auc", sites=2, rounds=1, holdout_share=0.0)
     with Keeping(config, hospitals(tmp_path, {"north": (40, 40), "south": (50, 5)})) as grid:
         coordinate(config, grid, Progress())
-    start = config.build_problem(config.setting(Cohort(shape=(4,)), "cpu")).initial()
+    start = config.build_problem(config.setting(DataSummary(shape=(4,)), "cpu")).initial()
     assert [same(memory, start) for memory in grid.memories] == [True, False]
     said = " ".join("".join(capsys.readouterr()).split())
     assert "'north' has only positive training samples: by itself it has nobody to rank, and learns" in said

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.oracle import SiteOracle
-from datasets import Samples, make_sampler
-from federation import Oracle
-from problems.cross_entropy import CrossEntropy
-from strategies.alone import Alone
-from strategies.d_psgd import DPSGD
-from strategies.deprl import DePRL
-from strategies.dispfl import DisPFL, erk, packed, unpacked
-from strategies.ditto import Ditto
-from strategies.fedavg import FedAvg
-from strategies.fedrep import FedRep
-from strategies.fedrod import FedRoD
-from strategies.graphs import mixing_graph
-from strategies.local_sgda import LocalSGDA
+from edelweiss.client_app.oracle import SiteOracle
+from edelweiss.datasets import Samples, make_sampler
+from edelweiss.federation import Oracle
+from edelweiss.problems.cross_entropy import CrossEntropy
+from edelweiss.strategies.d_psgd import DPSGD
+from edelweiss.strategies.deprl import DePRL
+from edelweiss.strategies.dispfl import DisPFL, erk, packed, unpacked
+from edelweiss.strategies.ditto import Ditto
+from edelweiss.strategies.fedavg import FedAvg
+from edelweiss.strategies.fedrep import FedRep
+from edelweiss.strategies.fedrod import FedRoD
+from edelweiss.strategies.graphs import mixing_graph
+from edelweiss.strategies.local_only import Alone
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.problems.example import make
 from tests.reference import algorithms
 from tests.reference import personalised as reference
@@ -92,7 +92,7 @@ def test_d_psgd_on_a_graph_that_each_round_draws(mixing: str) -> None:
         agree(held(strategy, start, oracles, wire=wire), expected)
     state = drive(strategy, start, oracles, ROUNDS, K)
     for r, (xs, w) in enumerate(zip(expected, graphs[1:], strict=True), 1):
-        told = strategy.measures(state[r - 1], strategy.turn(r, ROUNDS, "train", K))
+        told = strategy.measures(state[r - 1], strategy.context(r, ROUNDS, "train", K))
         mean = np.mean([x for x, _ in xs], axis=0)
         assert told["consensus-error"] == pytest.approx(np.mean([np.square(x - mean).sum() for x, _ in xs]))
         assert told["spectral-gap"] == pytest.approx(1 - sorted(abs(np.linalg.eigvalsh(w)))[-2])
@@ -138,9 +138,16 @@ def test_deprl(name: str, sgd: dict[str, float], edges: str, mixing: str, tmp_pa
     own = dict(zip(("lr_head", "lr_body", "lr_dual"), lrs, strict=True))
     strategy = DePRL(**STAGES, **fields, **own, **sgd, body_steps=2, mixing=mixing)
     expected = reference.head_and_body(
-        game, x[:SPLIT], heads_of(oracles), y, PLAN, lrs, 2, lambda bodies, _: reference.mixed(w, bodies),
+        game,
+        x[:SPLIT],
+        heads_of(oracles),
+        y,
+        PLAN,
+        lrs,
+        2,
+        lambda bodies, _: reference.mixed(w, bodies),
         reference.Sgd(**{"decay": 0.96, "weight_decay": 1e-5, **sgd}),
-    )  # fmt: skip
+    )
     for wire in (False, True):
         agree(held(strategy, start, oracles, wire=wire), expected)
 
@@ -154,10 +161,17 @@ def test_deprl_in_epochs(name: str, head_unit: str, body_unit: str) -> None:
     strategy = DePRL(**STAGES, **SGD, **units, lr_head=0.03, lr_body=0.02, lr_dual=0.05)
     w = reference.metropolis(RING, K)
     expected = reference.head_and_body(
-        game, x[:SPLIT], heads_of(oracles), y, PLAN, (0.03, 0.02, 0.05), 1,
-        lambda bodies, _: reference.mixed(w, bodies), reference.Sgd(**SGD),
+        game,
+        x[:SPLIT],
+        heads_of(oracles),
+        y,
+        PLAN,
+        (0.03, 0.02, 0.05),
+        1,
+        lambda bodies, _: reference.mixed(w, bodies),
+        reference.Sgd(**SGD),
         epochs=(head_unit == "epochs", body_unit == "epochs"),
-    )  # fmt: skip
+    )
     agree(held(strategy, start, oracles), expected)
 
 
@@ -317,7 +331,9 @@ def test_with_batch_norm_too_ditto_without_a_pull_is_alone_wherever_the_common_m
             generator = torch.Generator().manual_seed(r)
             sampler = make_sampler("uniform", samples.targets(), 16, 0, generator)
             oracle = SiteOracle(problem, samples, sampler, generator, 16)
-            _, memory = strategy.local_update({"x": start + (r > 1)}, memory, oracle, strategy.turn(r, 3, "train", 1))
+            _, memory = strategy.local_update(
+                {"x": start + (r > 1)}, memory, oracle, strategy.context(r, 3, "train", 1)
+            )
         ends.append((memory["x"], problem.buffers()))
     assert torch.equal(ends[0][0], ends[1][0])
     assert torch.equal(ends[0][1], ends[1][1])

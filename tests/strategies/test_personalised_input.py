@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from config import ConfigError, RunConfig
-from federation import StrategyError
-from models import ModelError
-from server_app import simulate
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.federation import StrategyError
+from edelweiss.models import ModelError
+from edelweiss.server_app import simulate
 from tests.problems.example import make
 from tests.reference import personalised as reference
 from tests.strategies.personalised import run

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from config import RunConfig
-from datasets import load_site
-from federation import Site
-from strategies import ALGORITHMS
-from strategies.decentralised import Decentralised
-from strategies.dispfl import unpacked
+from edelweiss.config import RunConfig
+from edelweiss.datasets import load_site
+from edelweiss.federation import Site
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.dispfl import unpacked
 from tests.problems.example import make
 from tests.reference.games import RegressionGame
 from tests.strategies.halves import Arrays, drive, parted, regression_oracles
@@ -37,17 +37,17 @@ def test_a_worker_is_sent_only_what_its_neighbours_vectors_give(strategy: Decent
         game = RegressionGame(sites, primal=PRIMAL)
         oracles = parted(regression_oracles(game), start, SPLIT, LAYERS)
         [*_, state] = drive(half, start, oracles, 3, sites)
-        turn = half.turn(4, 5, "train", sites)
+        context = half.context(4, 5, "train", sites)
         adjacent = half._row(state, sites, 0).keys() - {0}
         assert 0 < len(adjacent) < sites - 1 or topology == "star"
         for site in range(sites):
             mine = half._row(state, sites, site).keys()
-            before = half.broadcast(state, turn, Site(site, "", site + 1))
+            before = half.broadcast(state, context, Site(site, "", site + 1))
             for other in range(sites):
                 changed = {f"{name}-{other}": vector for name in half.shares for vector in [state[f"{name}-{other}"]]}
                 name = f"{half.shares[-1]}-{other}"
                 changed[name] = changed[name] + 1
-                after = half.broadcast(state | changed, turn, Site(site, "", site + 1))
+                after = half.broadcast(state | changed, context, Site(site, "", site + 1))
                 equal = before.keys() == after.keys() and all(torch.equal(before[n], after[n]) for n in before)
                 told = other in mine and (mixing == "server" or other != site)
                 assert equal != told, (site, other, mixing)
@@ -230,10 +230,10 @@ def test_a_worker_stands_in_for_a_neighbour_that_has_never_answered(strategy: De
     for mixing in ("server", "client"):
         half = replace(strategy, mixing=mixing)
         [state] = drive(half, start, oracles, 1, K, silent={(1, 1)})
-        turn = half.turn(2, 3, "train", K)
+        context = half.context(2, 3, "train", K)
         row = half._row(state, K, 0)
         assert {j: weight for j, (weight, _) in row.items()} == pytest.approx({0: 2 / 3, 3: 1 / 3})
-        sent = half.broadcast(state, turn, Site(1, "", 2))
+        sent = half.broadcast(state, context, Site(1, "", 2))
         assert set(sent) == {"body" if half.name == "deprl" else "x"}
         assert torch.equal(*(v[: len(sent[n])] for n, v in [*sent.items(), *[(n, start["x"]) for n in sent]]))
 
@@ -252,12 +252,12 @@ def test_who_lost_its_part_of_the_mix_takes_that_of_its_neighbours(strategy: Dec
     _, _, _, start, oracles = setting("minimisation")
     half = replace(strategy, mixing="client")
     [*_, state] = drive(half, start, oracles, 2, K)
-    sent = half.broadcast(state, half.turn(3, 3, "train", K), Site(0, "", 1))
+    sent = half.broadcast(state, half.context(3, 3, "train", K), Site(0, "", 1))
     vectors = half._vectors
     alone = half.mix({j: (0.5, vectors(state, j)) for j in (1, 3)}, -1)
     got = half.received(sent, {})
     assert all(torch.allclose(got[name], alone[name], rtol=0, atol=1e-12) for name in alone)
-    reply, memory = half.local_update(sent, {}, oracles(0, 3), half.turn(3, 3, "train", K))
+    reply, memory = half.local_update(sent, {}, oracles(0, 3), half.context(3, 3, "train", K))
     assert all(vector.isfinite().all() for vector in reply.values())
     assert set(half.shares) <= set(memory)
     if half.name == "dispfl":

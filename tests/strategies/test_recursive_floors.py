@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federation import FederatedStrategy, RunError
-from server_app import simulate
-from strategies.adafgda import AdaFgda
-from strategies.fgda import Fgda
-from strategies.fmgda import Fmgda
-from strategies.local_sgda import LocalSGDA
+from edelweiss.federation import FederatedStrategy, RunError
+from edelweiss.server_app import simulate
+from edelweiss.strategies.adafgda import AdaFgda
+from edelweiss.strategies.fgda import Fgda
+from edelweiss.strategies.fmgda import Fmgda
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.strategies.optimum import SPREAD, STEPS, D, distances_of_x, floor
 from tests.strategies.optimum import K as SITES
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from federation import FederatedStrategy, StrategyError
-from strategies.adafgda import AdaFgda
-from strategies.fgda import Fgda
-from strategies.fmgda import Fmgda
-from strategies.local_sgda import LocalSGDA
-from strategies.recursive_momentum import corrected, initial_estimate
+from edelweiss.federation import FederatedStrategy, StrategyError
+from edelweiss.strategies.adafgda import AdaFgda
+from edelweiss.strategies.fgda import Fgda
+from edelweiss.strategies.fmgda import Fmgda
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.recursive_momentum import corrected, initial_estimate
 from tests.reference import algorithms, recursive
 from tests.reference.games import Game, RegressionGame, SaddleGame, Vector
 from tests.reference.recursive import Rates
@@ -103,8 +103,8 @@ def test_the_corollarys_steps_are_constant_and_then_fall_with_the_cube_root() ->
     strategy, expected = Fmgda(local_steps=2, **COROLLARY, schedule_n=3.0), recursive.corollary_1(4, 3.0, 2, 1e3, 3e3)
     late = 1728 * 2**3 * 4**2
     for t in (0, 1, 1000, late - 2, late, late + 1, 8 * late):
-        turn = strategy.turn(t // 2 + 1, 10**7, "train", 4)
-        assert strategy.eta(turn, t % 2) == pytest.approx(expected.eta(t), rel=1e-12)
+        context = strategy.context(t // 2 + 1, 10**7, "train", 4)
+        assert strategy.eta(context, t % 2) == pytest.approx(expected.eta(t), rel=1e-12)
     assert expected.eta(0) == expected.eta(late - 2) == pytest.approx(3 / (12 * 2)), "1 / (12 L q)"
     assert expected.eta(8 * late) == pytest.approx(expected.eta(0) / 2, rel=1e-4)
 
@@ -141,7 +141,7 @@ def test_the_estimator_works_without_y_and_leaves_what_it_was_given() -> None:
     game = RegressionGame(1)
     x, x_prev = torch.from_numpy(game.x), torch.from_numpy(game.x + 1)
     oracle = RegressionOracle(game, 0, 1)
-    u, v = initial_estimate(oracle, (x_prev, None), 64, Fmgda().turn(1, 1, "train", 1))
+    u, v = initial_estimate(oracle, (x_prev, None), 64, Fmgda().context(1, 1, "train", 1))
     assert v is None
     kept = u.clone()
     new, v = corrected(oracle, (x, None), (x_prev, None), (u, None), (0.25, 1.0))
@@ -172,13 +172,13 @@ def test_both_gradients_of_a_step_are_of_one_batch_and_only_the_first_of_all_has
         drawn: list[Batch] = []
         used: list[Batch | None] = []
         strategy = algorithm(local_steps=4, initial_batch=33)
-        turn = strategy.turn(1 if "u" not in start else 2, 2, "train", 1)
+        context = strategy.context(1 if "u" not in start else 2, 2, "train", 1)
         start |= {name: torch.ones_like(start[of]) for name, of in (("a", "x"), ("b", "y"))}
-        strategy.local_update(start, {}, Noting(game, 0, 1), turn)
+        strategy.local_update(start, {}, Noting(game, 0, 1), context)
         if "u" not in start:
             assert sizes.pop(0) == 33
             assert used.pop(0) is drawn.pop(0)
-        assert sizes == [None] * (3 if algorithm is Fmgda and turn.round == 1 else 4)
+        assert sizes == [None] * (3 if algorithm is Fmgda and context.round == 1 else 4)
         assert all(a is b is batch for a, b, batch in zip(used[::2], used[1::2], drawn, strict=True))
 
 
@@ -303,17 +303,19 @@ def test_identical_sites_with_exact_gradients_take_centralised_steps(algorithm: 
 def test_the_cube_root_schedule_counts_iterations_over_stages_and_knows_the_sites() -> None:
     strategy = Fgda(**STAGES, schedule="cube-root", schedule_n=2.0, schedule_m=6.0, schedule_c=0.5, schedule_c_dual=0.1)
     # Round 5: 3 rounds of 3 steps and one of 6 went before it, and the stage has halved the step size.
-    turn = strategy.turn(5, ROUNDS, "train", 8)
-    assert turn.iteration == 15
-    assert strategy.eta(turn, 6) == pytest.approx(2 * 2 / 3)  # t = 21: 2 (8 / 27)^(1/3)
-    assert strategy.steps(turn, 6) == pytest.approx((0.1 * 4 / 3 / 2, 0.1 * 4 / 3 / 2))
-    assert strategy.weights(turn, 6) == pytest.approx((0.5 * 16 / 9, 0.1 * 16 / 9))
-    assert strategy.eta(turn, -1) == strategy.eta(strategy.turn(4, ROUNDS, "train", 8), 5), "over the border of a round"
+    context = strategy.context(5, ROUNDS, "train", 8)
+    assert context.iteration == 15
+    assert strategy.eta(context, 6) == pytest.approx(2 * 2 / 3)  # t = 21: 2 (8 / 27)^(1/3)
+    assert strategy.steps(context, 6) == pytest.approx((0.1 * 4 / 3 / 2, 0.1 * 4 / 3 / 2))
+    assert strategy.weights(context, 6) == pytest.approx((0.5 * 16 / 9, 0.1 * 16 / 9))
+    assert strategy.eta(context, -1) == strategy.eta(strategy.context(4, ROUNDS, "train", 8), 5), (
+        "over the border of a round"
+    )
 
 
 def test_a_weight_is_never_above_one() -> None:
     strategy = Fmgda(schedule="cube-root", schedule_n=5.0, schedule_m=1.0, schedule_c=1.0)
-    weights = [strategy.weights(strategy.turn(r, 1000, "train", K), 0)[0] for r in range(1, 1001)]  # t to 9990
+    weights = [strategy.weights(strategy.context(r, 1000, "train", K), 0)[0] for r in range(1, 1001)]  # t to 9990
     assert weights[0] == 1
     assert all(0 < later <= earlier <= 1 for earlier, later in pairwise(weights))
     assert weights[-1] < 1
@@ -362,8 +364,8 @@ def test_what_travels(algorithm: type[Fmgda | Fgda | AdaFgda]) -> None:
     sent, replied, kept = [], [], []
 
     class Noting(algorithm):  # type: ignore[misc, valid-type]
-        def local_update(self, given, memory, oracle, turn):  # type: ignore[no-untyped-def]
-            reply, memory = super().local_update(given, memory, oracle, turn)
+        def local_update(self, given, memory, oracle, context):  # type: ignore[no-untyped-def]
+            reply, memory = super().local_update(given, memory, oracle, context)
             sent.append(set(given))
             replied.append(set(reply))
             kept.append(set(memory))
@@ -382,14 +384,14 @@ def test_the_sites_first_step_is_along_the_estimate_that_they_sent_or_a_new_one(
     _, x, y, oracles = setting("regression")
     start = torched(x, y)
     strategy = AdaFgda(local_steps=1)
-    estimated = strategy.turn(1, 2, "start", K)
+    estimated = strategy.context(1, 2, "start", K)
     reply, memory = strategy.local_update(start, {}, oracles(0, 1), estimated)
-    given, turn = (
+    given, context = (
         start | {"a": torch.ones_like(start["x"]), "b": torch.ones_like(start["y"])},
         replace(estimated, phase="train"),
     )
-    moved, _ = strategy.local_update(given, memory, oracles(1, 1), turn)
+    moved, _ = strategy.local_update(given, memory, oracles(1, 1), context)
     torch.testing.assert_close(moved["x"], start["x"] - 0.001 / 1.01 * reply["u"])
-    anew, _ = strategy.local_update(given, {}, oracles(1, 1), turn)
+    anew, _ = strategy.local_update(given, {}, oracles(1, 1), context)
     other, _ = strategy.local_update(start, {}, oracles(1, 1), estimated)
     torch.testing.assert_close(anew["x"], start["x"] - 0.001 / 1.01 * other["u"])

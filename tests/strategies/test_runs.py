@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from benchmarks.cluster import counted
-from config import ConfigError, RunConfig
-from config.tables import SHARED, tables
-from problems import PROBLEMS
-from problems.saddle import saddle_coefficients
-from server_app import simulate
-from strategies import ALGORITHMS, can_solve
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.config.tables import SHARED, tables
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.saddle import saddle_coefficients
+from edelweiss.server_app import simulate
+from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.problems.example import given_saddle
 from tests.reference import algorithms as reference
 from tests.reference.games import SaddleGame

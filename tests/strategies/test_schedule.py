@@ -10,18 +10,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from config import ConfigError, RunConfig
-from federation import Stages, Turn
-from federation.output import Output
-from strategies.codasca import Codasca
-from strategies.fedavg import FedAvg
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.federation import RoundContext, Stages
+from edelweiss.federation.returned_iterate import Output
+from edelweiss.strategies.codasca import Codasca
+from edelweiss.strategies.fedavg import FedAvg
 from tests.reference.algorithms import TRIFLE, plan
 
 GROWTHS = st.sampled_from([1.0, 1.1, 1.2, 1.5, 2.0, 3.0])
 
 
-def turns(stages: Stages, rounds: int) -> list[Turn]:
-    return [stages.turn(r, rounds) for r in range(1, rounds + 1)]
+def turns(stages: Stages, rounds: int) -> list[RoundContext]:
+    return [stages.context(r, rounds) for r in range(1, rounds + 1)]
 
 
 @settings(deadline=None, max_examples=300)
@@ -40,8 +40,8 @@ def test_a_run_is_refused_where_one_of_its_rounds_has_more_steps_than_allowed_an
     stages = Stages(steps, iterations, growth=growth, steps_growth=steps_growth)
     first = None
     for r in range(1, rounds + 1):
-        if (turn := stages.turn(r, rounds)).local_steps > 10**6:
-            first = r, turn.local_steps
+        if (context := stages.context(r, rounds)).local_steps > 10**6:
+            first = r, context.local_steps
             break
     assert stages.beyond(rounds) == first
     if first is None:
@@ -66,23 +66,23 @@ def test_a_run_is_refused_where_one_of_its_rounds_has_more_steps_than_allowed_an
 def test_stages(rounds: int, steps: int, iterations: int, decay: float, growth: float, steps_growth: float) -> None:
     path = turns(Stages(steps, iterations, decay, growth, steps_growth), rounds)
     assume(path[-1].local_steps < 2**50)  # beyond it no floating-point number is a half
-    assert [turn.round for turn in path] == list(range(1, rounds + 1))
+    assert [context.round for context in path] == list(range(1, rounds + 1))
     # Stages follow each other without a gap; first and last mark their ends; the last round ends one.
     assert path[0].stage == 1
     assert path[0].starts_stage
     assert path[-1].ends_stage
-    for turn, following in pairwise(path):
-        assert following.stage - turn.stage in (0, 1)
-        assert following.starts_stage == turn.ends_stage == (following.stage > turn.stage)
-        assert following.iteration == turn.iteration + turn.local_steps
-        assert following.round_in_stage == (1 if following.starts_stage else turn.round_in_stage + 1)
+    for context, following in pairwise(path):
+        assert following.stage - context.stage in (0, 1)
+        assert following.starts_stage == context.ends_stage == (following.stage > context.stage)
+        assert following.iteration == context.iteration + context.local_steps
+        assert following.round_in_stage == (1 if following.starts_stage else context.round_in_stage + 1)
     assert path[0].iteration == 0
     if not iterations:
-        assert {turn.stage for turn in path} == {1}
+        assert {context.stage for context in path} == {1}
     for stage in range(1, path[-1].stage + 1):
-        members = [turn for turn in path if turn.stage == stage]
-        assert all(turn.rate == pytest.approx(1 / decay ** (stage - 1)) for turn in members)
-        assert len({turn.local_steps for turn in members}) == 1
+        members = [context for context in path if context.stage == stage]
+        assert all(context.rate == pytest.approx(1 / decay ** (stage - 1)) for context in members)
+        assert len({context.local_steps for context in members}) == 1
         q = members[0].local_steps
         assert abs(q - steps * steps_growth ** (stage - 1)) <= 0.5 + 1e-9
         if iterations:  # as many rounds as give at least T_s steps, and not one more, unless the run ends first
@@ -117,7 +117,7 @@ def test_the_plan_of_the_reference_is_the_same(
 def test_a_stage_is_not_longer_because_of_rounding() -> None:
     assert 50 * 1.1 > 55, "this is why"
     path = turns(Stages(1, 50, 1.0, 1.1), 200)
-    assert sum(turn.stage == 2 for turn in path) == 55
+    assert sum(context.stage == 2 for context in path) == 55
 
 
 def test_the_length_of_the_run_changes_only_where_its_last_stage_ends() -> None:
@@ -131,14 +131,14 @@ def test_an_algorithms_fields_are_its_stages() -> None:
     strategy = Codasca(local_steps=7, stage_iterations=21, stage_decay=2.0, stage_growth=1.5, stage_steps_growth=1.25)
     stages = Stages(7, 21, 2.0, 1.5, 1.25)
     for r in range(1, 11):
-        assert strategy.turn(r, 10, "train", 4) == replace(stages.turn(r, 10), sites=4)
-    assert strategy.turn(4, 10, "train", 4).rate == 1 / 2
-    assert FedAvg().turn(10**6, 10**6, "train", 4).stage == 1
+        assert strategy.context(r, 10, "train", 4) == replace(stages.context(r, 10), sites=4)
+    assert strategy.context(4, 10, "train", 4).rate == 1 / 2
+    assert FedAvg().context(10**6, 10**6, "train", 4).stage == 1
 
 
 def test_a_stage_has_a_round_at_least_however_long_a_round_is() -> None:
     stages = Stages(local_steps=10**7, iterations=1)  # 10⁻⁷ rounds, less than what is forgiven for rounding
-    assert [stages.turn(r, 3).stage for r in (1, 2, 3)] == [1, 2, 3]
+    assert [stages.context(r, 3).stage for r in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_a_round_that_is_drawn_may_be_any_of_them() -> None:

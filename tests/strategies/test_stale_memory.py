@@ -7,17 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from federation import FederatedStrategy, Oracle, Turn
+from edelweiss.federation import FederatedStrategy, Oracle, RoundContext
 from tests.strategies.closed_form import build, objective
 from tests.strategies.halves import Arrays, drive
 from tests.strategies.memories import REMEMBERING
 
 K, Q, ROUNDS, SITE = 3, 2, 6, 1
 STAGE = 3  # rounds
-Kept = tuple[Turn, Arrays]
+Kept = tuple[RoundContext, Arrays]
 """What a site remembers after its part of a turn."""
 
-LASTS: dict[str, Callable[[Turn, Turn], bool]] = {
+LASTS: dict[str, Callable[[RoundContext, RoundContext], bool]] = {
     "within the round": lambda then, now: then.round == now.round,
     "to the next round": lambda then, now: now.round - then.round <= 1,
     "within the stage": lambda then, now: then.stage == now.stage,
@@ -35,18 +35,18 @@ def test_each_algorithm_that_remembers_says_how_long() -> None:
     assert sorted(name for names in KINDS.values() for name in names) == sorted(REMEMBERING)
 
 
-def played(strategy: FederatedStrategy) -> tuple[list[tuple[Turn, Arrays]], list[Kept], Callable[[], Oracle]]:
+def played(strategy: FederatedStrategy) -> tuple[list[tuple[RoundContext, Arrays]], list[Kept], Callable[[], Oracle]]:
     """Return what a site was sent in each turn, what it remembered after it, and how to open its oracle."""
     start, oracles, _ = objective(type(strategy), K)
-    sent_then: list[tuple[Turn, Arrays]] = []
+    sent_then: list[tuple[RoundContext, Arrays]] = []
     half = type(strategy).local_update
 
-    def noting(self: FederatedStrategy, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn):  # type: ignore[no-untyped-def]
+    def noting(self: FederatedStrategy, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext):  # type: ignore[no-untyped-def]
         if oracle is opened:
-            sent_then.append((turn, sent))
-        reply, new = half(self, sent, memory, oracle, turn)
+            sent_then.append((context, sent))
+        reply, new = half(self, sent, memory, oracle, context)
         if oracle is opened:
-            kept.append((turn, new))
+            kept.append((context, new))
         return reply, new
 
     opened, kept = oracles(SITE, 1), list[Kept]()

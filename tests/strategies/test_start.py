@@ -9,13 +9,13 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from config import RunConfig
-from datasets import Cohort
-from federation import StrategyError, pack
-from problems import Arrays
-from server_app.local import LocalGrid, unused_run_id
-from strategies import ALGORITHMS
-from strategies.local_sgda import LocalSGDA
+from edelweiss.config import RunConfig
+from edelweiss.datasets import DataSummary
+from edelweiss.federation import StrategyError, pack
+from edelweiss.problems import Arrays
+from edelweiss.server_app.local import LocalGrid, unused_run_id
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.reference import algorithms as reference
 from tests.reference.games import SaddleGame
 
@@ -49,14 +49,14 @@ def grid() -> Iterator[Noting]:
 def start_of(grid: LocalGrid) -> Arrays:
     """Return a starting point that is not the problem's own."""
     config = grid.config
-    start = config.build_problem(config.setting(Cohort(), "cpu")).initial()
+    start = config.build_problem(config.setting(DataSummary(), "cpu")).initial()
     return {name: 2 * vector for name, vector in start.items()}
 
 
 def test_a_run_without_an_exchange_is_that_of_the_reference(grid: Noting) -> None:
     start = start_of(grid)
     config = grid.config
-    sites = [config.build_problem(config.setting(Cohort(), "cpu", k)) for k in range(SITES)]
+    sites = [config.build_problem(config.setting(DataSummary(), "cpu", k)) for k in range(SITES)]
     game = SaddleGame(np.array([site.t for site in sites]), np.stack([site.b.numpy() for site in sites]))
     result = OWN.start(grid, pack(start), ROUNDS)
     plan = reference.plan(ROUNDS, OWN.local_steps)

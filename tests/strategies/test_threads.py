@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strategies.decentralised import squared_norm
+from edelweiss.strategies.decentralised import squared_norm
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3])  # with which PyTorch's own sum has other bits

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.oracle import SiteOracle
-from federation import FederatedStrategy, Oracle, RunError, Site, Turn
-from keys import choice
-from problems.saddle import saddle_coefficients
-from server_app import simulate
-from strategies import ALGORITHMS
-from strategies.cdma import Cdma
-from strategies.fedgda_gt import FedGdaGt
-from strategies.fednest import FedNest
-from strategies.local_sgda import LocalSGDA
-from strategies.sagda import Sagda
+from edelweiss.client_app.oracle import SiteOracle
+from edelweiss.common import choice
+from edelweiss.federation import FederatedStrategy, Oracle, RoundContext, RunError, Site
+from edelweiss.problems.saddle import saddle_coefficients
+from edelweiss.server_app import simulate
+from edelweiss.strategies import ALGORITHMS
+from edelweiss.strategies.cdma import Cdma
+from edelweiss.strategies.fedgda_gt import FedGdaGt
+from edelweiss.strategies.fednest import FedNest
+from edelweiss.strategies.local_sgda import LocalSGDA
+from edelweiss.strategies.sagda import Sagda
 from tests.problems.example import given_saddle
 from tests.reference import algorithms, variance_reduced
 from tests.reference.games import SaddleGame
@@ -109,10 +109,10 @@ def test_fedgda_gt_stays_where_it_is_in_a_round_in_which_everybody_lost_the_comm
 def test_fedgda_gt_does_not_step_from_the_common_point_of_an_earlier_round() -> None:
     """A site may hear the first phase of a round, and next the second phase of another."""
     strategy, (_, x, y, oracles) = FedGdaGt(lr=0.02, lr_dual=0.06), setting("saddle")
-    first = strategy.turn(1, ROUNDS, "anchor", K)
+    first = strategy.context(1, ROUNDS, "anchor", K)
     gradients, memory = strategy.local_update(torched(x, y), {}, oracles(0, 1), first)
     for r, answers in ((1, True), (2, False)):
-        reply, _ = strategy.local_update(gradients, memory, oracles(0, r), strategy.turn(r, ROUNDS, "train", K))
+        reply, _ = strategy.local_update(gradients, memory, oracles(0, r), strategy.context(r, ROUNDS, "train", K))
         assert bool(reply) == answers
 
 
@@ -216,12 +216,14 @@ class Uneven(Cdma):
 
     harm: str = choice("slow", "what that site does", "slow", "nan", "raise")
 
-    def broadcast(self, state: Arrays, turn: Turn, site: Site) -> Arrays:
-        sent = super().broadcast(state, turn, site)
+    def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
+        sent = super().broadcast(state, context, site)
         return sent | {"marked": torch.ones(1)} if site.index == 1 else sent
 
-    def local_update(self, sent: Arrays, memory: Arrays, oracle: Oracle, turn: Turn) -> tuple[Arrays, Arrays]:
-        reply, memory = super().local_update(sent, memory, oracle, turn)
+    def local_update(
+        self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
+    ) -> tuple[Arrays, Arrays]:
+        reply, memory = super().local_update(sent, memory, oracle, context)
         if "marked" in sent and isinstance(oracle, SiteOracle):  # and no rehearsal
             if self.harm == "slow":
                 time.sleep(600)
@@ -309,11 +311,11 @@ def test_sites_that_share_a_process_come_first_in_turn(tmp_path: File, monkeypat
 
     aggregate, order = Cdma.aggregate, []
 
-    def noting(self: Any, state: Arrays, replies: Any, turn: Turn) -> Arrays:
+    def noting(self: Any, state: Arrays, replies: Any, context: RoundContext) -> Arrays:
         replies = list(replies)
         if any(vector.any() for reply in replies for vector in reply.arrays.values()):  # it is no rehearsal
             order.append([reply.site.index for reply in replies])
-        return aggregate(self, state, iter(replies), turn)
+        return aggregate(self, state, iter(replies), context)
 
     monkeypatch.setattr(Cdma, "aggregate", noting)
     simulate(keys)

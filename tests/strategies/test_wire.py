@@ -9,8 +9,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from federation import pack, size, unpack
-from federation.wire import not_finite
+from edelweiss.federation import pack, size, unpack
+from edelweiss.federation.wire import not_finite
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
 

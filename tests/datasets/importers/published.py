@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image
 
-from datasets.__main__ import main
+from edelweiss.lab.commands.import_images import main
 
 # The first lines of the files. NIH's has two names with a comma in them; that of 2017 ends with another one.
 CHEXPERT = (
@@ -80,15 +80,31 @@ def chexpert(folder: Path) -> Path:
     """Four images of three patients for training, a lateral one among them, and one to validate on."""
     name = "CheXpert-v1.0-small/{}/patient{}/study1/view{}.jpg"
     rows = [
-        {"Path": name.format("train", "00001", "1_frontal"), "Frontal/Lateral": "Frontal", "AP/PA": "AP",
-         "Cardiomegaly": "1.0", "Edema": "0.0", "Consolidation": "-1.0"},
+        {
+            "Path": name.format("train", "00001", "1_frontal"),
+            "Frontal/Lateral": "Frontal",
+            "AP/PA": "AP",
+            "Cardiomegaly": "1.0",
+            "Edema": "0.0",
+            "Consolidation": "-1.0",
+        },
         {"Path": name.format("train", "00001", "2_lateral"), "Frontal/Lateral": "Lateral", "Cardiomegaly": "1.0"},
         {"Path": name.format("train", "00002", "1_frontal"), "Frontal/Lateral": "Frontal", "AP/PA": "PA", "Edema": "1"},
-        {"Path": name.format("train", "64540", "1_frontal"), "Frontal/Lateral": "Frontal", "AP/PA": "LL",
-         "Atelectasis": "-1"},
-    ]  # fmt: skip
-    valid = [{"Path": name.format("valid", "64541", "1_frontal"), "Frontal/Lateral": "Frontal", "AP/PA": "AP",
-              **dict.fromkeys(CHEXPERT.split(",")[5:], "0.0")}]  # fmt: skip
+        {
+            "Path": name.format("train", "64540", "1_frontal"),
+            "Frontal/Lateral": "Frontal",
+            "AP/PA": "LL",
+            "Atelectasis": "-1",
+        },
+    ]
+    valid = [
+        {
+            "Path": name.format("valid", "64541", "1_frontal"),
+            "Frontal/Lateral": "Frontal",
+            "AP/PA": "AP",
+            **dict.fromkeys(CHEXPERT.split(",")[5:], "0.0"),
+        }
+    ]
     write(folder / "train.csv", CHEXPERT, rows)
     write(folder / "valid.csv", CHEXPERT, valid)
     for row in rows + valid:
@@ -125,9 +141,18 @@ def mimic(folder: Path, ending: str = ".jpg", packed: str = ".gz") -> Path:
 def nih(folder: Path, old: bool = False, place: str = "images_{:03}/images") -> Path:
     """Six images in three folders; the last two are for testing."""
     found = ["Cardiomegaly", "Cardiomegaly|Effusion", "No Finding", "Edema|Pleural_Thickening", "Effusion", "Mass"]
-    rows = [{"Image Index": f"{i // 2 + 1:08}_{i % 2:03}.png", "Finding Labels": text, "Patient ID": str(i // 2 + 1),
-             "View Position": "PA" if i % 2 else "AP", "Patient Age": "058Y" if old else "58",
-             "OriginalImage[Width": "2682", "Height]": "2749"} for i, text in enumerate(found)]  # fmt: skip
+    rows = [
+        {
+            "Image Index": f"{i // 2 + 1:08}_{i % 2:03}.png",
+            "Finding Labels": text,
+            "Patient ID": str(i // 2 + 1),
+            "View Position": "PA" if i % 2 else "AP",
+            "Patient Age": "058Y" if old else "58",
+            "OriginalImage[Width": "2682",
+            "Height]": "2749",
+        }
+        for i, text in enumerate(found)
+    ]
     name = "Data_Entry_2017.csv" if old else "Data_Entry_2017_v2020.csv"
     write(folder / name, f"{NIH}," if old else NIH, rows)
     names = [row["Image Index"] for row in rows]
@@ -142,9 +167,19 @@ def padchest(folder: Path, lists: Sequence[str] = (), packed: str = "", flat: bo
     """One image for each list of labels, each of a patient of its own but the first two."""
     lists = lists or ["['cardiomegaly', ' pulmonary edema']", "['normal']", "['unchanged', 'pleural effusion']", "nan"]
     views = ["PA", "L", "AP_horizontal", "AP", "COSTAL", "UNK"]
-    rows = [{"": str(i), "ImageID": f"{i}_k6ga29.png", "ImageDir": str(50 * (i % 2)), "PatientID": str(max(i, 1)),
-             "Projection": views[i % 6], "Report": ' cambi "cronic" sever .\n sign fibrosis, cifosis .',
-             "MethodLabel": "RNN_model", "Labels": text} for i, text in enumerate(lists)]  # fmt: skip
+    rows = [
+        {
+            "": str(i),
+            "ImageID": f"{i}_k6ga29.png",
+            "ImageDir": str(50 * (i % 2)),
+            "PatientID": str(max(i, 1)),
+            "Projection": views[i % 6],
+            "Report": ' cambi "cronic" sever .\n sign fibrosis, cifosis .',
+            "MethodLabel": "RNN_model",
+            "Labels": text,
+        }
+        for i, text in enumerate(lists)
+    ]
     write(folder / f"PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv{packed}", PADCHEST, rows)
     for row in rows:
         picture(folder / ("" if flat else row["ImageDir"]) / row["ImageID"])
@@ -157,14 +192,20 @@ def vindr(folder: Path, ending: str = ".dicom", kaggle: bool = False) -> Path:
     blank = dict.fromkeys(VINDR.split(",")[2:], "0")
     rows = [{**blank, "image_id": image, "rad_id": reader, "Cardiomegaly": str(seen)} for image, reader, seen in read]
     names = {0: ["No finding"], 1: ["Aortic enlargement", "Cardiomegaly", "Cardiomegaly"]}  # a row for each box
-    boxes = [{"image_id": image, "rad_id": reader, "class_name": name} for image, reader, seen in read
-             for name in names[seen]]  # fmt: skip
+    boxes = [
+        {"image_id": image, "rad_id": reader, "class_name": name}
+        for image, reader, seen in read
+        for name in names[seen]
+    ]
     if kaggle:
         write(folder / "train.csv", VINBIGDATA, boxes)
     else:
         write(folder / "annotations/image_labels_train.csv", VINDR, rows)
-        write(folder / "annotations/image_labels_test.csv", VINDR.replace("rad_id,", ""),
-              [{**blank, "image_id": "f" * 32, "Pleural effusion": "1"}])  # fmt: skip
+        write(
+            folder / "annotations/image_labels_test.csv",
+            VINDR.replace("rad_id,", ""),
+            [{**blank, "image_id": "f" * 32, "Pleural effusion": "1"}],
+        )
         picture(folder / f"test/{'f' * 32}{ending}")
     for image in sorted({image for image, _, _ in read}):
         picture(folder / f"train/{image}{ending}")

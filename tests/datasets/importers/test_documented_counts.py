@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from datasets.importers import IMPORTERS, LABELS, Listing, Release
+from edelweiss.lab.importers import IMPORTERS, LABELS, Listing, Release
 
 
 @pytest.fixture

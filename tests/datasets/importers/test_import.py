@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from config import RunConfig, read_overrides
-from datasets import load_site
-from datasets.__main__ import main
-from datasets.importers import IMPORTERS, LABELS, Listing, Release, padchest
-from datasets.importers.release import Images
+from edelweiss.config import RunConfig, read_overrides
+from edelweiss.datasets import load_site
+from edelweiss.lab.commands.import_images import main
+from edelweiss.lab.importers import IMPORTERS, LABELS, Listing, Release, padchest
+from edelweiss.lab.importers.release import Images
 from tests.datasets.importers import published
 from tests.datasets.importers.published import MAKE, imported, picture, put
 
@@ -70,8 +70,12 @@ def test_images_are_reached_by_one_link(tmp_path: Path, capsys: Said) -> None:
     assert links[0].resolve() == folder
     said = capsys.readouterr().out.replace("\n  ", "\n")
     [site] = re.findall(r"^data-dir.*?^\[policy\]\n.*?$", said, re.MULTILINE | re.DOTALL)
-    assert tomllib.loads(site) == {"data-dir": f"{tmp_path}/site-1", "label": ",".join(LABELS), "follow-links": True,
-                                   "policy": {"patient": "patient"}}  # fmt: skip
+    assert tomllib.loads(site) == {
+        "data-dir": f"{tmp_path}/site-1",
+        "label": ",".join(LABELS),
+        "follow-links": True,
+        "policy": {"patient": "patient"},
+    }
 
 
 def test_the_run_configs_that_it_ends_with_can_be_used(tmp_path: Path, capsys: Said) -> None:
@@ -100,8 +104,16 @@ def test_a_simulation_follows_the_links_of_several_sources(tmp_path: Path) -> No
     for name in ("chexpert", "nih"):
         source = getattr(published, name)(tmp_path / f"from-{name}")
         assert main(["import", name, str(source), str(tmp_path / "all" / name), "--split", "all"]) == 0
-    keys = {"dataset": "site-folders", "data-root": str(tmp_path / "all"), "partition": "sites", "sites": 2,
-            "label": ",".join(LABELS), "label-preset": "chexpert", "test-share": 0.0, "holdout-share": 0.0}  # fmt: skip
+    keys = {
+        "dataset": "site-folders",
+        "data-root": str(tmp_path / "all"),
+        "partition": "sites",
+        "sites": 2,
+        "label": ",".join(LABELS),
+        "label-preset": "chexpert",
+        "test-share": 0.0,
+        "holdout-share": 0.0,
+    }
     run = RunConfig.parse(keys)
     sites = [load_site(run.data(), site, 2) for site in range(2)]
     assert [data.name for data in sites] == ["chexpert", "nih"]
@@ -214,7 +226,7 @@ def test_a_command_line_that_is_none(line: str, capsys: Said) -> None:
     with pytest.raises(SystemExit) as left:
         main(line.split())
     assert left.value.code == 2
-    assert "usage: python -m datasets" in capsys.readouterr().err
+    assert "usage: edelweiss import" in capsys.readouterr().err
 
 
 def test_both_folders_are_judged_at_once(tmp_path: Path, capsys: Said) -> None:
@@ -265,28 +277,53 @@ def test_all_tables_and_columns_that_are_missing_are_named(tmp_path: Path, capsy
 
 
 BAD = {
-    "chexpert": ("train.csv", "/study1/view1_frontal.jpg,,,Frontal,AP,,,1.0", "/view1.jpg,,,Upright,AX,,,2.0", [
-        "column 'Path': row 1 ('CheXpert-v1.0-small/train/patient00001/view1.jpg'): allowed: a path that ends in",
-        "column 'Frontal/Lateral': row 1 ('Upright'): allowed: Frontal, Lateral",
-        "column 'AP/PA': row 1 ('AX'): allowed: AP, PA, LL, RL, empty",
-        "column 'Cardiomegaly': row 1 ('2.0'): allowed: 1, 0, -1, empty",
-    ]),
-    "mimic": ("mimic-cxr-2.0.0-chexpert.csv", "10000032,53189527,,,,-1.0", "10000032,50414267,,,,maybe", [
-        "column 'study_id': row 2 ('50414267'): allowed: a value that no earlier row has",
-        "column 'Edema': row 2 ('maybe')",
-    ]),
-    "nih": ("Data_Entry_2017_v2020.csv", "Cardiomegaly|Effusion,,1,58,,PA", "Cardiomegaly|Efusion,,one,58,,LL", [
-        "column 'Finding Labels': row 2 ('Cardiomegaly|Efusion'): allowed: Atelectasis, ",
-        "column 'Patient ID': row 2 ('one'): allowed: digits",
-        "column 'View Position': row 2 ('LL'): allowed: PA, AP",
-    ]),
-    "padchest": (padchest.TABLE, "RNN_model,['normal']", "RNN_model,['normal", [
-        "column 'Labels': row 2 (\"['normal\"): allowed: a list such as ['cardiomegaly', 'pleural effusion'], or nan",
-    ]),
-    "vindr": ("annotations/image_labels_train.csv", f"{2:032x},R9,0,0,0,1", f"{2:032x},R9,0,x,0,1", [
-        "column 'Atelectasis': row 8 ('x'): allowed: 1, 0",
-    ]),
-}  # fmt: skip
+    "chexpert": (
+        "train.csv",
+        "/study1/view1_frontal.jpg,,,Frontal,AP,,,1.0",
+        "/view1.jpg,,,Upright,AX,,,2.0",
+        [
+            "column 'Path': row 1 ('CheXpert-v1.0-small/train/patient00001/view1.jpg'): allowed: a path that ends in",
+            "column 'Frontal/Lateral': row 1 ('Upright'): allowed: Frontal, Lateral",
+            "column 'AP/PA': row 1 ('AX'): allowed: AP, PA, LL, RL, empty",
+            "column 'Cardiomegaly': row 1 ('2.0'): allowed: 1, 0, -1, empty",
+        ],
+    ),
+    "mimic": (
+        "mimic-cxr-2.0.0-chexpert.csv",
+        "10000032,53189527,,,,-1.0",
+        "10000032,50414267,,,,maybe",
+        [
+            "column 'study_id': row 2 ('50414267'): allowed: a value that no earlier row has",
+            "column 'Edema': row 2 ('maybe')",
+        ],
+    ),
+    "nih": (
+        "Data_Entry_2017_v2020.csv",
+        "Cardiomegaly|Effusion,,1,58,,PA",
+        "Cardiomegaly|Efusion,,one,58,,LL",
+        [
+            "column 'Finding Labels': row 2 ('Cardiomegaly|Efusion'): allowed: Atelectasis, ",
+            "column 'Patient ID': row 2 ('one'): allowed: digits",
+            "column 'View Position': row 2 ('LL'): allowed: PA, AP",
+        ],
+    ),
+    "padchest": (
+        padchest.TABLE,
+        "RNN_model,['normal']",
+        "RNN_model,['normal",
+        [
+            "column 'Labels': row 2 (\"['normal\"): allowed: a list such as ['cardiomegaly', 'pleural effusion'], or",
+        ],
+    ),
+    "vindr": (
+        "annotations/image_labels_train.csv",
+        f"{2:032x},R9,0,0,0,1",
+        f"{2:032x},R9,0,x,0,1",
+        [
+            "column 'Atelectasis': row 8 ('x'): allowed: 1, 0",
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -329,7 +366,7 @@ def cut(data: bytes) -> bytes:
         (lambda data: data.replace(b"Frontal,AP", b"Fr\xfcntal,AP"), "cannot be read: 'utf-8' codec"),
         (lambda data: data.replace(b",", b";"), "no column 'Path'"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_table(damage: Callable[[bytes], bytes], says: str, tmp_path: Path, capsys: Said) -> None:
     folder = published.chexpert(tmp_path / "chexpert")
     file = folder / "train.csv"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.importers import LABELS, Release, chexpert, padchest
+from edelweiss.lab.importers import LABELS, Release, chexpert, padchest
 from tests.datasets.importers import published
 from tests.datasets.importers.published import CHEXPERT, imported, picture, write
 
@@ -19,8 +19,10 @@ def values(frame: object, label: str) -> list[str]:
 def test_chexpert_s_example_becomes_what_it_says(tmp_path: Path) -> None:
     frame = imported("chexpert", published.chexpert(tmp_path / "chexpert"))
     study = "images/train/patient{}/study1/view{}.jpg"
-    assert list(frame.index) == [study.format(*image) for image in (
-        ("00001", "1_frontal"), ("00001", "2_lateral"), ("00002", "1_frontal"), ("64540", "1_frontal"))]  # fmt: skip
+    assert list(frame.index) == [
+        study.format(*image)
+        for image in (("00001", "1_frontal"), ("00001", "2_lateral"), ("00002", "1_frontal"), ("64540", "1_frontal"))
+    ]
     assert values(frame, "patient") == ["patient00001", "patient00001", "patient00002", "patient64540"]
     assert values(frame, "view") == ["AP", "lateral", "PA", "other"]
     assert values(frame, "Cardiomegaly") == ["1", "1", "", ""]
@@ -33,8 +35,15 @@ def test_chexpert_s_values_stay_apart_at_random(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     said = rng.choice(["1.0", "0.0", "-1.0", "", "1", "0", "-1", " 1.0 "], (300, 6))
     labels = (*LABELS, "No Finding")
-    rows = [{"Path": f"CheXpert-v1.0/train/patient{i:05}/study1/view1_frontal.jpg", "Frontal/Lateral": "Frontal",
-             "AP/PA": "AP", **dict(zip(labels, row, strict=True))} for i, row in enumerate(said)]  # fmt: skip
+    rows = [
+        {
+            "Path": f"CheXpert-v1.0/train/patient{i:05}/study1/view1_frontal.jpg",
+            "Frontal/Lateral": "Frontal",
+            "AP/PA": "AP",
+            **dict(zip(labels, row, strict=True)),
+        }
+        for i, row in enumerate(said)
+    ]
     write(tmp_path / "train.csv", CHEXPERT, rows)
     frame = chexpert.read(Release(tmp_path), "train").frame
     assert frame[list(labels)].to_numpy().tolist() == [[v and str(int(float(v))) for v in row] for row in said]

@@ -1,0 +1,48 @@
+"""What the operator is shown of a run before it begins: what would be computed here, and sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edelweiss.client_app.policy.suppression import no_evaluation
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.metrics import METRICS
+
+if TYPE_CHECKING:
+    from edelweiss.client_app.site import OpenSite
+    from edelweiss.datasets import SiteData
+
+
+def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
+    """Return what the operator is shown of a run."""
+    run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
+    lines = {
+        "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
+        "sends in a round": strategy.card.sends,
+        "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
+        "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
+    }
+    if data is None:
+        return lines
+    if run.share_model or strategy.personalised:
+        lines["keeps here"] = "its own model" if strategy.personalised else "the final model of all sites"
+    facts = site.facts()
+    counts = {"examples": facts.examples, "held-out": facts.held_out, "positives": facts.positives}
+    told = ", ".join(f"{name} = {count}" for name, count in counts.items() if count is not None)
+    told += f"; counts of {len(facts.class_counts)} classes" * bool(facts.class_counts)
+    if facts.label_counts:
+        told += "; for each label of how many samples it is known, and positive"
+        each = zip(run.several, facts.label_positives, facts.label_counts, strict=True)
+        lines["labels"] = ", ".join(f"{name} {p:,} of {n:,}" if n else f"no {name}" for name, p, n in each)
+    lines["label"] = "as the study says" if site.node.study else site.node.label or run.label
+    lines["sends once"] = told + f"; three sums of each of {len(facts.count)} features" * bool(facts.count)
+    reports = ", ".join(METRICS[name].label for name in problem.reports) + ", of each label" * bool(run.several)
+    groups = f"; in groups of {site.policy.fewest_of_each_class} or more"
+    lines["evaluates"] = no_evaluation(data, site.policy) or reports + groups
+    if site.gives_evidence:
+        more = "the AUROC and its variance"
+        more += "; of a second model histograms, too, and how much the two differ" * bool(run.compare_with)
+        lines["for evidence.json"] = more if site.exact else "nothing more of scores; subgroups that the study names"
+    if facts.notes:
+        lines["does otherwise"] = "; ".join(facts.notes)
+    return lines

@@ -1,0 +1,134 @@
+"""A message on its way through a site: it is written down, checked, answered; what goes wrong is told in words."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeVar
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from edelweiss.client_app.audit import Audit
+from edelweiss.client_app.errors import RefusedError, SiteError
+from edelweiss.client_app.handlers import HANDLERS
+from edelweiss.client_app.memory import StateError
+from edelweiss.client_app.policy import admission as gate
+from edelweiss.client_app.request_checks import require_sound
+from edelweiss.client_app.site import OpenSite
+from edelweiss.common import record_in
+from edelweiss.config import MISTAKES
+from edelweiss.federation.fingerprint import fingerprint
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from edelweiss.client_app.vectorised import Update, Updated
+
+    Steps = Generator[Update, Updated, T]
+    Handler = Callable[[Message, OpenSite], RecordDict | Steps[RecordDict]]
+
+log = logging.getLogger("edelweiss")
+
+
+class Passage:
+    """A message on its way through the site.
+
+    Parameters
+    ----------
+    kind : str
+        Of the message, as `client_app.handlers.HANDLERS` has them; one that calls itself something else is refused.
+    message, context : Message, Context
+        As Flower hands them over.
+
+    Attributes
+    ----------
+    update : Update, optional
+        What has to be done before it is answered, see `done`.
+    answer : Message
+        There, as soon as there is no update.
+    """
+
+    def __init__(self, kind: str, message: Message, context: Context) -> None:
+        self._steps = _steps(kind, message, context)
+        self.answer: Message
+        self._go(lambda: next(self._steps))
+
+    def done(self, do: Callable[[], Updated]) -> None:
+        """Do the update; what goes wrong is this message's."""
+        try:
+            updated = do()
+        except Exception as error:
+            self._go(partial(self._steps.throw, error))
+        else:
+            self._go(partial(self._steps.send, updated))
+
+    def done_alone(self) -> Message:
+        """Do the update, if there is one, and return the answer."""
+        if self.update:
+            self.done(self.update.alone)
+        return self.answer
+
+    def _go(self, step: Callable[[], Update]) -> None:
+        try:
+            self.update: Update | None = step()
+        except StopIteration as end:
+            self.update, self.answer = None, end.value
+
+
+def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
+    """Answer a message; a local update on the way is done by whoever asks, alone or side by side with others.
+
+    Mistakes of users become an answer of one line, never a traceback. What leaves the site is the public version of a
+    message; the full one, with file, row and value, is logged here. So is whatever nobody foresaw; of that only the
+    kind leaves the site.
+    """
+    audit = Audit.of(context)
+    try:
+        if audit:
+            audit.received(message)
+        content = yield from _content(kind, message, context)
+        if audit:
+            audit.sent(message, content)
+    except Exception as error:
+        # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
+        log.exception("the app broke")
+        text = f"{type(error).__name__} (the site's own log says more)"
+        if audit:
+            audit.broken(message, text)
+        raise SiteError(text) from None
+    return Message(content, reply_to=message)
+
+
+def _content(kind: str, message: Message, context: Context) -> Steps[RecordDict]:
+    """Return a handler's answer, or why there is none."""
+    try:
+        if (called := message.metadata.message_type) != kind:  # Flower takes "train.default" for "train"
+            raise RefusedError(f"no message is called {called[:64]!r}")
+        config = record_in(message.content, "config", ConfigRecord)
+        theirs = str(config.get("app", ""))[:64]
+        if theirs != fingerprint():
+            theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
+            raise RefusedError(
+                f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
+                "release on both, and end a SuperLink or SuperNode that was started in another project"
+            )
+        site = OpenSite.from_context(context)
+        gate.require_allowed(site)
+        require_sound(message, site)
+        answer = HANDLERS[kind](message, gate.admitted(site, message))
+        return answer if isinstance(answer, RecordDict) else (yield from answer)
+    except (*MISTAKES, RefusedError, StateError) as error:
+        _log_once(str(error))
+        # Before the first answer the coordinator knows no names, so this one brings its own.
+        node = context.node_config
+        name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
+        text = getattr(error, "public", str(error))
+        return RecordDict({"error": ConfigRecord({"site": name, "message": text})})
+
+
+@lru_cache(maxsize=64)
+def _log_once(text: str) -> None:
+    """Log a mistake; the sites of a simulation share a process, and most mistakes."""
+    log.error("%s", text)

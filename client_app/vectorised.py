@@ -1,0 +1,149 @@
+"""Local updates, done one client after the other, or for many clients side by side.
+
+Side by side, `Algorithm.local_update` is called once for K clients: each of its vectors has a row for each of them, and
+a step costs one operation for all. Each client's batches are those that it draws alone; shorter ones are filled up with
+samples of weight zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, cast
+
+from edelweiss.client_app.stacked_oracle import StackedOracle, UnevenError, rows_of, stacked
+from edelweiss.problems import Problem
+
+if TYPE_CHECKING:
+    from edelweiss.client_app.oracle import SiteOracle
+    from edelweiss.federation import FederatedStrategy, Oracle, RoundContext
+    from edelweiss.problems import Arrays
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What came of a client's part of a round: reply and memory, and the work that they took."""
+
+    reply: Arrays
+    memory: Arrays
+    gradients: int
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """A client's part of a round, ready to be done.
+
+    Attributes
+    ----------
+    strategy, problem, sent, memory, turn
+        As `Algorithm.local_update` wants them.
+    oracle : callable
+        Returns the client's oracle at the beginning of the round, as often as it is asked.
+    """
+
+    strategy: FederatedStrategy
+    problem: Problem
+    sent: Arrays
+    memory: Arrays
+    oracle: Callable[[], SiteOracle]
+    context: RoundContext
+
+    def alone(self) -> Updated:
+        """Do it."""
+        oracle = self.oracle()
+        try:
+            reply, memory = self.strategy.local_update(self.sent, self.memory, oracle, self.context)
+        finally:
+            oracle.close()
+        return Updated(reply, memory, oracle.gradients, oracle.differentiated)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether it may be done together with others."""
+        return not why_alone(self.strategy, self.problem)
+
+    def kind(self, oracle: SiteOracle) -> Hashable:
+        """Return what is equal for those that can be done together: all but the values of real vectors."""
+        size = 0 if stacked(self.problem).masks else oracle.full
+        return self.problem, self.context, _shapes(self.sent), _shapes(self.memory), size
+
+
+@lru_cache(maxsize=32)
+def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
+    """Say why clients have to be trained one after the other, whatever ``stack`` is; empty: they need not."""
+    if not strategy.stacks:
+        return f"algorithm = {strategy.name!r} takes one client at a time"
+    if strategy.own_dual and type(problem).of_site is not Problem.of_site:
+        return f"with algorithm = {strategy.name!r} each site has a problem = {problem.name!r} of its own"
+    return problem.not_stacked()
+
+
+def forget_stacks() -> None:
+    """Let go of the problems of a run that is over."""
+    why_alone.cache_clear()
+    stacked.cache_clear()
+
+
+def updated(updates: Sequence[Update]) -> list[Callable[[], Updated]]:
+    """Do local updates side by side where they are of one kind; return what gives, or does, each of them."""
+    results = [update.alone for update in updates]
+    oracles: dict[int, SiteOracle] = {}
+    groups: dict[Hashable, list[int]] = {}
+    for i, update in enumerate(updates):
+        with suppress(Exception):  # a site that cannot draw fails alone, when its turn comes
+            oracles[i] = update.oracle()
+            groups.setdefault(update.kind(oracles[i]), []).append(i)
+    waiting = list(groups.values())
+    while waiting:
+        if len(group := waiting.pop()) == 1:
+            continue
+        try:
+            for i, done in zip(group, _together([updates[i] for i in group], [oracles[i] for i in group]), strict=True):
+                results[i] = partial(_given, done)
+        except UnevenError:
+            by_batches: dict[int, list[int]] = {}  # in an epoch
+            for i in group:
+                by_batches.setdefault(oracles[i].batches, []).append(i)
+                oracles[i].close()
+                oracles[i] = updates[i].oracle()
+            waiting += by_batches.values() if len(by_batches) > 1 else ()  # else each is done alone
+        except Exception as error:
+            for i in group:
+                results[i] = partial(_given, error)
+    for oracle in oracles.values():
+        oracle.close()
+    return results
+
+
+def _given(result: Updated | Exception) -> Updated:
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _together(updates: Sequence[Update], oracles: Sequence[SiteOracle]) -> list[Updated]:
+    first, oracle = updates[0], StackedOracle(updates[0].problem, oracles)
+    sent, memory = rows_of([update.sent for update in updates]), rows_of([update.memory for update in updates])
+    # The oracle has all that an algorithm asks for that may be stacked.
+    reply, memory = first.strategy.local_update(sent, memory, cast("Oracle", oracle), first.context)
+    reply, memory = ({name: rows.cpu() for name, rows in part.items()} for part in (reply, memory))  # once for all
+    return [
+        Updated(_row(reply, k), _row(memory, k), oracle.gradients, samples)
+        for k, samples in enumerate(oracle.differentiated)
+    ]
+
+
+def _shapes(arrays: Arrays) -> Hashable:
+    """Return names and shapes of vectors, and what they hold where that are whole numbers."""
+    return tuple(
+        (name, vector.shape, () if vector.is_floating_point() else tuple(vector.flatten().tolist()))
+        for name, vector in sorted(arrays.items())
+    )
+
+
+def _row(stack: Arrays, k: int) -> Arrays:
+    """Return one client's vectors; what has no row for each is the same for all."""
+    return {name: rows[k] if rows.is_floating_point() else rows for name, rows in stack.items()}

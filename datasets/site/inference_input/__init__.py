@@ -1,0 +1,43 @@
+"""A file of patients that a model is to be used on: read in chunks, by the names of the columns, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edelweiss.common import shown
+from edelweiss.common.files import as_path, is_file, reason
+from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.site.inference_input.images import NewcomerImages
+from edelweiss.datasets.site.inference_input.table import NewcomerTable
+
+if TYPE_CHECKING:
+    from edelweiss.datasets.data_summary import DataSummary
+    from edelweiss.datasets.model_schema import ModelSchema
+
+
+def newcomers(
+    place: str | Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()
+) -> NewcomerTable | NewcomerImages:
+    """Open a file of patients, or a folder that holds one as a site's folder does.
+
+    Raises
+    ------
+    DataError
+        When there is none, or it is none that the model can be used on.
+    """
+    images = len(data_summary.shape) == 3
+    wanted = ("labels.csv",) if images else ("data.csv", "data.parquet")
+    try:
+        path = as_path(place)
+        if path.is_dir():
+            found = [path / name for name in wanted if is_file(path / name)]
+            if len(found) != 1:
+                raise DataError(f"{path} holds {len(found)} of {', '.join(wanted)}: name one file")
+            [path] = found
+    except OSError as error:
+        raise DataError(f"{shown(str(place))} cannot be read: {reason(error)}") from None
+    if not is_file(path):
+        raise DataError(f"{path}: there is no such file")
+    return NewcomerImages(path, meaning, data_summary) if images else NewcomerTable(path, meaning, data_summary, others)

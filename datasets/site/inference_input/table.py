@@ -1,0 +1,278 @@
+"""A table of new patients, read by the names of its columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edelweiss.common import hint
+from edelweiss.common.files import is_file, reason
+from edelweiss.datasets.errors import DataError, examples
+from edelweiss.datasets.facts import columns_hash
+from edelweiss.datasets.numbers import LARGEST
+from edelweiss.datasets.site.header import LOOKED_AT, SEPARATORS, START, no_names, separated, wrong_names
+from edelweiss.datasets.site.inference_input.chunks import BLOCK, Chunk, bounded
+from edelweiss.datasets.site.table import as_text, looks_like, numbers_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from edelweiss.datasets.data_summary import DataSummary
+    from edelweiss.datasets.model_schema import ModelSchema
+
+CELLS = 2**20  # of a chunk, about, as text
+FIRST = 5  # rows that a message names
+
+
+class Wrong:
+    """What is wrong with values, by column and reason: how many there are, and the first few with their rows."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._found: dict[tuple[str, str], tuple[list[str], int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, where: str, why: str, rows: Iterable[str], count: int) -> None:
+        """Note so many values; rows name the first few of them."""
+        first, before = self._found.get((where, why), ([], 0))
+        first += [row for row, _ in zip(rows, range(FIRST - len(first)), strict=False)]
+        self._found[where, why] = (first, before + count)
+
+    def errors(self) -> list[DataError]:
+        """Return an error for each kind."""
+        found = []
+        for (where, why), (first, count) in self._found.items():
+            more = f" and {count - len(first)} more" if count > len(first) else ""
+            text = f"{self.file}: {where}: {', '.join(first)}{more}: {why}"
+            found.append(DataError(text, f"{count} values of the file do not fit the model"))
+        return found
+
+
+class NewcomerTable:
+    """A table of patients, CSV or Parquet; opening it checks its header.
+
+    Parameters
+    ----------
+    file
+        The table. Of a model that was trained with a study file it is in the study's own spelling.
+    meaning, cohort
+        What the model's file says. Where it names no features, those columns are taken for them whose names, in
+        alphabetical order, have the hash that it says.
+    others
+        Columns that are no features; only needed where the names of those are not known.
+
+    Attributes
+    ----------
+    kept : tuple of str
+        Columns that are no features, in their order.
+    notes : list of str
+        What is unusual, and does no harm.
+    missing : int
+        Missing values so far.
+
+    Raises
+    ------
+    DataError
+        When it is no table, or its columns are not those that the model needs; all that is wrong with them is named.
+    """
+
+    def __init__(self, file: Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()) -> None:
+        self.file, self.study, self.missing = file, meaning.study, 0
+        self.notes: list[str] = []
+        self.wrong = Wrong(file)
+        self._parquet = file.suffix == ".parquet"
+        self._separator = self.study.delimiter if self.study else ","
+        self._headless = False  # where the study says the header
+        self._first: list[list[str]] = []  # rows, after the first line
+        try:
+            self.names = self._header()
+        except Exception as error:  # of Arrow in a damaged file, too
+            raise self._unreadable(error) from None
+        if problems := [*self._wrong_header(meaning.features)]:
+            raise DataError.join(problems)
+        self.features = self._features(meaning, data_summary, others)
+        self.kept = tuple(name for name in self.names if name not in self.features)
+        order = [name for name in self.names if name in self.features]
+        if order != list(self.features):
+            self.notes.append("the features are in another order than the model's: each is taken by its name")
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the rows.
+
+        Once a value is wrong no more chunks come, but all rows are looked at.
+
+        Raises
+        ------
+        DataError
+            At the end, naming all that is wrong.
+        """
+        first = 1
+        try:
+            for frame in self._frames():
+                inputs = self._inputs(frame, first)
+                first += len(frame)
+                if not self.wrong:
+                    self.missing += int(np.isnan(inputs).sum())
+                    kept = frame[list(self.kept)].apply(as_text) if self._parquet else frame[list(self.kept)]
+                    yield Chunk(torch.from_numpy(inputs), kept.to_numpy(object).tolist())
+        except DataError:
+            raise
+        except Exception as error:  # of pandas, Arrow and the codecs in a damaged file
+            raise self._unreadable(error) from None
+        if self.wrong:
+            raise DataError.join(self.wrong.errors())
+        if first == 1:
+            raise DataError(f"{self.file} has no rows", "the table has no rows")
+
+    # ------------------------------------------------------------------ the header
+
+    def _header(self) -> list[str]:
+        if not is_file(self.file):
+            raise FileNotFoundError("there is no such file")
+        if self._parquet:
+            from pyarrow import parquet
+
+            if self.study:
+                raise ValueError("the model's study file describes tables in text, and this is a Parquet file")
+            return [str(name).strip() for name in parquet.ParquetFile(self.file).schema_arrow.names]
+        with self.file.open("rb") as file:
+            if kind := looks_like(file.read(1024)):
+                raise ValueError(f"it is {kind}")
+        with self._opened() as stream:
+            form = separated(stream.read(START), self._separator)
+        if form:
+            here = SEPARATORS.get(self._separator, repr(self._separator))
+            points = f", and {'a decimal comma' if self.study and self.study.decimal == ',' else 'decimal points'}"
+            raise ValueError(f"{form}: save it with {here} between the values{points * form.commas}")
+        with self._opened() as stream:
+            lines = (line for line in self._lines(stream) if line)
+            names = next(lines, [])
+            self._first = [line for line in islice(lines, LOOKED_AT) if len(line) == len(names)]
+        return [name.strip() for name in names]
+
+    def _wrong_header(self, features: Sequence[str]) -> Iterator[DataError]:
+        names, study = self.names, self.study
+        self._headless = bool(study and study.header and names != list(study.header))
+        if study and self._headless:
+            if len(names) != len(study.header):
+                text = f"its first line has {len(names)} values, and the study says {len(study.header)} columns"
+                yield DataError(f"{self.file}: {text}", "the table has another number of columns than the study says")
+            self.names = list(study.header)
+            return
+        if not names:
+            yield DataError(f"{self.file} is empty; its first line must name the columns", "the table is empty")
+        elif not self._parquet and not {*features} <= {*names}:
+            yield from no_names(self.file, names, self._first)
+        yield from wrong_names(self.file, names)
+
+    def _features(self, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns that are features, in the model's order."""
+        problems = [
+            DataError(f"there is no column {name!r}.{hint(name, self.names)}", "a column that is named is not there")
+            for name in others
+            if name not in self.names
+        ]
+        features = meaning.features
+        if not features:
+            no_features = {
+                *others,
+                *(meaning.labels.names if meaning.labels else [meaning.label]),
+                *([self.study.patient] if self.study else []),
+            }
+            features = tuple(sorted(name for name in self.names if name not in no_features))
+            if len(features) != data_summary.shape[0] or columns_hash(features) != data_summary.columns:
+                problems.append(
+                    DataError(
+                        f"{self.file}: the model's file does not name its {data_summary.shape[0]} features, only the "
+                        f"fingerprint {data_summary.columns} of their names, and the {len(features)} columns "
+                        f"{examples([*map(repr, features)])} have {columns_hash(features)}: name all that are no "
+                        "features with --others, and spell the features as the hospitals do",
+                        "the columns are not the model's features",
+                    )
+                )
+        elif absent := [name for name in features if name not in self.names]:
+            listed = [f"{name!r}{hint(name, self.names)}" for name in absent]
+            text = f"{self.file}: the table lacks {len(absent)} of the model's {len(features)} features: "
+            problems.append(DataError(f"{text}{'; '.join(listed)}.", "the table lacks features of the model"))
+        if problems:
+            raise DataError.join(problems)
+        return features
+
+    # ------------------------------------------------------------------ the rows
+
+    def _opened(self) -> io.TextIOWrapper:
+        return self.file.open("r", encoding="utf-8-sig", newline="")
+
+    def _lines(self, stream: io.TextIOWrapper) -> Iterator[list[str]]:
+        return csv.reader(bounded(stream), delimiter=self._separator, strict=True)
+
+    def _frames(self) -> Iterator[pd.DataFrame]:
+        """Yield the rows as text, or as a Parquet file has them."""
+        import pandas as pd
+
+        rows = min(8, max(1, CELLS // len(self.names) // BLOCK)) * BLOCK
+        if self._parquet:
+            from pyarrow import parquet
+
+            for batch in parquet.ParquetFile(self.file).iter_batches(rows):
+                yield batch.to_pandas().set_axis(self.names, axis=1)
+            return
+        taken: list[list[str]] = []
+        number = 0
+        with self._opened() as stream:
+            lines = (line for line in self._lines(stream) if (any(line) if self.study else line))
+            if not self._headless:
+                next(lines)
+            for number, line in enumerate(lines, 1):
+                if len(line) != len(self.names):
+                    why = f"there are {len(self.names)} columns; is it separated by {self._separator!r}?"
+                    self.wrong.add("lines of another length", why, [f"row {number} has {len(line)} values"], 1)
+                    line = [""] * len(self.names)
+                taken.append(line)
+                if len(taken) == rows:
+                    yield pd.DataFrame(taken, columns=self.names, dtype=str)
+                    taken = []
+        if taken:
+            yield pd.DataFrame(taken, columns=self.names, dtype=str)
+
+    def _inputs(self, frame: pd.DataFrame, first: int) -> NDArray[np.float32]:
+        """Return the features of some rows, in the model's order; what is wrong is noted."""
+        inputs = np.empty((len(frame), len(self.features)), np.float32)
+        described = {column.name: column for column in self.study.columns} if self.study else {}
+        for index, name in enumerate(self.features):
+            column = frame[name]
+            if self.study:
+                column = as_text(column)
+                texts, wrong = self.study.cells(column, described[name])
+                numbers = np.array([float(text or "nan") for text in texts])
+                for why, places in wrong.items():
+                    self._note(name, why, places, column, first)
+            else:
+                column, numbers, bad = numbers_in(column)
+                why = "it must be a number with a decimal point, or empty where it is missing"
+                self._note(name, why, bad, column, first)
+            large = np.flatnonzero(np.abs(numbers) > LARGEST)
+            self._note(name, f"it must be within +-{LARGEST:g}", large, column, first)
+            inputs[:, index] = numbers
+        return inputs
+
+    def _note(
+        self, name: str, why: str, places: Sequence[int] | NDArray[np.int64], column: pd.Series, first: int
+    ) -> None:
+        if len(places):
+            rows = (f"row {place + first} ({str(column.iloc[place])!r})" for place in places)
+            self.wrong.add(f"column {name!r}", why, rows, len(places))
+
+    def _unreadable(self, error: Exception) -> DataError:
+        text = f"{self.file} cannot be read: {reason(error)}; it must be UTF-8 text separated by {self._separator!r}"
+        return DataError(text if not self._parquet else f"{self.file} cannot be read: {reason(error)}")

@@ -1,0 +1,112 @@
+"""What the server sends in a phase, and to which sites: the way down."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edelweiss.common import Stream
+from edelweiss.federation.algorithm import FirstCome
+from edelweiss.federation.errors import RunError
+from edelweiss.federation.messages import message
+from edelweiss.federation.wire import beyond, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flwr.app import ArrayRecord, ConfigRecord, Message
+    from torch import Tensor
+
+    from edelweiss.federation.algorithm import Algorithm
+    from edelweiss.federation.encoding import Encoding
+    from edelweiss.federation.sites import Site
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.problems import Arrays
+
+
+@dataclass
+class Downlink:
+    """The way of a run's vectors from the server to the sites.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        Says what each site is sent, and how many of them take part in a round.
+    sites : sequence of Site
+        All of the run.
+    encoding : Encoding
+        How what is sent is written.
+    residual : Arrays
+        What ``encoding`` took away from what was sent, and adds to what is sent next.
+    first_come : numpy.random.Generator, optional
+        Draws the order in which messages leave, where the answers that come first are the round's; see `Exchange`.
+    """
+
+    algorithm: Algorithm
+    sites: Sequence[Site]
+    encoding: Encoding
+    residual: Arrays = field(default_factory=dict)
+    first_come: np.random.Generator | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        order = np.random.default_rng([self.algorithm.seed, Stream.SENDING_ORDER])
+        self.first_come = order if isinstance(self.algorithm, FirstCome) else None
+
+    @property
+    def sending_order(self) -> Any:
+        """Where ``first_come`` stands, as JSON has it; None where there is none."""
+        return self.first_come and self.first_come.bit_generator.state
+
+    @sending_order.setter
+    def sending_order(self, state: Any) -> None:
+        if self.first_come:
+            self.first_come.bit_generator.state = state
+
+    def messages(self, state: Arrays, buffers: Arrays, context: RoundContext, told: ConfigRecord) -> list[Message]:
+        """Write a phase's messages to the sites that take part in this round; equal contents are serialised once.
+
+        Parameters
+        ----------
+        state, buffers : Arrays
+            What the server keeps, and the averaged batch-norm statistics, which go to every site.
+        context : RoundContext
+            Where the run stands.
+        told : ConfigRecord
+            What all sites are told, see `federation.messages.order`.
+
+        Raises
+        ------
+        RunError
+            For a state that overflows, or that the encoding has no numbers for.
+        """
+        packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
+        before = self.residual  # of this phase: an estimator is the same for all sites
+        messages = []
+        for site in self.participants(context.round):
+            sent = self.algorithm.broadcast(state, context, site) | buffers
+            vectors = list(sent.values())
+            if not (packed[0] and len(packed[0]) == len(vectors) and all(map(operator.is_, packed[0], vectors))):
+                self._require_representable(sent)
+                written, self.residual = self.encoding.encode(sent, before, context.phase)
+                packed = (vectors, pack(written))
+            messages.append(message(packed[1], told, site, "train"))
+        return messages
+
+    def _require_representable(self, sent: Arrays) -> None:
+        """Raise RunError for vectors that no site would accept."""
+        if bad := beyond(sent):
+            names = ", ".join(map(repr, bad))
+            raise RunError(f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}")
+        if text := self.encoding.overflow(sent):
+            raise RunError(f"the server's {text}")
+
+    def participants(self, server_round: int) -> Sequence[Site]:
+        """Return the sites of all phases of a round, drawn from (seed, round)."""
+        count = self.algorithm.asked(len(self.sites))
+        if count == len(self.sites):
+            return self.sites
+        random = np.random.default_rng([self.algorithm.seed, Stream.PARTICIPANTS, server_round])
+        return [self.sites[i] for i in sorted(random.choice(len(self.sites), count, replace=False))]

@@ -1,0 +1,75 @@
+"""The evaluation of a run's final model, at all of its sites."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from flwr.app import MetricRecord
+
+from edelweiss.federation.errors import RunError, naming_round
+from edelweiss.federation.evidence import Evidence
+from edelweiss.federation.messages import message, metrics_in, noting, order
+from edelweiss.federation.wire import pack, unpack
+from edelweiss.problems.pooling import pool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flwr.app import ArrayRecord, Message
+
+    from edelweiss.federation.rounds import Rounds
+    from edelweiss.federation.sites import Site
+    from edelweiss.problems import Metrics
+
+
+class LastEvaluation:
+    """What follows the last round; the evaluations before it ride on training.
+
+    Parameters
+    ----------
+    rounds : Rounds
+        All of which have been played.
+    arrays : ArrayRecord
+        The model that the run returns.
+    """
+
+    def __init__(self, rounds: Rounds, arrays: ArrayRecord) -> None:
+        self.rounds, self.arrays = rounds, arrays
+        self.evidence = Evidence(rounds.answers.labels)
+
+    def play(self) -> MetricRecord:
+        """Let all sites evaluate the model. One that is missing by now costs its line in a table, not the run."""
+        rounds, exchange, evidence = self.rounds, self.rounds.exchange, self.evidence
+        final: list[tuple[Site, Metrics]] = []
+        answers = exchange(self.messages(), check=rounds.answers.to_the_end, min_replies=1)
+        with naming_round(rounds.count, rounds.count):
+            noted = evidence.noting(noting(answers, exchange.by_node, final), exchange.by_node)
+            pooled = pool([metrics_in(reply) for reply in noted])
+        rounds.observer.evaluated(rounds.count, final)
+        if any(evidence.first.values()):
+            with suppress(RunError):  # it costs the comparison, and not the run; the exchange has named who was silent
+                self._compare_models()
+            rounds.observer.told(evidence.found())
+        return MetricRecord({**pooled})
+
+    def _compare_models(self) -> None:
+        """Let the sites tell how much the model and the other one differ, with the counts of all."""
+        exchange = self.rounds.exchange
+        if messages := self.messages(self.evidence.comparisons()):
+            for answer in exchange(messages, check=self.rounds.answers.to_the_comparison, min_replies=1):
+                self.evidence.compare(exchange.by_node[answer.metadata.src_node_id], answer)
+
+    def messages(self, asked: Mapping[Site, Mapping[str, list[bytes]]] | None = None) -> list[Message]:
+        """Write the messages to all sites; those of a comparison, with what is ``asked``, to these sites."""
+        rounds = self.rounds
+        context, model = rounds.context(rounds.count, rounds.algorithm.phases[-1]), unpack(self.arrays)
+        told = order({**rounds.evaluate_config, **rounds.checkpoints.standing(rounds.count)}, context)
+        messages = []
+        for site in rounds.exchange.sites if asked is None else asked:
+            sent = rounds.algorithm.final(rounds.state, model, context, site)
+            packed = self.arrays if sent is model else pack(sent)
+            messages.append(message(packed, told, site, "evaluate", asked[site] if asked else None))
+            if rounds.other is not None:
+                messages[-1].content["other"] = rounds.other
+        return messages

@@ -1,0 +1,193 @@
+"""What a coordinator may be answered: every answer is held against it, whole, before any of it is used.
+
+An answer that fails costs its site its part in the exchange, as a refusal does, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+
+from edelweiss.common import Number, in_a_line, mistakes, record_in, shown
+from edelweiss.common.schema import NAMED
+from edelweiss.evidence import Told
+from edelweiss.evidence.paired import Spread, asked_for
+from edelweiss.evidence.reported import record_names
+from edelweiss.federation.encoding import decode, unfit
+from edelweiss.federation.errors import BadAnswerError, BadValuesError
+from edelweiss.federation.schema import misfits, sound
+from edelweiss.federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
+from edelweiss.problems.metrics import METRICS, by_label, metric, split
+from edelweiss.problems.metrics_record import contradictions, schema_like, undefined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flwr.app import Array, Message, RecordDict
+
+    from edelweiss.federation.rehearsal import Rehearsal
+    from edelweiss.federation.sites import Site
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.problems import Arrays, Metrics
+
+Check = Callable[["Site", "Message", "Message"], None]
+"""Given a site, what it was sent and its answer, raises BadAnswerError, or BadValuesError."""
+
+MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
+COUNTS = ("n", "positives", "fewest", "class-counts")
+COST = {
+    "gradients": Number(0, 1e15, whole=True),
+    "samples": Number(0, 1e15, whole=True),
+    "seconds": Number(0, 1e9),
+    "memory-from": Number(0, 1e15, whole=True),
+    "memory-kept": Number(0, 1e15, whole=True),
+}
+
+
+def require_records(content: RecordDict, **kinds: type) -> None:
+    """Check that these records are there, each of its kind (``ArrayRecord``, ...), and no other.
+
+    Raises
+    ------
+    BadAnswerError
+        Naming those that are missing or too many.
+    """
+    wrong = [f"{shown(name)} is no record that it may have" for name in content if name not in kinds]
+    wrong += [f"record {name!r} is missing" for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
+    if wrong:
+        raise BadAnswerError(in_a_line(wrong))
+
+
+@dataclass
+class Answers:
+    """What the sites of one run may answer.
+
+    Parameters
+    ----------
+    rehearsal : Rehearsal
+        Knows the vectors.
+    example : Metrics, optional
+        An evaluation as the problem makes it, of whatever samples; without, any metric that has a row may come.
+    loss_bound : float
+        See `federation.Rounds`.
+    evidence : bool
+        Whether the last evaluation comes with what `evidence.Told` says.
+    """
+
+    rehearsal: Rehearsal
+    example: Metrics | None = None
+    loss_bound: float = math.inf
+    evidence: bool = False
+    _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # what evaluations were over
+
+    def to_training(self, context: RoundContext, model: Arrays, *, evaluate: bool) -> Check:
+        """Return the check of the answers in a phase, from a server with this model."""
+        largest = min(LARGEST, MUCH * max(1.0, *(magnitude(v) for v in model.values() if v.numel())))
+
+        def check(site: Site, question: Message, answer: Message) -> None:
+            content = answer.content
+            require_records(content, arrays=ArrayRecord, metrics=ConfigRecord, cost=MetricRecord)
+            vectors = record_in(content, "arrays", ArrayRecord)
+            if vectors and all(map(_says_nan, vectors.values())):
+                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors)[:NAMED]))}")
+            wrong = mistakes(record_in(content, "cost", MetricRecord), COST)
+            sent = record_in(question.content, "arrays", ArrayRecord)
+            if text := misfits(vectors, self.rehearsal.answered(context, sent)):
+                if lost := _not_finite(vectors):  # a mask that was made of such entries may have any length
+                    raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
+                wrong.append(text)
+            if wrong:
+                raise BadAnswerError(in_a_line(wrong))
+            written = unpack(vectors)
+            arrays = decode(written)
+            if bad := beyond(arrays, largest):
+                what = "NaN or infinity" if not_finite(arrays) else f"entries beyond {largest:.3g}"
+                raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
+            if text := unfit(written) or self.rehearsal.algorithm.unfit(arrays, context, self.rehearsal.d):
+                raise BadAnswerError(text)
+            self._evaluated(site, record_in(content, "metrics", ConfigRecord), asked=evaluate)
+
+        return check
+
+    def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
+        """Check an answer to the last evaluation."""
+        content = answer.content
+        names = record_names(self.labels) if self.evidence else {}
+        require_records(content, metrics=ConfigRecord, **dict.fromkeys(names.values(), ConfigRecord))
+        metrics = record_in(content, "metrics", ConfigRecord)
+        self._evaluated(site, metrics, asked=True)
+        for label, name in names.items():
+            if record := record_in(content, name, ConfigRecord):
+                if not metrics:
+                    raise BadAnswerError("sent evidence, and no evaluation")
+                n, positives, fewest = self._size(site, label)
+                if wrong := Told.wrong(record, n, positives, grouped=fewest > 1):
+                    raise BadAnswerError(in_a_line(wrong))
+
+    def to_the_comparison(self, site: Site, question: Message, answer: Message) -> None:
+        """Check what a site tells of two models once it was sent the counts of all."""
+        names = record_names(self.labels)
+        merged = record_in(question.content, "config", ConfigRecord)["merged"]
+        asked = [label for label, one in zip(self.labels, asked_for(merged), strict=True) if one]  # type: ignore[arg-type]
+        require_records(answer.content, **{names[label]: ConfigRecord for label in asked})
+        for label in asked:
+            record = record_in(answer.content, names[label], ConfigRecord)
+            if wrong := Spread.wrong(record, *self._size(site, label)[:2]):
+                raise BadAnswerError(in_a_line(wrong))
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels that an evaluation tells of; of one an empty name."""
+        return tuple(filter(None, by_label(self.example or {}))) or ("",)
+
+    def _size(self, site: Site, label: str) -> tuple[int, int, int]:
+        """Return of how many samples that a site evaluated on a label is known, how many are positive, and `fewest`."""
+        n, positives, fewest = (
+            self._counted[site][f"{kind}.{label}" if label else kind] for kind in ("n", "positives", "fewest")
+        )
+        return n, positives, fewest
+
+    def _evaluated(self, site: Site, metrics: Mapping[str, Any], *, asked: bool) -> None:
+        """Check an evaluation; a site that has too few samples, or was not asked, sends an empty one."""
+        if not metrics:
+            return
+        if not asked:
+            raise BadAnswerError("sent an evaluation that nobody asked for")
+        diverging = {
+            name: value
+            for name, value in metrics.items()
+            if split(name)[0] in METRICS and metric(name).diverges and isinstance(value, float)
+        }
+        example = self.example or {name: value for name, value in metrics.items() if split(name)[0] in METRICS}
+        wrong = mistakes({**metrics, **dict.fromkeys(diverging, 0.0)}, schema_like(example))
+        wrong = wrong or contradictions(metrics)
+        counts = {name: count for name, count in metrics.items() if split(name)[0] in COUNTS}
+        if not wrong and site.held_out is not None and counts.get("n", 0) > site.held_out:
+            wrong.append(f"n = {counts['n']}: it has {site.held_out} samples to evaluate on")
+        before = self._counted.get(site, counts)
+        changed = [name for name, count in counts.items() if count != before.get(name)]
+        wrong = wrong or [f"{name} = {shown(counts[name])}: it was {shown(before.get(name))}" for name in changed]
+        if wrong:
+            raise BadAnswerError(in_a_line(wrong))
+        for name, value in diverging.items():
+            if not abs(value) <= self.loss_bound:
+                bound = f"loss-bound = {self.loss_bound:g}"
+                raise BadValuesError(f"says that the {name} of the model is {value:g} ({bound})")
+        if names := undefined(metrics):
+            raise BadValuesError(f"says that the {names[0]} of the model is nan")
+        self._counted[site] = counts
+
+
+def _says_nan(array: Array) -> bool:
+    """Whether an array is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
+    return array.shape == (1,) and sound(array) and bool(unpack(ArrayRecord({"": array}))[""].isnan())
+
+
+def _not_finite(vectors: ArrayRecord) -> list[str]:
+    """Return the names of arrays that are what they say they are, and hold NaN or infinity."""
+    return not_finite(decode(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)}))))

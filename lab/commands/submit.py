@@ -1,0 +1,81 @@
+"""``submit --superlink HOST:PORT``: a run at a SuperLink. It imports neither torch nor Flower."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edelweiss.common import ConfigError, to_toml
+from edelweiss.common.scratch import Scratch
+from edelweiss.lab.commands import takes_run_config
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from edelweiss.common import Value
+
+SUMMARY = "run it at a SuperLink instead"
+DESCRIPTION = "Run a job at a SuperLink: show its log, and end as it did."
+
+RESULTS = re.compile(r"(?:results|what was reached is) in (/.*\S)")  # says `server_app.coordinator`
+
+
+def takes(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where jobs are taken, as a rule 8000")
+    security = parser.add_mutually_exclusive_group(required=True)
+    security.add_argument("--root-certificates", metavar="ca.crt", help="whose certificates to trust")
+    security.add_argument("--insecure", action="store_true", help="no encryption: on one machine only")
+    takes_run_config(parser)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run a job at a SuperLink; returns the exit code."""
+    from edelweiss.lab.submission import read_run_config
+
+    try:
+        run_config = read_run_config(options.run_config)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return run_at(Connection(options.superlink, options.root_certificates or ""), run_config)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a SuperLink: ``HOST:PORT``, and whose certificates to trust; "" for no encryption."""
+
+    address: str
+    root_certificates: str = ""
+
+    def to_toml(self) -> str:
+        """Return Flower's configuration of it."""
+        own: dict[str, Value] = {"address": self.address, "insecure": not self.root_certificates}
+        if self.root_certificates:
+            own["root-certificates"] = str(Path(self.root_certificates).expanduser().absolute())
+        return to_toml({"superlink.default": "own"} | {f"superlink.own.{key}": value for key, value in own.items()})
+
+
+def run_at(connection: Connection, run_config: Mapping[str, Value]) -> int:
+    """Submit a run, show its log as it comes, and say how it ended; returns the exit code."""
+    from edelweiss.lab.submission import flower_environment, submit
+
+    with Scratch() as home:
+        environment = flower_environment(home)
+        (home / "config.toml").write_text(connection.to_toml(), encoding="utf-8")
+
+        def stop(run: str) -> None:
+            subprocess.run(["flwr", "stop", run], env=environment, stdout=subprocess.DEVNULL)
+
+        outcome = submit(home, environment, run_config, show=lambda line: print(line, end="", flush=True), stop=stop)
+    if found := RESULTS.findall(outcome.log):
+        here = "" if Path(found[-1]).is_dir() else ", on the machine of the ServerApp (docker compose cp serverapp:...)"
+        print(f"results: {found[-1]}{here}")
+    if not outcome.ok:
+        print(f"error: {outcome.why}", file=sys.stderr)
+    return 0 if outcome.ok else 1

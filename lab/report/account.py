@@ -1,0 +1,192 @@
+"""What the page says of whose data it was, what the run took, what left the sites, and its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edelweiss.config import RunConfig
+from edelweiss.federation.returned_iterate import returned
+from edelweiss.lab.report.content import shares
+from edelweiss.lab.report.figures import estimate
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.metrics import HEADLINE, METRICS, shown_in
+from edelweiss.server_app.console import volume
+from edelweiss.strategies import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edelweiss.lab.report.content import Content
+    from edelweiss.lab.report.template import Rows, Table
+
+
+def data(run: Content) -> str:
+    """Say how many samples of what kind the sites have, and what the outcome is."""
+    told, inputs = run.about.get("sites", {}), run.about.get("inputs", {})
+    if not PROBLEMS[run.config.problem].needs_data:
+        return f"{len(run.sites)} sites; the problem is in closed form and needs no patients."
+    if not inputs:
+        return f"{len(run.sites)} sites; the run ended before they had told of their data."
+    train = sum(site.get("examples") or 0 for site in told.values())
+    held_out = sum(site.get("held-out") or 0 for site in told.values())
+    shape = inputs["shape"]
+    form = f"{shape[0]} features" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
+    share = (
+        "" if PROBLEMS[run.config.problem].multiclass else f", {inputs['prior']:.1%} positive as the sites are weighted"
+    )
+    what = f"{inputs['classes']} classes{share}"
+    if run.labels:
+        what = f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}"
+    return (
+        f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
+        f"{what}. Inputs: {run.inputs}. Outcome: {run.outcome}."
+    ) + "".join(f" {line}" for line in run.account)
+
+
+def known_table(run: Content) -> Table:
+    """Return how many training samples each site has of which each of several labels is known, and positive."""
+    rows = [
+        [
+            site["name"],
+            *(
+                f"{positive:,} of {known:,}" if known else "-"
+                for positive, known in zip(site["label-positives"], site["label-counts"], strict=True)
+            ),
+        ]
+        for site in run.sites
+        if run.labels and "label-counts" in site
+    ]
+    return ["site", *run.labels], rows
+
+
+def site_table(run: Content) -> Table:
+    """Return the heads and rows of the table of sites; that of one of several labels leaves out what is of all."""
+    judged = any(site["evidence"] for site in run.sites)
+    names = [
+        name
+        for name in HEADLINE
+        if any(site["metrics"].get(name) is not None for site in run.sites)
+        and not (judged and name in ("auroc", "auprc"))
+    ]
+    counted = {"examples": "train", "positives": "positive", "held-out": "held out", "missing": "missing values"}
+    counted = {key: label for key, label in counted.items() if any(site.get(key) for site in run.sites)}
+    heads = [
+        "site",
+        *counted.values(),
+        *([] if run.label else ["rounds", "gradients"]),
+        *["AUROC (95 % interval)", "AP (95 % interval)"] * judged,
+    ]
+    of = ", mean over labels" if run.labels else ""
+    heads += [METRICS[name].label + of for name in names]
+    rows = []
+    for site in run.sites:
+        row = [site["name"], *(f"{site[key]:,}" if site.get(key) is not None else "-" for key in counted)]
+        row += [] if run.label else [f"{site['rounds']:,}", f"{site['gradients']:,.0f}"]
+        if judged:
+            one = site["evidence"]
+            row += [estimate(one["auroc"]), estimate(one["auprc"])] if one else ["-", "-"]
+        row += [shown_in(site["metrics"], name) for name in names]
+        rows.append(row)
+    return heads, rows
+
+
+def site_note(run: Content) -> str:
+    """Say whose model the table of sites is about, and what the sites told of themselves in words."""
+    notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", []) if not run.account]
+    told = "Each site's own model, on its own held-out samples." if run.personalised else ""
+    return " ".join([told or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
+
+
+def last_values(run: Content) -> str:
+    """Say what the curves end with, where that is not the model that the rounds led to."""
+    text = returned(run.config.strategy)
+    return text and f" {text[0].upper()}{text[1:]}."
+
+
+# ---------------------------------------------------------------------- what it took
+
+
+def costs(run: Content) -> Rows:
+    """Return rows of what the run took: a name, in all, in a round on average."""
+    cost, rounds = run.cost, max(1.0, run.cost["rounds"])
+    rows = [["rounds", f"{cost['rounds']:,.0f}", ""]]
+    for key, label in (("bytes-down", "sent to sites"), ("bytes-up", "sent by sites")):
+        rows.append([label, volume(cost[key]), volume(cost[key] / rounds)])
+    for key, label in (("gradients", "mini-batch gradients"), ("samples", "gradients of single samples")):
+        rows.append([label, f"{cost[key]:,.0f}", f"{cost[key] / rounds:,.0f}"])
+    for key, label in (("seconds", "seconds"), ("seconds-waiting", "of these waiting for sites")):
+        rows.append([label, f"{cost[key]:,.1f}", f"{cost[key] / rounds:,.2f}"])
+    return rows
+
+
+def left(run: Content) -> Iterator[list[str]]:
+    """Yield what leaves a site, and when."""
+    algorithm, needs_data = ALGORITHMS[run.config.algorithm], PROBLEMS[run.config.problem].needs_data
+    lengths = ", ".join(f"{name}: {length:,}" for name, length in run.about.get("parameters", {}).items())
+    answers = sum(site["rounds"] for site in run.sites)
+    mean = f" {volume(run.cost['bytes-up'] / answers)} in a round on average." if answers else ""
+    if needs_data:
+        yield [
+            "before the run",
+            "counts, shape, a hash of the column names"
+            + (
+                ", and for each feature count, sum and sum of squares over the training samples"
+                if run.config.standardise
+                else ""
+            ),
+        ]
+    yield [
+        "in every round",
+        f"{algorithm.card.sends.replace('`', '')} (numbers in {lengths}).{mean} "
+        "Counts of gradients and samples, seconds, and from which round what the site remembers is.",
+    ]
+    judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
+    if judged:
+        every = run.config.evaluate_every
+        when = f"every {every} rounds and at the end" if every else "at the end"
+        of = ", of each label" * bool(run.labels)
+        named = ", ".join(METRICS[name].label for name in judged)
+        yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]
+    if run.evidence:
+        yield ["at the end", _left_at_the_end(run)]
+    if algorithm.card.remembers:
+        yield ["nothing of", f"what stays at the site between rounds: {algorithm.card.remembers}"]
+
+
+def _left_at_the_end(run: Content) -> str:
+    """Return what left the sites for the evidence, besides their evaluations."""
+    every = [part.evidence for part in run.parts] if run.labels else [run.evidence]
+    judged = [one for one in every if one]
+    grouped = [site["grouped"] for one in judged for site in one["sites"].values()]
+    said = []
+    if not all(grouped):
+        whose = ", of the sites that tell of each patient" * any(grouped)
+        said.append("AUROC and its variance, and design effects, from which the intervals follow" + whose)
+    if any(one["compared"] and one["compared"].get("pooled") for one in judged):
+        said.append("histograms of the other model's scores, and sums of how much the two differ")
+    if any(one["subgroups"] for one in judged):
+        said.append("of each subgroup counts and AUROC")
+    return "; ".join(said) or "nothing more of scores"
+
+
+def settings(config: RunConfig) -> dict[str, Rows]:
+    """Return the keys that were changed, with value and default, and those that were not."""
+    written = config.written()
+    usual = RunConfig.parse({"algorithm": config.algorithm, "problem": config.problem}).written()
+    changed = [[key, _said(value), _said(usual[key])] for key, value in written.items() if usual[key] != value]
+    return {"changed": changed, "usual": [[key, _said(value)] for key, value in written.items() if usual[key] == value]}
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
+def versions(run: Content) -> dict[str, str]:
+    """Return what the run was made with, by name: the app, packages, the device."""
+    about, found = run.about, dict[str, str]()
+    if "app" in about:
+        found["edelweiss (fingerprint of the sources)"] = about["app"]
+    found |= about.get("versions", {})
+    return found | ({"device": about["device"]} if "device" in about else {})

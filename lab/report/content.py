@@ -1,0 +1,266 @@
+"""What a run folder holds, read for its report; the run that made it may be of another machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from edelweiss.common import shown
+from edelweiss.common.files import as_path, is_file, json_in, read_file, read_json, reason
+from edelweiss.config import ConfigError, RunConfig, read_overrides
+from edelweiss.datasets import DataSummary, ModelSchema
+from edelweiss.datasets.config import SITE
+from edelweiss.evidence import VERSION
+from edelweiss.federation import RunError
+from edelweiss.models.storage import Stored
+from edelweiss.problems import PROBLEMS
+from edelweiss.problems.metrics import HEADLINE, by_label
+from edelweiss.server_app import about
+from edelweiss.server_app.evidence import FILE as EVIDENCE
+from edelweiss.strategies import ALGORITHMS
+
+UNKNOWN = "not known here"
+MOST_NAMES = 50  # of inputs
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A run.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it is.
+    config : RunConfig
+        What was asked for.
+    status : dict
+        Of ``status.json``: "complete", "stopped" or "running", since when, and why.
+    about : dict
+        See `about.gathered`.
+    records : list of dict
+        The lines of ``metrics.jsonl``.
+    evidence : dict, optional
+        See `evidence.summary`; None where there is none.
+    label : str
+        The one of several labels that this is about, see `parts`; empty: the whole run.
+    """
+
+    folder: Path
+    config: RunConfig
+    status: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    records: list[Row] = field(default_factory=list)
+    evidence: dict[str, Any] | None = None
+    label: str = ""
+
+    @classmethod
+    def read(cls, name: str | Path) -> Content:
+        """Read a run folder.
+
+        Raises
+        ------
+        RunError
+            Naming the file that is missing, damaged or of another version.
+        """
+        try:
+            folder = as_path(name)
+            if not is_file(folder / "config.toml"):
+                raise RunError(f"{shown(str(name))} is no run folder, in which there would be a config.toml")
+        except OSError as error:
+            raise RunError(f"{shown(str(name))} cannot be read ({reason(error)})") from None
+        try:
+            if not (keys := read_overrides([str(folder / "config.toml")])):
+                raise RunError(f"{folder / 'config.toml'} is empty: run it anew")
+            config = RunConfig.parse(keys)
+        except ConfigError as error:
+            again = "the run is of another version, or the file was changed: run it anew"
+            raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None
+        parts = {file: _part(folder / file) for file in ("status.json", about.FILE, EVIDENCE)}
+        for file, version in ((about.FILE, about.VERSION), (EVIDENCE, VERSION)):
+            if parts[file] and parts[file].get("version") != version:
+                found = shown(parts[file].get("version"))
+                raise RunError(f"{folder / file} is of version {found}, and this app reads {version}: run it anew")
+        return cls(folder, config, parts["status.json"], parts[about.FILE], _lines(folder), parts[EVIDENCE] or None)
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        needs_data = PROBLEMS[self.config.problem].needs_data
+        data = f" on {self.config.dataset}" if needs_data else ""
+        return f"{self.config.algorithm}, {self.config.problem}{data}"
+
+    @property
+    def personalised(self) -> bool:
+        """Whether each site has a model of its own."""
+        return ALGORITHMS[self.config.algorithm].personalised
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of several labels; empty for one."""
+        return self.config.several if PROBLEMS[self.config.problem].several and not self.label else ()
+
+    @cached_property
+    def parts(self) -> list[Content]:
+        """The run as it would be if each of several labels were the only one; empty where there is one."""
+        judged = (self.evidence or {}).get("labels", {})
+        return [
+            replace(
+                self,
+                label=label,
+                evidence=judged.get(label),
+                about={**self.about, "sites": self._sites_of(place)},
+                records=[_of_label(record, label, self.personalised) for record in self.records],
+            )
+            for place, label in enumerate(self.labels)
+        ]
+
+    def _sites_of(self, place: int) -> dict[str, Row]:
+        """Return what each site told of a label before the run."""
+        counted = {"examples": "label-counts", "positives": "label-positives"}
+        return {
+            name: {key: site[counts][place] for key, counts in counted.items() if counts in site}
+            for name, site in self.about.get("sites", {}).items()
+        }
+
+    @property
+    def account(self) -> list[str]:
+        """What was done to the data before they were trained on, a sentence each; of their own hospitals tell notes."""
+        told = self.about.get("sites", {}).values() if self.config.dataset != SITE else ()
+        return list(dict.fromkeys(f"{note[:1].upper()}{note[1:]}." for site in told for note in site.get("notes", [])))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the evidence must know; of which labels, where not of all."""
+        if not self.labels:
+            return list((self.evidence or {}).get("notes", []))
+        judged = {part.label: part.evidence["notes"] for part in self.parts if part.evidence}
+        found: dict[str, list[str]] = {}
+        for label, notes in judged.items():
+            for note in notes:
+                found.setdefault(note, []).append(label)
+        return [note if len(of) == len(judged) else f"{', '.join(of)}: {note}" for note, of in found.items()]
+
+    @property
+    def data_warnings(self) -> list[str]:
+        """What may be wrong with the data, a line each."""
+        return list(self.about.get("data-warnings", []))
+
+    @cached_property
+    def meaning(self) -> ModelSchema | None:
+        """What the inputs and labels are, as far as the model's file says; None without one."""
+        path = self.folder / "model.safetensors"
+        if not (PROBLEMS[self.config.problem].needs_data and os.path.lexists(path)):
+            return None
+        try:
+            facts = Stored.read(path).facts
+            return ModelSchema.of_file(facts, DataSummary.of_file(facts))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} is damaged, or of another version ({reason(error)}): run it anew") from None
+
+    @property
+    def inputs(self) -> str:
+        """The inputs, with their units where a study says them."""
+        shape, meaning = self.about.get("inputs", {}).get("shape"), self.meaning
+        if meaning and meaning.features:
+            units = {column.name: column.unit for column in meaning.study.columns} if meaning.study else {}
+            named = [f"{name} ({units[name]})" if units.get(name) else name for name in meaning.features]
+            return ", ".join(named[:MOST_NAMES]) + f" and {len(named) - MOST_NAMES} more" * (len(named) > MOST_NAMES)
+        return f"of shape {' x '.join(map(str, shape))}, names {UNKNOWN}" if shape else UNKNOWN
+
+    @property
+    def outcome(self) -> str:
+        """The label, and what stands for a positive."""
+        meaning = self.meaning
+        if meaning is None or not (meaning.label or meaning.classes):
+            return UNKNOWN
+        means = [" or ".join(own) for own in meaning.classes]
+        positive = f", positive: {means[1]}" if len(means) == 2 else ""
+        if len(means) > 2 and means != [*map(str, range(len(means)))]:
+            positive = ", " + ", ".join(f"class {number}: {own}" for number, own in enumerate(means))
+        unusual = "".join(f". {text.removesuffix('.')}" for text in meaning.unusual())
+        column = f"columns {', '.join(self.labels)}" if self.labels else f"column {meaning.label}"
+        return f"{column if meaning.label else 'classes of the data set'}{positive}{unusual}"
+
+    @cached_property
+    def last(self) -> Row:
+        """The last round that the sites evaluated; empty where none was."""
+        return next((record for record in reversed(self.records) if "sites" in record), {})
+
+    @cached_property
+    def sites(self) -> list[Row]:
+        """A row for each site: what it told before the run, what it did, and how the last model does there."""
+        known = dict(self.about.get("sites", {}))
+        known |= {name: {} for name in self.last.get("sites", {}) if name not in known}
+        rounds: dict[str, int] = {}
+        gradients: dict[str, float] = {}
+        for record in self.records:
+            for name, count in record.get("site-gradients", {}).items():
+                rounds[name] = rounds.get(name, 0) + 1
+                gradients[name] = gradients.get(name, 0.0) + count
+        judged = (self.evidence or {}).get("sites", {})
+        return [
+            {
+                "name": name,
+                **told,
+                "rounds": rounds.get(name, 0),
+                "gradients": gradients.get(name, 0.0),
+                "metrics": self.last.get("sites", {}).get(name, {}),
+                "evidence": judged.get(name),
+            }
+            for name, told in known.items()
+        ]
+
+    @cached_property
+    def cost(self) -> dict[str, float]:
+        """What the whole run took: rounds, bytes both ways, gradients, samples, seconds."""
+        kinds = ("bytes-down", "bytes-up", "gradients", "samples", "seconds", "seconds-waiting")
+        totals = {kind: math.fsum(record.get(kind) or 0.0 for record in self.records) for kind in kinds}
+        return {"rounds": float(len(self.records))} | totals
+
+
+def shares(run: Content) -> str:
+    """Return the share of positives of each of several labels, in words; it is not known of an older run."""
+    priors = run.about.get("inputs", {}).get("priors", {})
+    return ", ".join(f"{label} {priors[label]:.1%}" if label in priors else label for label in run.labels)
+
+
+def _of_label(record: Row, label: str, personalised: bool) -> Row:
+    """Return a line of metrics.jsonl as it would be if this label were the only one; costs are left out."""
+    own: Row = {"round": record["round"]}
+    own |= {
+        part: by_label(record[part]).get(label, {}) for part in ("pooled", "central", "over-sites") if part in record
+    }
+    if "sites" in record:
+        own["sites"] = {name: by_label(metrics).get(label, {}) for name, metrics in record["sites"].items()}
+    line: Row = own.get("central") or own.get("pooled") or {}
+    if personalised:
+        line = {name: summary["mean"] for name, summary in own.get("over-sites", {}).items()}
+    return own | {name: line[name] for name in HEADLINE if name in line}
+
+
+def _part(path: Path) -> dict[str, Any]:
+    """Read one of the JSON files, which an earlier or unfinished run may lack."""
+    try:
+        found = read_json(path) if os.path.lexists(path) else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{path} is damaged (no JSON object): run it anew")
+    return found
+
+
+def _lines(folder: Path) -> list[Row]:
+    path = folder / "metrics.jsonl"
+    try:
+        lines = read_file(path).splitlines() if os.path.lexists(path) else []
+        records = [json_in(line) for line in lines]
+        if not all(isinstance(record, dict) and isinstance(record.get("round"), int) for record in records):
+            raise ValueError("a line is no round's")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({reason(error)}): run it anew") from None
+    return records

@@ -1,0 +1,278 @@
+"""What it takes to submit a run to a SuperLink with Flower's own command line (standard library only, and common/).
+
+``flwr run --stream`` returns 0 also when the run failed, looks at every file below the app's folder before it bundles,
+and writes into FLWR_HOME, which in a container may be read-only. Here the bundle is made of a copy, the home is a
+temporary folder, and the caller is told how the run ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import edelweiss
+from edelweiss.common import Value, flatten, read_overrides, to_toml, with_resumed
+
+REPO = Path(__file__).resolve().parent.parent  # in a checkout the repository, in a wheel the package
+PACKAGE = Path(edelweiss.__file__).resolve().parent
+STOP_TIMEOUT = 5.0  # seconds to end in peace
+GONE_TIMEOUT = 90.0  # seconds that a SuperLink may not answer: it may be started again
+WRITE_TIMEOUT = 30.0  # seconds for a run that is stopped to write what it reached
+
+UNKNOWN = "unknown"
+STARTED = re.compile(r"Successfully started run (\d+)")  # says `flwr run`
+
+FLWR = """
+import sys
+from importlib.metadata import entry_points
+flwr = next(iter(entry_points(group="console_scripts", name="flwr"))).load()
+if sys.stdin.readline():
+    flwr(prog_name="flwr")
+"""
+"""The command ``flwr``, but that it waits for a line when it has imported all that it needs: none comes of the dead."""
+
+
+def read_run_config(arguments: list[str]) -> dict[str, Value]:
+    """Read ``--run-config`` values; those of a run that goes on are on top of its config.toml.
+
+    Raises
+    ------
+    ConfigError
+        When they cannot be read, or a key is unknown, of which Flower would only say "Invalid run configuration".
+    """
+    given = with_resumed(read_overrides(arguments))
+    if given.keys() - flatten(app_table()["config"]).keys():
+        from edelweiss.config import RunConfig  # slow to import, and it says which key was meant
+
+        RunConfig.parse(given)
+    return given
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    status: str
+    """Flower's words, such as "finished:completed" or "finished:failed"."""
+    details: str
+    """Why, in a line: the exception of the ServerApp."""
+    log: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, one way or another."""
+        return self.status.startswith("finished")
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did what it was to do."""
+        return self.status == "finished:completed"
+
+    @property
+    def why(self) -> str:
+        """Why it is not ok, in a line."""
+        if not self.ended and self.status != "refused":
+            return f"nobody knows how the run ended, or will ({self.status}): {self.details or 'it goes on'}"
+        reason = self.details.partition("exception: ")[2] or self.details
+        if reason and reason in self.log:  # a mistake in the run-config, say: once is enough
+            return "the run failed, see above"
+        return f"the run failed: {self.status}, {reason or 'nobody knows why'}"
+
+
+def submit(
+    home: Path,
+    environment: Mapping[str, str],
+    run_config: Mapping[str, Value],
+    *,
+    federation_config: str = "",
+    ready: Callable[[], None] = lambda: None,
+    show: Callable[[str], None] = lambda line: None,
+    stop: Callable[[str], None] | None = None,
+    timeout: float | None = None,
+) -> Outcome:
+    """Run the app on the SuperLink of `home` to its end; when interrupted, `stop` it and show what it says to that.
+
+    ``ready`` returns when the SuperLink answers: it may start meanwhile, for ``flwr`` takes seconds to import what it
+    needs. ``stop`` is given Flower's number of the run.
+    """
+    settings = home / "run.toml"
+    settings.write_text(to_toml(run_config), encoding="utf-8")
+    command = [sys.executable, "-P", "-c", FLWR, "run", str(home / "app"), "--stream", "--run-config", str(settings)]
+    command += ["--federation-config", federation_config] if federation_config else []
+    lines: list[str] = []
+
+    def follow(timeout: float | None) -> None:
+        with ends_after(timeout, flwr):
+            for line in flwr.stdout or ():
+                lines.append(line)
+                show(line)
+
+    def heard_of(run: str) -> Outcome:
+        """Wait for the end, should the stream have broken before it; then show what of the log was missed."""
+        outcome = state_of(run, environment)
+        if outcome.ended:
+            return outcome
+        show("the log ended before the run: waiting for that\n")
+        outcome = end_of(run, environment, timeout)
+        known = set(lines)
+        for line in log_of(run, environment):
+            if line not in known:
+                lines.append(line)
+                show(line)
+        return outcome
+
+    outcome: Outcome | None = None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with started(command, environment, **pipes, text=True) as flwr:
+        stage(home / "app")
+        ready()
+        try:
+            if flwr.stdin:
+                with suppress(BrokenPipeError), flwr.stdin:  # it may have ended, and said why
+                    print(file=flwr.stdin)
+            follow(timeout)
+            # `flwr run --stream` returns 0 for a failed run too, so ask.
+            if found := STARTED.search("".join(lines)):
+                outcome = heard_of(found[1])
+        except (KeyboardInterrupt, SystemExit):
+            if stop and (found := STARTED.search("".join(lines))):
+                print("stopping the run, it writes what it reached; once more, and it ends at once", file=sys.stderr)
+                stop(found[1])
+                follow(WRITE_TIMEOUT)
+            raise
+    log = "".join(lines)
+    return replace(outcome, log=log) if outcome else Outcome("refused", "Flower did not start it, see above", log)
+
+
+def end_of(run: str, environment: Mapping[str, str], timeout: float | None = None) -> Outcome:
+    """Wait until a run has ended; of one whose ServerApp is gone a SuperLink says so after a minute.
+
+    Returns
+    -------
+    Outcome
+        That it has not ended, if the SuperLink stays away, or after so many seconds.
+    """
+    deadline = time.monotonic() + (timeout or threading.TIMEOUT_MAX)
+    heard = time.monotonic()
+    while not (outcome := state_of(run, environment)).ended and time.monotonic() < deadline:
+        heard = heard if outcome.status == UNKNOWN else time.monotonic()
+        if time.monotonic() - heard > GONE_TIMEOUT:
+            break
+        time.sleep(1)
+    return outcome
+
+
+def state_of(run: str, environment: Mapping[str, str]) -> Outcome:
+    """Ask the SuperLink how a run stands."""
+    listing = ["flwr", "list", "--run-id", run, "--format", "json"]
+    answer = subprocess.run(listing, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        found = json.loads(answer.stdout)["runs"][0]
+        return Outcome(found["status"], found["status-details"], "")
+    except (ValueError, LookupError):
+        return Outcome(UNKNOWN, "the SuperLink does not answer, and the run may go on", "")
+
+
+def log_of(run: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the lines of a run's log, as far as the SuperLink has it."""
+    command = ["flwr", "log", run, "--show"]
+    said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return said.stdout.splitlines(keepends=True)
+
+
+@contextmanager
+def started(command: list[str], environment: Mapping[str, str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own; the whole group ends with the block, however the block ends."""
+    # Never in the repository: Ray puts the start directory first on its workers' path, before the bundle.
+    options = {"cwd": environment["FLWR_HOME"]} | options
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        end_group(process)
+
+
+@contextmanager
+def ends_after(timeout: float | None, process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process if the block takes longer than this many seconds."""
+    watchdog = threading.Timer(timeout or threading.TIMEOUT_MAX, end_group, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a group leader and what it started: ask first, then insist."""
+    deadline = time.monotonic() + STOP_TIMEOUT
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signum)
+            while signum == signal.SIGTERM and time.monotonic() < deadline:
+                process.poll()  # reaps the leader, else its zombie keeps the group alive
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
+        except ProcessLookupError:
+            break
+    process.wait()
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """This process's environment, with Flower and Ray told to keep to themselves."""
+    scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by bare name
+    return os.environ | {
+        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONUNBUFFERED": "1",  # the log as it comes, although it goes through a pipe
+        "FLWR_HOME": str(home),
+        # Else `uv sync` installs the dependencies anew for every run, gigabytes of them.
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; the default of 1 only adds waiting here
+        # What `keep_freed_memory` does, for Flower's SuperLink: the memory of a large message serves the next.
+        "MALLOC_MMAP_THRESHOLD_": str(2**30),
+        "MALLOC_TRIM_THRESHOLD_": str(2**30),
+        "MALLOC_TOP_PAD_": str(2**26),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's coming default: a client that reserves no GPU may still see one. Silences a warning, too.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Ray would start a worker a core and wait for them. Flower's need another environment, so none would be used.
+        "RAY_prestart_worker_first_driver": "0",
+    }
+
+
+def stage(folder: Path) -> Path:
+    """Copy what the bundle will hold, and nothing else."""
+    for pattern in ["pyproject.toml", *app_table()["fab-include"]]:
+        for source in REPO.glob(pattern):
+            target = folder / source.relative_to(REPO)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    if REPO == PACKAGE:  # installed: there is no folder around the package
+        (folder / PACKAGE.name).mkdir(exist_ok=True)
+        for source in PACKAGE.glob("*.py"):
+            shutil.copyfile(source, folder / PACKAGE.name / source.name)
+    return folder
+
+
+def app_table() -> dict[str, Any]:
+    """[tool.flwr.app] of pyproject.toml."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = project["tool"]["flwr"]["app"]
+    return table

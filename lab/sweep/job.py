@@ -1,0 +1,79 @@
+"""One run of a study. It has a folder named after its configuration, so that it is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from edelweiss.config import RunConfig
+from edelweiss.lab.compare.runs import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from edelweiss.common import Value
+    from edelweiss.lab.compare.runs import Settings
+    from edelweiss.lab.sweep.study import Method
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study.
+
+    Attributes
+    ----------
+    method : Method
+        Whose run it is.
+    point : Settings
+        Of the method's grid.
+    cell : Settings
+        Which table or panel it belongs to; of a tuning run the values that a choice of their own is made for.
+    repeat : Settings
+        Its seed, and its fold where there are folds.
+    settings : Settings
+        The whole run-config, less what depends on the machine.
+    until : int
+        The round that it is paused or ended after; 0: its last.
+    tuning : bool
+        Whether it is one of those that choose, which no table has.
+    """
+
+    method: Method
+    point: Settings
+    cell: Settings
+    repeat: Settings
+    settings: Settings
+    until: int = 0
+    tuning: bool = False
+
+    @property
+    def name(self) -> str:
+        """The run folder's name: equal settings, equal name."""
+        text = json.dumps(dict(self.settings), sort_keys=True)
+        label = re.sub(r"[^a-z0-9]+", "-", self.method.label.lower())
+        return f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+    def __str__(self) -> str:
+        """What makes this run different from the others of its study."""
+        until = f", to round {self.until}" if self.until else ""
+        return f"{self.method.label} {shown({**self.point, **self.cell, **self.repeat})}{until}"
+
+
+def combinations(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
+    """Yield every choice of a value for each axis; one empty choice without axes."""
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def different(jobs: Iterable[Job]) -> list[Job]:
+    """Drop runs of equal settings: a method need not depend on all that is compared."""
+    return list({job.name: job for job in jobs}.values())
+
+
+def parsed(settings: Settings) -> RunConfig:
+    """Check a run-config."""
+    return RunConfig.parse(settings)

@@ -1,0 +1,278 @@
+"""The runs of a study: which there are, what came of them, and which points that chooses."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from edelweiss.common.files import is_file, read_toml, reason
+from edelweiss.config import ConfigError, RunConfig
+from edelweiss.lab.compare.grids import beyond, steps
+from edelweiss.lab.compare.runs import MACHINE, OUTCOME, PAUSE, Outcome, Run, final, lower_is_better, metric
+from edelweiss.lab.sweep.job import Job, combinations, parsed
+from edelweiss.lab.sweep.study import Study, drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from edelweiss.common import Value
+    from edelweiss.lab.compare.runs import Settings
+    from edelweiss.lab.sweep.study import Method
+
+S = TypeVar("S", bound=Study)
+
+
+@dataclass(frozen=True)
+class Sweep(Generic[S]):
+    """A study, and where its runs lie.
+
+    Attributes
+    ----------
+    study : Study
+        What is compared.
+    folder : Path
+        Of the study's runs.
+    changes : Settings
+        Keys that a user changed for all runs.
+    """
+
+    study: S
+    folder: Path
+    changes: Settings = field(default_factory=dict)
+
+    @property
+    def extend(self) -> int:
+        """By how many points a grid may grow; what a search draws from has no edge."""
+        return 0 if self.study.trials else self.study.extend
+
+    def base(self) -> dict[str, Value]:
+        """Return the run-config that all runs share."""
+        return {**self.study.base, **self.changes}
+
+    def settings(self, method: Method, cell: Settings, *more: Settings) -> Settings:
+        """Return the run-config of a method; of two that name a key the later one counts."""
+        merged: dict[str, Any] = self.base()
+        before = dict(merged)
+        for part in (cell, method.settings, *more, self.changes):
+            merged |= part
+        if self.study.equal_iterations:
+            iterations = before.get("rounds", 1) * before.get("local-steps", 1)
+            merged["rounds"] = max(1, round(iterations / merged["local-steps"]))
+        merged["algorithm"] = method.algorithm
+        own = ("", method.algorithm, merged.get("problem", "auc"))  # the tables of others change nothing
+        return {key: value for key, value in merged.items() if key.rpartition(".")[0] in own and key not in MACHINE}
+
+    def grid(self, method: Method) -> tuple[Settings, ...]:
+        """Return the method's points, before any extension."""
+        if not (self.study.trials and method.ranges):
+            return method.grid or ({},)
+        return tuple({str(point): point for point in drawn(method, self.study.trials)}.values())
+
+    def place(self, job: Job, data_root: str) -> Settings:
+        """Return where a run finds what it needs: keys of `placed`, which win over its settings."""
+        return {**self.study.place, **({"data-root": data_root} if data_root else {})}
+
+    @property
+    def placed(self) -> frozenset[str]:
+        """Keys of a run that may be other ones at another time, and the run is the same."""
+        return MACHINE
+
+    # ------------------------------------------------------------------ runs that choose
+
+    def tuned_cells(self) -> list[dict[str, Value]]:
+        """Return the values of `Study.tune_by` that a choice of their own is made for; one empty cell without keys."""
+        return list(combinations({key: self.study.compare[key] for key in self.study.tune_by}))
+
+    def tuning(self, method: Method) -> list[Job]:
+        """Return the runs of all choices, as far as one can say which there are."""
+        return [job for cell in self.tuned_cells() for job in self.trials(method, cell)]
+
+    def trials(self, method: Method, tuned: Settings) -> list[Job]:
+        """Return the runs of one choice: one per point of the grid, as far as it was extended; none without a choice.
+
+        A grid whose best point lies on its edge grows there by a point, once all of its runs are there.
+        """
+        grid = self.grid(method)
+        if len(grid) == 1 and not self.study.rank:
+            return []
+        jobs = self._halved([self._trial(method, point, tuned) for point in grid])
+        for _ in range(self.extend):
+            if (best := self._best(jobs)) is None or (point := beyond([job.point for job in jobs], best)) is None:
+                break
+            jobs.append(self._trial(method, point, tuned))
+        return jobs
+
+    def _trial(self, method: Method, point: Settings, tuned: Settings) -> Job:
+        cell, repeat = {**next(combinations(self.study.compare)), **tuned}, next(combinations(self.study.repeat))
+        repeat |= {"seed": self.study.tuning_seed}
+        quick: dict[str, Value] = {"evaluate-every": 0, "central-test": False}
+        settings = self.settings(method, cell, point, repeat, quick)
+        if self.study.halving and (early := self._rungs(settings)):
+            settings = {**settings, "evaluate-every": early[0]}
+        # Not on the test set, even where each site is given its part of that.
+        settings = {key: value for key, value in settings.items() if key != "personal-test"}
+        return Job(method, point, tuned, repeat, settings, tuning=True)
+
+    def _rungs(self, settings: Settings) -> list[int]:
+        """Return the rounds after which runs that do badly end."""
+        rounds, share = int(settings.get("rounds", RunConfig.keys()["rounds"].default)), self.study.halving
+        first = max(1, rounds // share**2)
+        return [rung for rung in (first, first * share) if rung < rounds]
+
+    def _halved(self, jobs: list[Job]) -> list[Job]:
+        """Say of each run how far it goes: the rule looks at all runs of a rung, in whatever order they ended."""
+        left = list(range(len(jobs)))
+        for rung in self._rungs(jobs[0].settings) if self.study.halving else ():
+            keep = math.ceil(len(left) / self.study.halving)
+            if keep == len(left):
+                break
+            for place in left:
+                jobs[place] = replace(jobs[place], until=rung)
+            outcomes = {place: self.outcome(jobs[place]) for place in left}
+            if None in outcomes.values():
+                return jobs
+            sign = -1 if lower_is_better(self.study.select) else 1
+            there = {
+                place: value
+                for place, outcome in outcomes.items()
+                if outcome
+                and not outcome.diverged
+                and (value := metric(outcome.records[rung - 1], self.study.select)) is not None
+            }
+            left = sorted(sorted(there, key=lambda place: (-sign * there[place], place))[:keep])
+        return [replace(job, until=0) if place in left else job for place, job in enumerate(jobs)]
+
+    def _best(self, jobs: Sequence[Job]) -> Settings | None:
+        """Return the point with the best value, the smallest one if all diverged; None before all runs are there."""
+        if (values := self._values(jobs)) is None:
+            return None
+        if not values:
+            return min((job.point for job in jobs), key=lambda point: min(steps(point).values(), default=0.0))
+        return jobs[max(values, key=lambda place: (values[place], -place))].point
+
+    def _values(self, jobs: Sequence[Job]) -> dict[int, float] | None:
+        """Return the value of each run to its end that has one, the larger the better; None before all are there."""
+        outcomes = [self.outcome(job) for job in jobs]
+        if None in outcomes:
+            return None
+        sign = -1 if lower_is_better(self.study.select) else 1
+        found = {
+            place: final(outcome, self.study.select)
+            for place, outcome in enumerate(outcomes)
+            if outcome and not jobs[place].until
+        }
+        return {place: sign * value for place, value in found.items() if value is not None}
+
+    def choose(self, method: Method, cell: Settings | None = None) -> Settings | None:
+        """Return the best point by the held-out samples, for a cell of what is compared; left out: for the first one.
+
+        None when the tuning runs are not all there, or when all of them diverged.
+        """
+        cell = cell or next(combinations(self.study.compare))
+        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
+        if not jobs:
+            return self.grid(method)[0]
+        if all((outcome := self.outcome(job)) is not None and outcome.diverged for job in jobs):
+            return None
+        return self._best(jobs)
+
+    def chosen_by(self, method: Method) -> float | None:
+        """Return the value of `Study.select` that the first choice was made by; None without one."""
+        cell = next(combinations(self.study.compare))
+        values = self._values(self.trials(method, {key: cell[key] for key in self.study.tune_by}))
+        return (-1 if lower_is_better(self.study.select) else 1) * max(values.values()) if values else None
+
+    def on_edge(self, method: Method, point: Settings, cell: Settings) -> bool:
+        """Return whether a choice lies on the edge of a grid that has grown as far as it may."""
+        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
+        return self.extend > 0 and beyond([job.point for job in jobs], point) is not None
+
+    # ------------------------------------------------------------------ runs that are reported
+
+    def reported(self, method: Method, point: Settings, only: Settings | None = None) -> list[Job]:
+        """Return the runs that the tables show, all or those of one cell."""
+        return [
+            Job(method, point, cell, repeat, self.settings(method, cell, point, repeat))
+            for cell in ([only] if only is not None else combinations(self.study.compare))
+            for repeat in combinations(self.study.repeat)
+        ]
+
+    def chosen(self) -> list[Job]:
+        """Return the reported runs of all choices that can be made."""
+        found = []
+        for method in self.study.methods:
+            for cell in combinations(self.study.compare):
+                if (point := self.choose(method, cell)) is not None:
+                    found += self.reported(method, point, cell)
+        return found
+
+    def check(self) -> None:
+        """Parse a run of each kind that there may be, whatever will be chosen.
+
+        Raises
+        ------
+        edelweiss.config.ConfigError
+            For all that cannot be done.
+        """
+        repeats = len(list(combinations(self.study.repeat)))
+        # The repeats of a run differ by seed and fold, which are as good as any.
+        runs = (
+            job
+            for each in self.study.methods
+            for point in self.grid(each)
+            for job in self.reported(each, point)[::repeats]
+        )
+        for jobs in (runs, (job for each in self.study.methods for job in self.tuning(each)[:1])):
+            wrong: dict[str, str] = {}  # what is wrong, and the first run of which it is
+            for job in jobs:
+                try:
+                    parsed({**job.settings, **self.study.place})
+                except ConfigError as error:
+                    for problem in error.problems:
+                        wrong.setdefault(problem, job.method.label)
+            if wrong:
+                one = len(self.study.methods) == 1
+                raise ConfigError("sweep", [text if one else f"{label}: {text}" for text, label in wrong.items()])
+
+    def kinds(self) -> list[RunConfig]:
+        """Return a run of each method, which differs from its others in numbers alone."""
+        jobs = (self.reported(each, self.grid(each)[0])[0] for each in self.study.methods)
+        return [parsed({**job.settings, **self.study.place}) for job in jobs]
+
+    # ------------------------------------------------------------------ what came of them
+
+    def outcome(self, job: Job) -> Outcome | None:
+        """Read a run; None when it is not there, was cut off, or is of other settings than these are by now.
+
+        Raises
+        ------
+        edelweiss.config.ConfigError
+            For one that is damaged.
+        """
+        folder = self.folder / job.name
+        end = PAUSE if job.until and is_file(folder / PAUSE) and not os.path.lexists(folder / OUTCOME) else OUTCOME
+        if not os.path.lexists(folder / end) and (folder.is_dir() or not os.path.lexists(folder)):
+            return None
+        try:
+            outcome, then = Outcome.read(folder, end), read_toml(folder / "config.toml")
+            if "algorithm" not in then:
+                raise ValueError("its config.toml is empty")
+        except (OSError, ValueError) as error:
+            text = f"{folder} is damaged, or of another version ({reason(error)}): remove it, and the run is done again"
+            raise ConfigError("runs that are kept", [text]) from None
+        now = tomllib.loads(parsed(job.settings).to_toml())
+        # A default that has changed since makes it another run; a key that was added or removed does not.
+        if any(now[key] != then[key] for key in now.keys() & then.keys() - self.placed):
+            return None
+        if len(outcome.records) < job.until and not outcome.diverged:
+            return None  # it was paused earlier
+        return outcome
+
+    def run(self, job: Job) -> Run | None:
+        """Return a run with its outcome; None where `outcome` has none."""
+        outcome = self.outcome(job)
+        return Run(job.settings, job.repeat, outcome) if outcome else None

@@ -1,0 +1,90 @@
+"""What an evaluation that was sent may hold: each value by itself, and all of them together."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from edelweiss.common import Binary, Number, Several
+from edelweiss.problems.histogram import ENTRY, Histogram
+from edelweiss.problems.histogram import wrong as wrong_histogram
+from edelweiss.problems.metrics import HISTOGRAMS, accuracy, by_label, metric, split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edelweiss.problems.base import Metrics
+
+LARGEST_COUNT = 2**53  # a whole number up to here is a float, too
+ROUNDING = 1e-9  # a sum of shares may come out as 1.0000000000000002
+
+
+def schema_like(example: Metrics) -> dict[str, Binary | Number | Several]:
+    """Describe an evaluation: the metrics of another one, within what each can be. Lists are counts.
+
+    Raises
+    ------
+    ProblemError
+        When a metric has no row.
+    """
+    found: dict[str, Binary | Number | Several] = {}
+    for name, value in example.items():
+        row = metric(name)
+        if isinstance(value, bytes):
+            found[name] = Binary(ENTRY)
+        elif row.pooled == "only":
+            long = len(value) if isinstance(value, list) else 0
+            found[name] = Several(Number(0, LARGEST_COUNT, whole=True), (long,))
+        elif row.pooled in ("sum", "most"):
+            low = 0 if split(name)[1] and row.pooled == "sum" else row.low
+            found[name] = Number(low, LARGEST_COUNT, whole=True)
+        else:
+            found[name] = Number(row.low, row.high, nan=not row.diverges, rounding=ROUNDING)
+    return found
+
+
+def contradictions(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what of an evaluation cannot be true at once; its values are what `schema_like` says."""
+    parts = by_label(metrics)
+    whole = parts.pop("", {})
+    wrong = [f"{text}, of label {label!r}" for label, own in parts.items() for text in _contradictions(own)]
+    wrong += [
+        f"n of label {label!r} is {own['n']}, of {whole['n']}"
+        for label, own in parts.items()
+        if own.get("n", 0) > whole.get("n", 0)
+    ]
+    return wrong + _contradictions(whole)
+
+
+def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what cannot be true at once of one label."""
+    wrong: list[str] = []
+    if "class-counts" in metrics and (total := sum(metrics["class-counts"])) != metrics.get("n", total):
+        wrong.append(f"n = {metrics['n']}, and class-counts add up to {total}")
+    if {"n", "positives", "fewest", *HISTOGRAMS} <= metrics.keys():
+        n, positives = metrics["n"], metrics["positives"]
+        if positives > n:
+            return [*wrong, f"n = {n}, of which positives = {positives}"]
+        for name, count in zip(HISTOGRAMS, (positives, n - positives), strict=True):
+            if text := wrong_histogram(metrics[name], count):
+                wrong.append(f"{name}: {text}")
+            elif not Histogram.unpacked(metrics[name]).at_least(metrics["fewest"]):
+                wrong.append(f"{name} has a bin of fewer than fewest = {metrics['fewest']} samples")
+    if {"class-correct", "class-counts"} <= metrics.keys():
+        right, total = metrics["class-correct"], metrics["class-counts"]
+        if more := [pair for pair in zip(right, total, strict=True) if pair[0] > pair[1]]:
+            return [*wrong, "class-correct has {} of {}".format(*more[0])]
+        for name, value in accuracy(right, total).items():
+            if name in metrics and not math.isclose(metrics[name], value, abs_tol=ROUNDING) and sum(total):
+                wrong.append(f"{name} = {metrics[name]:g}, and by class-correct it is {value:g}")
+    return wrong
+
+
+def undefined(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that are NaN and need not be: a ranking is not defined on one class, all others always are."""
+    parts = by_label(metrics)
+    one_class = {label: own.get("positives") in (0, own.get("n")) for label, own in parts.items()}
+    if len(parts) > 1:
+        one_class[""] = all(one for label, one in one_class.items() if label)
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)}
+    return [name for name in numbers if not (one_class[split(name)[1]] and metric(name).pooled == "scores")]

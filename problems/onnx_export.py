@@ -1,0 +1,170 @@
+"""A model as ONNX: raw values in, scores out, for programs that know nothing of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from edelweiss.common import shown
+from edelweiss.common.files import as_path, reason
+from edelweiss.models import ModelError, build
+from edelweiss.models.storage import replacing
+
+if TYPE_CHECKING:
+    from edelweiss.problems.trained_model import TrainedModel
+
+TOLERANCE = 1e-5  # of a score, absolute below 1 and relative above
+NEEDED = ("onnx", "onnxruntime", "onnxscript")
+SEVERAL = 2  # patients of the example: one would be taken for a constant
+
+
+class Exported(nn.Module):
+    """A network with all that is done to raw values before it, and to its score after it."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, model: TrainedModel) -> None:
+        super().__init__()
+        problem, data_summary = model.problem, model.data_summary
+        architecture = problem.setting.architecture
+        network = build(architecture.model, data_summary.shape, problem.width, hidden=architecture.hidden, seed=0)
+        network.load_state_dict({name: tensor.cpu() for name, tensor in problem.network.state_dict(model.x).items()})
+        self.network = network.eval()
+        self.about, self.table = model, len(data_summary.shape) == 1
+        shape = (-1,) + (1,) * (len(data_summary.shape) - 1)
+        self.register_buffer("shift", torch.tensor(data_summary.shift or [0.0]).reshape(shape))
+        self.register_buffer("scale", torch.tensor(data_summary.scale or [1.0]).reshape(shape))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the scores, shape (n,) or (n, L), and the probabilities where there are honest ones."""
+        values = (inputs - self.shift) / self.scale
+        if self.table:  # a missing value is the training mean, which is 0 by now
+            values = torch.where(torch.isnan(values), torch.zeros_like(values), values)
+        score: Tensor = self.network(values)
+        score = score if self.about.labels else score.squeeze(1)
+        return (score, self.about.probabilities(score)) if self.about.probable else (score,)
+
+
+def export(model: TrainedModel, target: str | Path) -> list[str]:
+    """Write a model as ONNX, once what ONNX Runtime makes of it is what PyTorch does.
+
+    The input ``inputs`` is float32: (n, F) raw values, NaN where missing, in the order of the metadata's ``features``;
+    or (n, C, H, W) pixels from 0 to 255. The outputs are ``score`` and, where there is an honest one, ``probability``,
+    of shape (n,). Of several labels it is (n, L), in the order of the metadata's ``labels``, and NaN for a label that
+    has no probabilities.
+
+    Parameters
+    ----------
+    model
+        On the CPU.
+    target
+        A file that does not exist yet.
+
+    Returns
+    -------
+    list of str
+        What whoever uses it should know, a line each.
+
+    Raises
+    ------
+    ModelError
+        When a package is missing, the file cannot be written, or the two do not agree.
+    """
+    if missing := absent():
+        fix = "pip install -c constraints.txt '.[onnx]'"
+        raise ModelError(f"export needs {', '.join(missing)}, not installed here: {fix}")
+    try:
+        path = as_path(target)
+    except OSError as error:
+        raise ModelError(f"{shown(str(target))} cannot be written: {reason(error)}") from None
+    if os.path.lexists(path):
+        raise ModelError(f"{path} exists: remove it, or name another file after --onnx")
+    module = Exported(model)
+    outputs = ["score", *["probability"] * model.probable]
+    proto = _converted(module, model.data_summary.shape, outputs)
+    for name, text in _metadata(model).items():
+        proto.metadata_props.add(key=name, value=text)
+    content: bytes = proto.SerializeToString()
+    worst = _difference(content, module, model)
+    if not worst <= TOLERANCE:
+        raise ModelError(f"ONNX Runtime's scores differ by {worst:g} from PyTorch's, more than {TOLERANCE:g}")
+    try:
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be written: {reason(error)}") from None
+    shape = " x ".join(["n", *map(str, model.data_summary.shape)])
+    of = f", each n x {len(model.labels)}: {', '.join(model.labels)}" * bool(model.labels)
+    return [
+        *model.notes,
+        f"input: inputs, float32, {shape}, raw values" + ", NaN where missing" * module.table,
+        f"outputs: {', '.join(outputs)}{of}; {model.about_scores()}",
+        f"{path}: ONNX Runtime agrees with PyTorch to {worst:.1g}",
+    ]
+
+
+def absent() -> list[str]:
+    """Return the packages that an export needs and that are not installed."""
+    return [name for name in NEEDED if (sys.modules[name] is None if name in sys.modules else not find_spec(name))]
+
+
+def _converted(module: Exported, shape: tuple[int, ...], outputs: list[str]) -> Any:
+    """Return the ONNX model; the exporter's own words are for developers."""
+    example = torch.zeros(SEVERAL, *shape)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module,
+            (example,),
+            input_names=["inputs"],
+            output_names=outputs,
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None, "the new exporter returns a program"
+    return program.model_proto
+
+
+def _metadata(model: TrainedModel) -> dict[str, str]:
+    """Return what the file says of its inputs and of its score."""
+    meaning = model.meaning
+    units = {column.name: column.unit for column in meaning.study.columns if column.unit} if meaning.study else {}
+    codes = {c.name: dict(c.codes) for c in meaning.study.columns if c.codes} if meaning.study else {}
+    said = {"features": list(meaning.features), "units": units, "codes": codes, "classes": meaning.classes}
+    said["labels"] = list(model.labels)
+    return {name: json.dumps(value) for name, value in said.items() if value} | {
+        "columns": model.data_summary.columns,
+        "missing": meaning.missing,
+        "score": model.about_scores(),
+    }
+
+
+def _difference(content: bytes, module: Exported, model: TrainedModel) -> float:
+    """Return the largest difference on drawn inputs, missing values among them, between this program and ONNX's."""
+    import onnxruntime
+
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.randn(64, *model.data_summary.shape, generator=random) * module.scale * 2 + module.shift
+    if module.table:
+        inputs[torch.rand(inputs.shape, generator=random) < 0.1] = torch.nan
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    found = [torch.from_numpy(each).double() for each in session.run(None, {"inputs": inputs.numpy()})]
+    scores = model.scores(inputs)
+    expected = [scores, *[model.probabilities(scores)] * model.probable]
+    if model.labels:  # the others' are NaN in both
+        those = [place for place, _ in enumerate(model.labels) if model.has_probability(place)]
+        found[1:], expected[1:] = ([each[:, those] for each in all_[1:]] for all_ in (found, expected))
+    gaps = [((a - b).abs() / b.abs().clamp(min=1)).max() for a, b in zip(found, expected, strict=True)]
+    return float(torch.stack(gaps).max())  # NaN where any is

@@ -1,0 +1,308 @@
+"""From what each site tells of itself to what holds for all of them together; whatever does not go together is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, zip_longest
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from edelweiss.common import alike, from_record, in_a_line, natural, record_in, shown
+from edelweiss.config.study import read_study
+from edelweiss.datasets import (
+    DataSummary,
+    Facts,
+    ModelSchema,
+    class_names_of,
+    class_of_nobody,
+    columns_hash,
+    features_of,
+    standardisation,
+    wrong_facts,
+)
+from edelweiss.datasets.config import SITE
+from edelweiss.federation import BadAnswerError, RunError, Site
+from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.replies import require_records
+from edelweiss.problems import PROBLEMS
+from edelweiss.server_app.empty_columns import empty_everywhere
+from edelweiss.server_app.site_weights import outweighing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from edelweiss.config import RunConfig
+    from edelweiss.federation import Exchange
+    from edelweiss.problems import Problem
+    from edelweiss.server_app.console import Progress
+
+
+def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
+    """Ask every site for its facts, and tell it the run's key; returns the facts by node.
+
+    A site that cannot take part, such as one whose data cannot be read, is left out of the run as long as `min-replies`
+    others can.
+    """
+    problem = PROBLEMS[config.problem]
+
+    def check(site: Site, question: Message, answer: Message) -> None:
+        require_records(answer.content, facts=ConfigRecord)
+        record = record_in(answer.content, "facts", ConfigRecord)
+        kind = {"needs_data": problem.needs_data, "multiclass": problem.multiclass}
+        wrong = wrong_facts(record, config.sites, **kind, labels=max(1, len(config.several)))
+        if wrong:
+            raise BadAnswerError(in_a_line(wrong))
+
+    asked = ConfigRecord({"app": fingerprint(), "run": run})
+    messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
+    return {
+        answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))
+        for answer in exchange(messages, check=check, wait_for_all=True)
+    }
+
+
+def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:
+    """Give every site its name, place and weight; the place depends on nothing that changes from run to run.
+
+    Raises
+    ------
+    RunError
+        When two sites have the same name, or names that look the same: people read reports, and files are called so.
+    """
+    order = sorted(by_node.items(), key=lambda item: (item[1].partition_id, natural(item[1].name), item[0]))
+    names = [facts.name or f"site-{place}" for place, (_, facts) in enumerate(order)]
+    if twice := alike(names):
+        listed = "; ".join(", ".join(f"{name!a}" for name in group) for group in twice)
+        raise RunError(
+            f"two sites have the same name, or names that look the same ({listed}): set another site= in "
+            "their --node-config"
+        )
+    uniform = config.strategy.weighting == "uniform"
+    return {
+        Site(
+            index=place,
+            name=name,
+            node_id=node,
+            weight=1.0 if uniform or facts.examples is None else float(facts.examples),
+            held_out=facts.held_out,
+        ): facts
+        for place, (name, (node, facts)) in enumerate(zip(names, order, strict=True))
+    }
+
+
+def without_patients(sites: Mapping[Site, Facts], progress: Progress) -> dict[Site, Facts]:
+    """Warn of patients that several sites have, as far as these tell, and forget who they are."""
+    telling = [(site, set(facts.patients)) for site, facts in sites.items() if facts.patients]
+    for (one, own), (other, theirs) in combinations(telling, 2):
+        if shared := len(own & theirs):
+            progress.warn(
+                f"sites {one.name!r} and {other.name!r} have {shared} patients in common: one may hold out whom the "
+                "other trains on, so what they evaluate is too good"
+            )
+    if telling and len(telling) < len(sites):
+        silent = ", ".join(repr(site.name) for site, facts in sites.items() if not facts.patients)
+        progress.say(f"whether {silent} have patients in common with others is not known: they tell no hashes")
+    return {site: replace(facts, patients=()) for site, facts in sites.items()}
+
+
+def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -> DataSummary:
+    """Check that the sites' data go together, and sum up what every site must know.
+
+    Raises
+    ------
+    RunError
+        Listing all that does not go together.
+    """
+    problem = PROBLEMS[config.problem]
+    if not problem.needs_data:
+        return DataSummary()
+    facts = {site.name: found for site, found in sites.items()}
+    wrong = [*_inputs_differ(facts), *_no_images(config, facts)]
+    wrong += [*_one_class(config, facts), *_no_positives(config, facts)]
+    if wrong:
+        raise RunError("\n".join(wrong))
+    _tell(config, facts, progress)
+    every = list(facts.values())
+    positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
+    counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
+    telling = [one for one in every if one.count]
+    if text := empty_everywhere(config, telling):
+        progress.warn(text)
+    sums = [
+        [sum(column) for column in zip(*(getattr(one, name) for one in telling), strict=True)]
+        for name in ("count", "total", "squares")
+    ]
+    shift, scale = (tuple(v.tolist()) for v in standardisation(*sums)) if telling else ((), ())
+    return DataSummary(
+        shape=every[0].shape,
+        classes=max(one.classes for one in every),  # a site knows only the labels it has
+        prior=0.5 if problem.multiclass or config.several else positives / sum(site.weight for site in sites),
+        shares=tuple(count / sum(counts) for count in counts) if problem.multiclass else (),
+        labels=config.several,
+        priors=tuple(_prior(sites, place) for place in range(len(config.several))),
+        shift=shift,
+        scale=scale,
+        columns=every[0].columns,
+    )
+
+
+def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progress) -> ModelSchema:
+    """Return what is known here of the sites' data, for the model's file.
+
+    Hospitals tell no names of columns: what a study file says that the coordinator has is known, if it is theirs.
+
+    Raises
+    ------
+    RunError
+        When it is not.
+    """
+    if not data_summary.shape:
+        return ModelSchema()
+    data = config.data()
+    if config.dataset == SITE and config.study:
+        data = replace(data, study=read_study(config.study))
+    meaning = ModelSchema.of(data, data_summary, features := features_of(data), class_names_of(data))
+    if features and not meaning.features and data.study:
+        raise RunError(
+            f"study = {config.study!r}: the sites have other columns than its {len(features)} (fingerprint "
+            f"{columns_hash(features)}, theirs {data_summary.columns}): name the study file that they have"
+        )
+    if len(data_summary.shape) == 1 and not meaning.features:
+        progress.say("the model's file will not name its features: sites tell no names; a study file here would, study")
+    return meaning
+
+
+def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
+    if len({one.shape for one in facts.values()}) > 1:
+        listed = ", ".join(f"{name} has {'x'.join(map(str, one.shape))}" for name, one in facts.items())
+        fixes = ["Every site needs the same features in its data"]
+        if all(len(one.shape) == 3 for one in facts.values()):
+            fixes = []
+            if len({one.shape[0] for one in facts.values()}) > 1:
+                fixes.append('Some have grey images (1) and some of colours (3): set image-colour = "grey" or "rgb"')
+            if len({one.shape[1:] for one in facts.values()}) > 1:
+                fixes.append("Their images differ in size: set image-size")
+        yield f"the sites' inputs differ: {listed}. {'. '.join(fixes)}"
+    elif len({one.columns for one in facts.values()}) > 1:
+        listed = ", ".join(f"{name}: {one.columns}" for name, one in facts.items())
+        yield f"the sites' feature columns have different names (fingerprints {listed}): rename them"
+
+
+def _no_images(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+    tables = [name for name, one in facts.items() if len(one.shape) == 1]
+    for key, value in config.augmentation.keys().items() if tables else ():
+        yield f"{key} = {shown(value)} is for images, and these sites have tables: {', '.join(tables)}; leave it out"
+
+
+def _prior(sites: Mapping[Site, Facts], label: int) -> float:
+    """Return the share of positives that the average over the sites which know a label sees."""
+    known = {site: one for site, one in sites.items() if one.label_counts[label]}
+    shares = [site.weight * one.label_positives[label] / one.label_counts[label] for site, one in known.items()]
+    return sum(shares) / sum(site.weight for site in known)
+
+
+def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+    problem = PROBLEMS[config.problem]
+    for place, label in enumerate(config.several):
+        known, positive = (
+            sum(getattr(one, key)[place] for one in facts.values()) for key in ("label_counts", "label_positives")
+        )
+        if not 0 < positive < known:
+            only = f"all {known} samples that have it are {'positive' if positive else 'negative'}" if known else ""
+            yield f"label {label!r}: {only or 'no site has it'}, so there is nothing to tell apart: leave it out"
+    if config.several:
+        return
+    examples = sum(one.examples or 0 for one in facts.values())
+    positives = sum(one.positives or 0 for one in facts.values())
+    classes = {label for one in facts.values() for label, count in enumerate(one.class_counts) if count}
+    if problem.multiclass and not classes:
+        yield "no site tells how many samples it has of each class, for there are few of one: take larger classes"
+    elif problem.multiclass and len(classes) < 2:
+        yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
+    elif problem.multiclass and config.dataset == SITE and not config.study and (text := class_of_nobody(facts)):
+        yield text
+    elif not problem.multiclass and not 0 < positives < examples:
+        only = "positive" if positives else "negative"
+        yield f"all {examples} training samples of all sites are {only}: a ranking needs both classes"
+
+
+def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+    none = [
+        name for name, one in facts.items() if one.positives == 0 or (one.label_counts and not any(one.label_positives))
+    ]
+    if config.sampler != "fixed-positives" or not none:
+        return
+    needed = 'sampler = "fixed-positives"'
+    fix = f'use another partition than {config.partition!r}, such as "iid", or fewer sites'
+    if config.dataset == "site":
+        fix = "check their label columns, or leave these sites out"
+    if PROBLEMS[config.problem].sampler == config.sampler:  # the problem's own: it works with no other
+        needed = f"problem = {config.problem!r}"
+    else:
+        fix = f'use sampler = "uniform", or {fix}'
+    yield f"{needed} needs positives at every site, and these have none to train on: {', '.join(none)}; {fix}"
+
+
+def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
+    """Say what is unusual about a site's data, and does no harm."""
+    by_itself = config.strategy.own_dual and PROBLEMS[config.problem].kind == "minimax"
+    helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
+    if text := outweighing(config, facts):
+        progress.warn(text)
+    if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
+        progress.say(f"thin-share = {config.thin_share:g} is not applied: it is for two classes of simulated sites")
+    for line in dict.fromkeys(note for one in facts.values() for note in one.notes if config.dataset != SITE):
+        progress.say(line)
+    for name, one in facts.items():
+        for note in one.notes if config.dataset == SITE else ():
+            progress.warn(f"site {name!r}: {note}")
+        if one.positives in (0, one.examples):
+            only = "positive" if one.positives else "negative"
+            progress.warn(
+                f"site {name!r} has only {only} training samples: {helps}; check its label column if this is a surprise"
+            )
+        if lacking := [label for label, count in zip(config.several, one.label_counts, strict=True) if not count]:
+            progress.say(f"site {name!r} has no {', '.join(lacking)}: it helps to train the other labels")
+        if one.missing:
+            filled = "the mean over all sites" if config.standardise else "0, because standardise = false"
+            progress.say(f"site {name!r}: {one.missing} missing values, imputed by {filled}")
+
+
+def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Progress) -> None:
+    """Check that each site has what the problem asks of samples of many classes.
+
+    Raises
+    ------
+    RunError
+        Listing all sites that cannot train. Of those that cannot evaluate it warns.
+    """
+    if not problem.multiclass:
+        return
+    lacks = {site.name: problem.lacks(facts.class_counts) for site, facts in sites.items()}
+    silent = [site.name for site, facts in sites.items() if not facts.class_counts]
+    wrong = [
+        f"site {name!r} "
+        + ("tells no counts per class, and has to have" if name in silent else "has, to train on,")
+        + f" {text}"
+        for name, text in lacks.items()
+        if text
+    ]
+    if wrong:
+        raise RunError("\n".join(wrong))
+    for site, facts in sites.items():
+        if sum(facts.held_out_counts) and (text := problem.lacks(facts.held_out_counts)):
+            progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")
+
+
+def summary(config: RunConfig, data_summary: DataSummary, sites: Sequence[Site], parameters: int) -> str:
+    """Say what is trained, in a few words."""
+    what = f"{config.algorithm} on {config.problem}: {len(sites)} sites, "
+    if not PROBLEMS[config.problem].needs_data:
+        return f"{what}{parameters:,} parameters"
+    labels = f"{data_summary.classes} classes"
+    if not PROBLEMS[config.problem].multiclass:
+        shares = zip(data_summary.labels, data_summary.priors, strict=True)
+        labels = ", ".join(f"{label} {prior:.1%}" for label, prior in shares) or f"{data_summary.prior:.1%}"
+        labels += " positive" + " on average over sites" * (config.strategy.weighting == "uniform")
+    return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"

@@ -1,0 +1,215 @@
+"""The model that a run is given to start from: that of a finished run, or torchvision's weights.
+
+The coordinator alone reads the file, once, before it asks anything of the sites. What it makes of it is the start that
+sites are sent, so that all of them, on every engine, have the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edelweiss.common.files import as_path, read_file, reason
+from edelweiss.datasets import DataSummary, ModelSchema
+from edelweiss.models import ModelError
+from edelweiss.models.pretrained import fitted, read_weights
+from edelweiss.models.storage import Stored
+from edelweiss.problems import ProblemError
+from edelweiss.problems.scalars import restored
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from edelweiss.config import RunConfig
+    from edelweiss.problems import Arrays
+    from edelweiss.problems.network import NetworkProblem
+
+FRESH = 'init-head = "fresh"'
+NAMED = 3  # tensors that a message names; where the file is of another network it is all of them
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """What ``init-from`` or ``pretrained`` names: read, and not yet fitted to a problem.
+
+    Attributes
+    ----------
+    config : RunConfig
+        Of the run that starts.
+    file : Path
+        Where it was read.
+    sha256 : str
+        Its hash.
+    state : dict of Tensor
+        Its tensors, by their names in a state dict.
+    facts : dict
+        What else a run's file says, see `ModelFile`; torchvision's says nothing.
+    """
+
+    config: RunConfig
+    file: Path
+    sha256: str
+    state: dict[str, Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, config: RunConfig) -> GivenModel | None:
+        """Read the file that the run names; None where it names none.
+
+        Raises
+        ------
+        ModelError
+            When it cannot be read, or is none that a run can start from.
+        """
+        if not (config.init_from or config.pretrained):
+            return None
+        try:
+            file = as_path(config.init_from or config.pretrained)
+            if config.init_from and file.is_dir():
+                file /= "model.safetensors"
+            data = read_file(file)
+            content = _content(data) if config.init_from else (read_weights(data), {})
+        except FileNotFoundError:
+            raise ModelError(f"{_key(config)}: there is no file {file}: {_sought(config)}") from None
+        except OSError as error:
+            raise ModelError(f"{_key(config)} cannot be read: {reason(error)}") from None
+        except ModelError as error:
+            raise ModelError(f"{_key(config)}: {error}: {_sought(config)}") from None
+        return cls(config, file, hashlib.sha256(data).hexdigest(), *content)
+
+    @property
+    def data_summary(self) -> DataSummary:
+        """What a run's file says of the data that it was trained on."""
+        return DataSummary.of_file(self.facts)
+
+    def standardising(self, data_summary: DataSummary) -> DataSummary:
+        """Return what the sites agreed on, with the standardisation that a run's model was trained with.
+
+        Whether there is one at all `start` checks.
+        """
+        if not self.config.init_from:
+            return data_summary
+        return replace(data_summary, shift=self.data_summary.shift, scale=self.data_summary.scale)
+
+    def start(self, problem: NetworkProblem) -> tuple[Arrays, str]:
+        """Fit the model to a problem that was just built; its batch-norm statistics go into the problem's network.
+
+        Returns
+        -------
+        tuple
+            x, and y where there is one; and what became of the file, in words.
+
+        Raises
+        ------
+        ModelError
+            Listing all that does not fit; then nothing has been loaded.
+        """
+        state, named, said = self._fitted(problem)
+        if wrong := [*self._differences(problem, named), *self._misfits(problem, state)]:
+            raise ModelError("\n".join(f"{_key(self.config)}: {text}" for text in wrong))
+        parameters, statistics = problem.network.flatten(state)
+        try:
+            x, y = restored(problem, parameters, named)
+        except ProblemError as error:
+            raise ModelError(f"{_key(self.config)}: {error}: take {FRESH}") from None
+        problem.load_buffers(statistics)
+        return {"x": x} | ({} if y is None else {"y": problem.project(y)}), f"starts from {self.file}: {said}"
+
+    @property
+    def record(self) -> str:
+        """Return the line of TOML that says which file it was: a comment."""
+        key = "init-from" if self.config.init_from else "pretrained"
+        return f"# {key}: the file's SHA-256 is {self.sha256}\n"
+
+    # ------------------------------------------------------------------ what of it is used
+
+    def _fitted(self, problem: NetworkProblem) -> tuple[dict[str, Tensor], dict[str, Any], str]:
+        """Return the state dict to start from, the problem's scalars by their names, and what was done, in words."""
+        network, config = problem.network, self.config
+        if config.pretrained:
+            state, said = fitted(config.model, network, self.state)
+            return state, {}, ", ".join(["torchvision's weights", *said])
+        if config.init_head == "fresh":
+            head, own = network.names_in_head(), network.state_dict(network.vector())
+            state = {name: tensor for name, tensor in self.state.items() if name not in head}
+            return state | {name: own[name] for name in head}, {}, "its body; a head that is drawn anew"
+        if self.facts.get("problem") == config.problem:
+            return self.state, self.facts, "its body and head"
+        return self.state, {}, "its body and head; what else the problem has is at its start"
+
+    # ------------------------------------------------------------------ what does not fit
+
+    def _differences(self, problem: NetworkProblem, named: dict[str, Any]) -> Iterator[str]:
+        """Yield how the model of a run differs from what this one needs, by what its file says."""
+        config, data_summary, facts = self.config, problem.setting.data_summary, self.facts
+        if config.pretrained:
+            return
+        theirs = self.data_summary
+        if theirs.shape != data_summary.shape:
+            have, need = ("x".join(map(str, shape)) for shape in (theirs.shape, data_summary.shape))
+            yield f"its inputs are of size {have}, those of the sites' data of size {need}: take the same features"
+        elif theirs.columns != data_summary.columns:
+            yield "its data had columns of other names, or in another order: take the same features"
+        if bool(theirs.shift) != config.standardise:
+            was = "standardised" if theirs.shift else "not standardised"
+            yield f"its inputs were {was}: take standardise = {str(bool(theirs.shift)).lower()}"
+        if config.init_head == "keep" and theirs.labels != data_summary.labels:
+            yield f"{other_labels(theirs.labels, data_summary.labels)}: take {FRESH}, or its labels in its order"
+        if config.init_head == "keep" and facts.get("head") == "fresh":
+            yield f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
+        if config.init_head == "fresh" and not problem.head:
+            yield f'model = {config.model!r} is all head, of which {FRESH} leaves nothing: take init-head = "keep"'
+        if theirs.labels == data_summary.labels and isinstance(y := named.get("y"), list) and len(y) != problem.dual:
+            yield f"its y has {len(y)} entries, and here it has {problem.dual}: take {FRESH}"
+
+    def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[str]:
+        """Yield what of the tensors has no place in the network."""
+        config, facts = self.config, self.facts
+        if (model := facts.get("model", config.model)) != config.model:
+            yield f"it is of model = {model!r}, and this run's is {config.model!r}: take the same model"
+        elif wrong := problem.network.misfits(state):
+            fix = f"take the weights of model = {config.model!r}"
+            if facts.get("hidden", config.hidden) != config.hidden:
+                fix = f"it was trained with hidden = {facts['hidden']}, and this run has hidden = {config.hidden}"
+            elif wrong.keys() <= problem.network.names_in_head():
+                if config.init_from and self.data_summary.labels != problem.setting.data_summary.labels:
+                    return  # which is said
+                fix = f"only its body fits, so take {FRESH}"
+            more = f", and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+            yield f"{', '.join([*wrong.values()][:NAMED])}{more}: {fix}"
+        elif broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
+            yield f"NaN or infinity in {', '.join(broken[:NAMED])}: take the model of a run that did not diverge"
+
+
+def other_labels(theirs: Sequence[str], here: Sequence[str]) -> str:
+    """Say that a model tells other labels apart than a run; of one label the name is empty."""
+    they, we = (f"the labels {', '.join(names)}" if names else "one label" for names in (theirs, here))
+    return f"it was trained on {they}, and this run is on {we}"
+
+
+def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a run's file, and what else it says."""
+    try:
+        stored = Stored.of(data)
+        if "d" in stored.facts:
+            raise ModelError("it is a site's own model, whose vectors have no names of layers")
+        if "shape" not in stored.facts:
+            raise ModelError("it does not say what the inputs are like, as the file of a run with a network does")
+        ModelSchema.of_file(stored.facts, DataSummary.of_file(stored.facts))
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+    return stored.tensors, stored.facts
+
+
+def _key(config: RunConfig) -> str:
+    return f"init-from = {config.init_from!r}" if config.init_from else f"pretrained = {config.pretrained!r}"
+
+
+def _sought(config: RunConfig) -> str:
+    """Say what file it should be."""
+    if config.init_from:
+        return "name the model.safetensors of a finished run, or the folder of one that left such a file"
+    return f"name a file that torchvision publishes for model = {config.model!r}, downloaded before"

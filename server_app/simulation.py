@@ -1,0 +1,63 @@
+"""The Python API: a run in the local engine, from a dictionary to a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edelweiss.server_app.script_guard import leave_unguarded_script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edelweiss.server_app.console import Progress
+    from edelweiss.server_app.coordinator import Result
+
+
+def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progress | None = None) -> Result:
+    """Run a job on this machine, without Ray and without a SuperLink.
+
+    This process keeps freed memory from here on: mapped anew at every step, large tensors take 1.4 times as long.
+
+    Parameters
+    ----------
+    config : mapping
+        Run-config keys and values as in pyproject.toml; an algorithm's table flat (``{"codasca.lr": 0.1}``) or nested
+        (``{"codasca": {"lr": 0.1}}``). Missing keys take their defaults. Workers that are no forks (with a GPU, or more
+        threads than one) import the script that was started: it calls this under ``if __name__ == "__main__":``.
+    quiet : bool
+        Whether to print nothing.
+    progress : Progress, optional
+        Who is told how the run goes, instead; what it raises ends the run as Ctrl-C does.
+
+    Returns
+    -------
+    Result
+        Metrics per round, the final model, the run folder.
+
+    Raises
+    ------
+    edelweiss.config.ConfigError
+        Listing everything that is wrong with the configuration.
+    edelweiss.federation.RunError
+        When the run cannot go on.
+    """
+    leave_unguarded_script()
+    import torch
+
+    from edelweiss.common import with_resumed
+    from edelweiss.common.memory import collecting_rarely, keep_freed_memory
+    from edelweiss.config import RunConfig, flatten
+    from edelweiss.lab.report import write_report
+    from edelweiss.server_app.console import Progress
+    from edelweiss.server_app.coordinator import coordinate
+    from edelweiss.server_app.local import LocalGrid, unused_run_id
+
+    keep_freed_memory()
+    run_config = RunConfig.parse(with_resumed(flatten(config)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run_config.threads)
+    try:
+        with collecting_rarely(), LocalGrid(run_config, unused_run_id()) as grid:
+            return coordinate(run_config, grid, progress or Progress(quiet), write_report)
+    finally:
+        torch.set_num_threads(threads)
