@@ -18,8 +18,9 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from edelweiss.lab.report import write_report
+from edelweiss.server_app import coordinator
 
+LEAVE_REPORT = coordinator.leave_report
 MEMORY, ENOUGH = Path("/dev/shm"), 2 * 2**30  # bytes; all tests together leave a sixth of that
 
 
@@ -77,14 +78,14 @@ def one_thread() -> Iterator[None]:
 def no_curves() -> Iterator[None]:
     """Save seconds per run, which are most of its time, where curves are not what a test, or a fixture, is about."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edelweiss.lab.report.write_report", lambda *_, **__: None)
+        patch.setattr(coordinator, "leave_report", lambda *_: None)
         yield
 
 
 @pytest.fixture
 def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the runs of a test draw their curves."""
-    monkeypatch.setattr("edelweiss.lab.report.write_report", write_report)
+    monkeypatch.setattr(coordinator, "leave_report", LEAVE_REPORT)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from edelweiss.datasets import DataSummary
 from edelweiss.federation import Oracle, RoundContext, Site, pack
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.lab.report import write_report
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
@@ -131,7 +132,7 @@ def with_secret(name: str, folder: Path, state: Path, secret: str) -> dict[str, 
 def run_at(config: RunConfig, node_configs: Sequence[Mapping[str, Value]], quiet: bool = True) -> Result:
     """Run a job at hospitals with their own node-configs."""
     with SiteGrid(config, node_configs) as grid:
-        return coordinate(config, grid, Progress(quiet))
+        return coordinate(config, grid, Progress(quiet), write_report)
 
 
 def table(rows: int, seed: int, positives: int | None = None) -> tuple[np.ndarray, np.ndarray]:

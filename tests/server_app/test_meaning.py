@@ -93,7 +93,7 @@ def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
     [
         ({"format": 4}, "it has format 4, and this release reads 1 to 3: take the release that wrote it, or a newer"),
         ({"format": "new"}, "it has format 'new'"),
-        ({"data": 3}, "data.: Input should be a dictionary or an instance of Meaning"),
+        ({"data": 3}, "data.: Input should be a dictionary or an instance of ModelSchema"),
         ({"data": {"features": [1, 2]}}, "data.features.0: Input should be a valid string"),
         ({"data": {"features": ["age"]}}, "data.features are not those of columns"),
         ({"data": {"missing": "median"}}, "data.missing: Input should be 'mean' or 'zero'"),

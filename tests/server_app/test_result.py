@@ -21,12 +21,12 @@ from edelweiss.config import ConfigError, RunConfig, flatten, read_overrides
 from edelweiss.datasets import load_test
 from edelweiss.federation import RunError
 from edelweiss.lab.cli import main
-from edelweiss.lab.report import write_report
 from edelweiss.models import build
 from edelweiss.problems.metrics import ranking
 from edelweiss.server_app import Result, run_state, simulate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
 from edelweiss.server_app.report import Report
+from tests.conftest import LEAVE_REPORT
 from tests.server_app.sites import REPORT, job, sabotage, saddle_job
 
 
@@ -34,7 +34,7 @@ from tests.server_app.sites import REPORT, job, sabotage, saddle_job
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One run that several tests look at, with its report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edelweiss.lab.report.write_report", write_report)
+        patch.setattr("edelweiss.server_app.coordinator.leave_report", LEAVE_REPORT)
         return simulate(job(tmp_path_factory.mktemp("result")))
 
 
@@ -254,6 +254,7 @@ def test_a_run_that_stops_keeps_its_last_model(tmp_path: Path) -> None:
     assert stopped.read_bytes() == (reached.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.usefixtures("curves")
 def test_curves_that_cannot_be_written_cost_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
