@@ -7,7 +7,7 @@ import gc
 import signal
 import sys
 
-from edelweiss.lab.commands import compare, export, predict, report, submit, sweep, takes_run_config
+from edelweiss.lab.commands import compare, export, import_images, predict, report, submit, sweep, takes_run_config
 from edelweiss.lab.commands.misplaced import TAKES_KEYS, as_keys, misplaced
 
 COMMANDS = {
@@ -17,11 +17,13 @@ COMMANDS = {
     "report": report,
     "predict": predict,
     "export": export,
+    "import": import_images,
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a job; returns the exit code: 0, 1 for a run that stopped, 2 for a configuration that cannot be used."""
+    given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="edelweiss",
         description="Run a job on this machine, in the local engine: no Ray, no SuperLink.",
@@ -32,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar=" | ".join(COMMANDS))
     for name, command in COMMANDS.items():
         own = commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION, allow_abbrev=False)
-        command.takes(own)
-    given = sys.argv[1:] if arguments is None else arguments
+        if name in given:  # what the others take may be slow to import
+            command.takes(own)
     if wrong := misplaced(given, COMMANDS):
         parser.error("; ".join(wrong))
     options, rest = parser.parse_known_args(given)

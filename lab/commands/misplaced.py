@@ -45,6 +45,10 @@ def misplaced(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
     if given and words:
         where = "put it behind that" if words[0] in TAKES_KEYS else f"{words[0]} takes none, so leave it out"
         wrong.append(f"{OPTION} before {words[0]} has no effect: {where}")
+    if words[:1] == ["import"] and words[1:] and words[1][:1] != "-":
+        from edelweiss.lab.importers import IMPORTERS
+
+        wrong += [] if words[1] in IMPORTERS else [unknown("source", words[1], IMPORTERS)]
     return wrong
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edelweiss.lab.importers import LABELS, Release, chexpert, padchest
-from tests.datasets.importers import published
-from tests.datasets.importers.published import CHEXPERT, imported, picture, write
+from tests.lab.importers import published
+from tests.lab.importers.published import CHEXPERT, imported, picture, write
 
 
 def values(frame: object, label: str) -> list[str]:

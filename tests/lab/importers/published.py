@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image
 
-from edelweiss.lab.commands.import_images import main
+from edelweiss.lab.cli import main
 
 # The first lines of the files. NIH's has two names with a comma in them; that of 2017 ends with another one.
 CHEXPERT = (

@@ -17,11 +17,11 @@ import pytest
 
 from edelweiss.config import RunConfig, read_overrides
 from edelweiss.datasets import load_site
-from edelweiss.lab.commands.import_images import main
+from edelweiss.lab.cli import main
 from edelweiss.lab.importers import IMPORTERS, LABELS, Listing, Release, padchest
 from edelweiss.lab.importers.release import Images
-from tests.datasets.importers import published
-from tests.datasets.importers.published import MAKE, imported, picture, put
+from tests.lab.importers import published
+from tests.lab.importers.published import MAKE, imported, picture, put
 
 Said = pytest.CaptureFixture[str]
 
@@ -213,20 +213,22 @@ def test_rows_are_left_out_for_one_reason_each() -> None:
 
 
 def test_an_unknown_source(capsys: Said) -> None:
-    assert main(["import", "chexprt", "a", "b"]) == 2
+    with pytest.raises(SystemExit) as left:
+        main(["import", "chexprt", "a", "b"])
+    assert left.value.code == 2
     said = capsys.readouterr().err
     assert "Did you mean 'chexpert'?" in said
     assert all(name in said for name in IMPORTERS)
 
 
 @pytest.mark.parametrize(
-    "line", ["", "import", "import nih", "import padchest a b --split all", "import nih a b --split validate"]
+    "line", ["import", "import nih", "import padchest a b --split all", "import nih a b --split validate"]
 )
 def test_a_command_line_that_is_none(line: str, capsys: Said) -> None:
     with pytest.raises(SystemExit) as left:
         main(line.split())
     assert left.value.code == 2
-    assert "usage: edelweiss import" in capsys.readouterr().err
+    assert "usage: edelweiss" in capsys.readouterr().err
 
 
 def test_both_folders_are_judged_at_once(tmp_path: Path, capsys: Said) -> None:
