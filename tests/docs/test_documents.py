@@ -37,6 +37,7 @@ from edelweiss.strategies.dispfl import erk
 from edelweiss.strategies.fedavg import FedAvg
 from edelweiss.strategies.local_steps import LocalSteps
 from tests import forks
+from tests.test_imports import ORDER
 
 REPO = Path(__file__).resolve().parents[2]
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
@@ -114,15 +115,13 @@ def test_what_the_code_decides_is_written_by_make_docs(
     assert docs.main() == 0, capsys.readouterr().err
 
 
-def test_the_diagram_names_every_room_in_the_order_of_its_imports() -> None:
-    rooms = [row[0].strip("`/") for row in table(ARCHITECTURE, "package")]
-    assert set(rooms) == PACKAGES
+def test_table_and_diagram_name_every_package_in_the_order_of_imports() -> None:
+    packages = [row[0].strip("`/") for row in table(ARCHITECTURE, "package")]
+    assert set(packages) == PACKAGES
+    assert packages[::-1] == ["edelweiss", *(package for package in ORDER if package != "edelweiss")]
     drawing = (REPO / "docs" / "architecture.svg").read_text(encoding="utf-8")
-    assert [room for room in rooms if f"{room}/" not in drawing] == []
-    for place, room in enumerate(rooms[:-1], 1):
-        above = rf"^ *(?:from|import) (?:{'|'.join(rooms[place:])})\b.*"
-        files = {path: path.read_text(encoding="utf-8") for path in (REPO / room).rglob("*.py")}
-        assert [(path, found) for path, text in files.items() for found in re.findall(above, text, re.MULTILINE)] == []
+    assert [package for package in packages if f">{package}/<" not in drawing] == []
+    assert " → ".join(packages[::-1]) in drawing
 
 
 def test_the_architecture_page_names_files_that_exist() -> None:
@@ -139,7 +138,7 @@ def test_every_hook_and_class_variable_is_documented() -> None:
     variables = {name for name, hint in hints.items() if get_origin(hint) is ClassVar} - {"__dataclass_fields__"}
     own = {name for name, member in vars(Algorithm).items() if callable(member) or isinstance(member, property)}
     own |= {name for name, member in vars(Algorithm).items() if isinstance(member, classmethod)}
-    hooks = {name for name in own if not name.startswith("_")} - {"turn", "position", "log_hyper_parameters"}
+    hooks = {name for name in own if not name.startswith("_")} - {"context", "position", "log_hyper_parameters"}
     # A row of a table, or a paragraph about it.
     missing = [n for n in variables | hooks if not re.search(rf"^(\| `{n}[(`]|`self\.{n}\()", ADDING, re.MULTILINE)]
     assert not missing
@@ -263,7 +262,7 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
         said += done.stdout
     assert "1 passed" in said
     assert "Brier score" in said
-    assert "neyman-pearson.bound" in (tmp_path / "docs" / "edelweiss.common.md").read_text(encoding="utf-8")
+    assert "neyman-pearson.bound" in (tmp_path / "docs" / "keys.md").read_text(encoding="utf-8")
     config = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
     assert config["neyman-pearson"]["price"] == 10.0
     (run,) = (tmp_path / "runs").iterdir()
