@@ -12,11 +12,11 @@ RUN apt-get update && apt-get install --yes --no-install-recommends binutils
 RUN python -m venv --without-pip /opt/packages
 WORKDIR /app
 COPY pyproject.toml constraints.txt ./
-# An empty package stands for the app, so that a change of its code installs no dependency again.
+# An empty package stands for the app, whose code comes below: to change that installs no dependency again.
 RUN mkdir edelweiss && touch edelweiss/__init__.py
 # Neither simulations (ray) nor installations (uv) happen here, and nobody runs the packages' tests, compiles against
 # them, fetches data from a cloud (Arrow's flight and s3) or debugs their C++ (symbols: 130 MB).
-RUN pip --python /opt/packages/bin/python install --no-cache-dir --no-compile ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
+RUN pip --python /opt/packages/bin/python install --no-cache-dir --no-compile ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c constraints.txt -e ".${EXTRAS:+[$EXTRAS]}" \
  && pip --python /opt/packages/bin/python uninstall --yes ray uv \
  && cd /opt/packages/lib/python*/site-packages \
  && find . \( -name test -o -name tests -o -path '*/torch/include' -o -path '*/torch/bin/*[Tt]est*' -o -path '*/torch/bin/protoc*' \
