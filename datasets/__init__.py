@@ -4,6 +4,7 @@ from edelweiss.datasets.augmentation import Augmentation
 from edelweiss.datasets.config import DATASETS, DataConfig
 from edelweiss.datasets.data_summary import DataSummary, cohort_schema, wrong_cohort
 from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.evaluation_digest import fingerprints
 from edelweiss.datasets.facts import Facts, class_of_nobody, columns_hash, patient_hashes, wrong_facts
 from edelweiss.datasets.image_cache import ImageCache
 from edelweiss.datasets.loading import (
@@ -22,7 +23,6 @@ from edelweiss.datasets.samplers import SAMPLERS, Sampler, make_sampler
 from edelweiss.datasets.samples import Samples, moments, standardisation
 from edelweiss.datasets.site import label_values, stamp
 from edelweiss.datasets.sources import SOURCES
-from edelweiss.datasets.test_digest import fingerprints
 
 __all__ = [
     "DATASETS",

@@ -47,7 +47,7 @@ def gathered(
 
     ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's
     vectors, by name; ``inputs`` shape, classes and the share of positives, of several labels by name in ``priors``;
-    ``samples`` which ones models are judged on, as `datasets.test_digest` says; ``versions`` those of Python and
+    ``samples`` which ones models are judged on, as `datasets.evaluation_digest` says; ``versions`` those of Python and
     packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator computes;
     ``data-warnings`` what may be wrong with the data, see `server_app.data_warnings`.
     """

@@ -55,7 +55,7 @@ class Found:
     run : Run
         What came of it.
     samples : dict
-        Digests of the samples that it was judged on, see `datasets.test_digest`; empty for a hospital's run.
+        Digests of the samples that it was judged on, see `datasets.evaluation_digest`; empty for a hospital's run.
     """
 
     path: Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import shown as quoted
 from edelweiss.config import ConfigError
-from edelweiss.datasets.test_digest import CENTRAL, HELD_OUT
+from edelweiss.datasets.evaluation_digest import CENTRAL, HELD_OUT
 from edelweiss.lab.compare.runs import label_of, metric
 from edelweiss.problems import PROBLEMS
 

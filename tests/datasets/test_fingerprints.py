@@ -11,7 +11,7 @@ import torch
 
 from edelweiss.config import RunConfig
 from edelweiss.datasets import Samples, fingerprints, forget_data, load_site, load_test
-from edelweiss.datasets.test_digest import digest
+from edelweiss.datasets.evaluation_digest import digest
 
 STUDY = '[label]\ncolumn = "died"\nnegative = ["0"]\npositive = ["1"]\n[columns.age]\n[columns.crp]\n'
 ROWS = 120
@@ -96,7 +96,7 @@ def test_another_split_of_the_same_rows_is_another_one(tmp_path: Path, keys: dic
 
 def test_more_than_memory_should_read_is_told_by_its_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = of(write(tmp_path / "t.csv"))
-    monkeypatch.setattr("edelweiss.datasets.test_digest.READ", 8)
+    monkeypatch.setattr("edelweiss.datasets.evaluation_digest.READ", 8)
     by_place = of(tmp_path / "t.csv")
     assert not set(by_place.values()) & set(whole.values())
     assert of(tmp_path / "t.csv") == by_place
