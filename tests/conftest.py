@@ -138,3 +138,11 @@ def marked(mark: str) -> list[str]:
             if mark.encode() in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
+
+
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save half a second per picture where it is not what a test is about."""
+    monkeypatch.setattr("edelweiss.lab.report.drawing.drawn", lambda draw: None)
+    monkeypatch.setattr("edelweiss.lab.report.drawing.as_svg", lambda figure: "<svg></svg>")
+    monkeypatch.setattr("edelweiss.lab.report.drawing.save", lambda figure, path: None)

@@ -16,8 +16,7 @@ from edelweiss.strategies import ALGORITHMS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edelweiss.lab.report.content import Content
-    from edelweiss.lab.report.template import Rows, Table
+    from edelweiss.lab.report.content import Content, Rows, Table
 
 
 def data(run: Content) -> str:

@@ -26,6 +26,10 @@ from edelweiss.strategies import ALGORITHMS
 UNKNOWN = "not known here"
 MOST_NAMES = 50  # of inputs
 Row = dict[str, Any]
+Rows = list[list[str]]
+"""The cells of a table."""
+Table = tuple[list[str], Rows]
+"""Its heads, and its cells."""
 
 
 @dataclass(frozen=True)

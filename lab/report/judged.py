@@ -13,8 +13,7 @@ from edelweiss.server_app.console import volume
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from edelweiss.lab.report.content import Content
-    from edelweiss.lab.report.template import Rows
+    from edelweiss.lab.report.content import Content, Rows
 
 PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-test-set": "common test set"}
 

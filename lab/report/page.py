@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edelweiss.lab.report import account, drawing, figures
 from edelweiss.lab.report.judged import anchored, in_short, judged, label_table, numbers
-from edelweiss.lab.report.template import PAGE, STYLE
 from edelweiss.models.storage import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
     from edelweiss.lab.report.content import Content
 
 FILE = "report.html"
+TEMPLATE = Path(__file__).with_name("page.html.md")
 MOST_DRAWN = 20  # of several labels: the numbers of all are there
 CONSERVATIVE = (
     "The ends of a mean's interval are the means of the labels' ends. All labels are of the same patients, so they may "
@@ -41,10 +41,9 @@ def html(run: Content, drawn: Mapping[str, Figure] | None = None) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(PAGE)
-    return page.render(
+    jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return jinja.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         run=run,
-        style=Markup(STYLE),
         pictures={name: Markup(drawing.as_svg(figure)) for name, figure in drawn.items()},
         numbers=list(numbers(run)),
         notes=run.notes,

@@ -19,14 +19,6 @@ def sabotaged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, Sabotage.name, Sabotage)
 
 
-@pytest.fixture
-def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save half a second per picture where it is not what a test is about."""
-    monkeypatch.setattr("edelweiss.lab.report.drawing.drawn", lambda draw: None)
-    monkeypatch.setattr("edelweiss.lab.report.drawing.as_svg", lambda figure: "<svg></svg>")
-    monkeypatch.setattr("edelweiss.lab.report.drawing.save", lambda figure, path: None)
-
-
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Check that every run, however it ended, left no process and no folder but its run folder."""

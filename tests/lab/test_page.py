@@ -26,7 +26,7 @@ from edelweiss.lab.report.figures import estimate, forest
 from edelweiss.lab.report.page import drawings, html
 from edelweiss.problems.metrics import HEADLINE, METRICS, shown_in
 from edelweiss.server_app import simulate
-from tests.server_app.read_page import Page
+from tests.lab.read_page import Page
 from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
 
 ROOT = Path(__file__).resolve().parents[2]

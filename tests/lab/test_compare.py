@@ -25,7 +25,7 @@ from edelweiss.lab.compare.folders import read
 from edelweiss.lab.compare.pictures import COLOURS, apart, curves
 from edelweiss.lab.compare.text import latex
 from edelweiss.server_app import simulate
-from tests.server_app.compared import COST, leave
+from tests.lab.compared import COST, leave
 
 FEDAVG = {"algorithm": "fedavg", "problem": "bce"}
 VALUES = {"fedavg": (0.5, 0.7, 0.9), "codasca": (0.52, 0.71, 0.93)}  # by seed, after the last round

@@ -25,8 +25,8 @@ from edelweiss.models import ModelError
 from edelweiss.models.storage import Stored, write_tensors
 from edelweiss.server_app import simulate
 from edelweiss.server_app.trackers import numbers
+from tests.lab.read_page import Page
 from tests.server_app.labelled import LABELS, folders, labelled
-from tests.server_app.read_page import Page
 
 
 @pytest.fixture(scope="module")

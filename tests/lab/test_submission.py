@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import tomllib
+import zipfile
+from pathlib import Path
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 
 from edelweiss.lab.cli import main
 from edelweiss.lab.commands.submit import Connection
-from edelweiss.lab.submission import Outcome
+from edelweiss.lab.report.page import TEMPLATE
+from edelweiss.lab.submission import REPO, Outcome, stage
 
 
 @pytest.mark.parametrize(
@@ -46,3 +51,11 @@ def test_a_mistake_in_the_run_config_is_told_before_anything_is_sent(capsys: pyt
 def test_without_a_superlink_it_fails(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "--superlink", "127.0.0.1:1", "--insecure"]) == 1
     assert "error: the run failed: refused" in capfd.readouterr().err
+
+
+def test_the_bundle_carries_all_that_the_app_has_and_the_report_s_template(tmp_path: Path) -> None:
+    """As Flower builds it: what it carries is decided by the endings of names, too."""
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(stage(tmp_path)))) as bundle:
+        assert bundle.read(TEMPLATE.resolve().relative_to(REPO).as_posix()) == TEMPLATE.read_bytes()
+        packages = {name.partition("/")[0] for name in bundle.namelist() if name.endswith("__init__.py")}
+    assert packages == {path.parent.name for path in REPO.glob("*/__init__.py")} - {"tests", "bin", "benchmarks"}

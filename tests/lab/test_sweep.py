@@ -27,7 +27,7 @@ from edelweiss.lab.sweep.study import Study
 from edelweiss.lab.sweep.workers import compute
 from edelweiss.server_app import simulate
 from tests import forks
-from tests.server_app.compared import COST
+from tests.lab.compared import COST
 
 REPO = Path(__file__).resolve().parents[2]
 FILE = """
