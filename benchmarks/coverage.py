@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from edelweiss.evidence import Counts, Site
-from edelweiss.evidence.calibration import AS_THEY_ARE
+from edelweiss.evidence.calibration import IDENTITY
 from edelweiss.evidence.comparison import compared
-from edelweiss.evidence.curves import GRID, SAME_FOR_ALL, threshold
+from edelweiss.evidence.curves import GRID, SUBGROUP_SPECIFICITY, threshold
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
 from edelweiss.evidence.reported import Group
@@ -129,7 +129,7 @@ def told(setting: Setting, random: np.random.Generator) -> tuple[dict[str, Site]
     sites, thresholds = {}, []
     several = whose if setting.samples > 1 else None
     for place, (scores, labels, other) in enumerate(drawn):
-        thresholds.append(threshold(scores, labels, SAME_FOR_ALL))
+        thresholds.append(threshold(scores, labels, SUBGROUP_SPECIFICITY))
         own, theirs, covariance = paired(scores, other, labels, several)
         sites[str(place)] = Site(
             Counts.of(scores, labels),
@@ -160,7 +160,7 @@ def held(setting: Setting, random: np.random.Generator) -> Iterator[tuple[str, f
 
     by_name, thresholds = told(setting, random)
     sites = list(by_name.values())
-    found = evaluation(sites, [AS_THEY_ARE] * len(sites)) | bands(sites)
+    found = evaluation(sites, [IDENTITY] * len(sites)) | bands(sites)
     yield "auroc", one(found["auroc"], setting.auroc)
     yield "auprc", one(found["auprc"], setting.average_precision)
     if len(sites) > 1:

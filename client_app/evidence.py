@@ -12,11 +12,11 @@ import torch
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.subgroups import largest, subgroups
 from edelweiss.client_app.recalibration import Entry, fitted
-from edelweiss.evidence import Counts, Told
+from edelweiss.evidence import Counts, Reported
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
-from edelweiss.evidence.paired import merged_of, spread
-from edelweiss.evidence.reported import LARGEST, record_names
+from edelweiss.evidence.paired import read_merged, spread
+from edelweiss.evidence.reported import MAX_SCORE, record_names
 from edelweiss.problems import PROBLEMS, ranks
 from edelweiss.problems.network import NetworkProblem
 
@@ -48,10 +48,10 @@ def told(
     if not evaluated:
         return found
     scores, labels = _scored(site, request, model)
-    if not (np.abs(scores) < LARGEST).all():
+    if not (np.abs(scores) < MAX_SCORE).all():
         return found
     scores_of_other = _scored_by_other(site, request, other) if other and site.exact else None
-    if scores_of_other is not None and not (np.abs(scores_of_other) < LARGEST).all():
+    if scores_of_other is not None and not (np.abs(scores_of_other) < MAX_SCORE).all():
         scores_of_other = None
     for place, name in enumerate(names.values()):
         if (known := labels[:, place] >= 0).any():
@@ -76,18 +76,18 @@ def own_maps(site: OpenSite, request: Request, model: Arrays) -> list[Entry | No
     return found
 
 
-def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: Floats | None) -> Told:
+def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: Floats | None) -> Reported:
     """Return what is told of one label, of those held-out samples of which it is known; ``theirs`` are other scores."""
     patients = _patients(site, known)
     groups = subgroups(site, known, scores, labels, patients)
     if not site.exact:
-        return Told(design=Design.alike(1.0 if patients is None else largest(patients)), groups=groups)
+        return Reported(design=Design.uniform(1.0 if patients is None else largest(patients)), groups=groups)
     design, own = Design.of(scores, labels, patients), exact(scores, labels, patients)
     if theirs is None:
-        return Told(own, design, groups)
+        return Reported(own, design, groups)
     _, compared, covariance = paired(scores, theirs, labels, patients)
     shares = not site.run.strategy.personalised  # else nothing is pooled
-    return Told(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
+    return Reported(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
 
 
 def differing(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
@@ -109,7 +109,7 @@ def differing(site: OpenSite, request: Request, model: Arrays, other: Arrays) ->
     theirs = _scored_by_other(site, request, other)
     found = {}
     for place, (name, merged) in enumerate(
-        zip(record_names(site.run.several or ("",)).values(), merged_of(request.merged), strict=True)
+        zip(record_names(site.run.several or ("",)).values(), read_merged(request.merged), strict=True)
     ):
         if merged is None:
             continue

@@ -10,7 +10,7 @@ from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.request import COHORT, Request
 from edelweiss.common import Binary, Flag, Number, Schema, Several, Text, in_a_line, latest, mistakes, plain, record_in
 from edelweiss.datasets import cohort_schema, wrong_cohort
-from edelweiss.evidence.paired import wrong_merged
+from edelweiss.evidence.paired import merged_problems
 from edelweiss.federation import BadAnswerError, unpack
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.federation.encoding import decode, unfit
@@ -79,7 +79,7 @@ def _wrong_config(record: dict[str, Any], site: OpenSite, *, last: bool) -> list
     if not wrong and told.get("evaluate") and told["phase"] != taking_place[0]:  # of one model in a round is told
         wrong.append(f"evaluate = True: a round is evaluated in its first phase, {taking_place[0]!r}")
     if not wrong and "merged" in told:
-        wrong = wrong_merged(told["merged"])
+        wrong = merged_problems(told["merged"])
     return wrong
 
 

@@ -1,11 +1,11 @@
-"""What a model is worth, with uncertainty: AUROC, average precision, calibration, decision curves, from counts alone.
+"""Evaluation with uncertainty: AUROC, average precision, calibration and decision curves, computed from counts.
 
-Each file is a short chapter of the mathematics, on arrays of counts; `evidence.summary` has the form of evidence.json.
+Each file covers one part of the mathematics, on arrays of counts; `evidence.summary` documents evidence.json.
 """
 
 from edelweiss.evidence.grid import Counts
-from edelweiss.evidence.labels import of_labels
-from edelweiss.evidence.reported import Told
+from edelweiss.evidence.labels import multilabel_summary
+from edelweiss.evidence.reported import Reported
 from edelweiss.evidence.summary import VERSION, Site, summary
 
-__all__ = ["VERSION", "Counts", "Site", "Told", "of_labels", "summary"]
+__all__ = ["VERSION", "Counts", "Reported", "Site", "multilabel_summary", "summary"]

@@ -1,4 +1,4 @@
-"""Curves and points on them, and their bands, from counts of both classes at ascending scores."""
+"""ROC, precision-recall and decision curves, operating points and bands, from class counts at ascending scores."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.evidence.grid import Together
-from edelweiss.evidence.intervals import recovered, wilson
+from edelweiss.evidence.grid import SiteCounts
+from edelweiss.evidence.intervals import mover_interval, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from edelweiss.evidence.grid import Counts
     from edelweiss.evidence.sums import Floats
 
-FIXED = (0.8, 0.9, 0.95)  # specificities, and sensitivities, at which the other is told
-SAME_FOR_ALL = 0.9  # specificity, over all patients of a site, of the threshold that its subgroups are judged at
+FIXED = (0.8, 0.9, 0.95)  # specificities at which sensitivity is reported, and the reverse
+SUBGROUP_SPECIFICITY = 0.9  # specificity, over all patients of a site, at the threshold used for its subgroups
 THRESHOLDS = np.arange(1, 100) / 100  # of decision curves
-POINTS = 500  # of a curve: about as many as can be seen
-GRID = np.arange(1, 101) / 100  # where bands of curves are told
+POINTS = 500  # points kept of a curve: about as many as can be seen
+GRID = np.arange(1, 101) / 100  # abscissae of the curves' bands
 
 
 def above(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
-    """Return how many of each class have the score of a bin or a higher one, from the highest bin down.
+    """Count the samples of each class with the score of a bin or a higher one, from the highest bin down.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def precision_recall(positives: Floats, negatives: Floats) -> dict[str, Floats]:
 
 
 def _thinned(curve: dict[str, Floats]) -> dict[str, Floats]:
-    """Leave out points of a curve that has many more than `POINTS`: it moves by less than can be drawn."""
+    """Thin out a curve that has many more than `POINTS` points, without a visible change."""
     moved = sum(np.abs(np.diff(values, prepend=values[0])) for values in curve.values())
     along = np.cumsum(moved)
     if len(along) <= 2 * POINTS:
@@ -62,7 +62,7 @@ def _thinned(curve: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def average_precision(positives: Floats, negatives: Floats) -> Floats:
-    """Return average precision, the sum of the precisions at each bin, weighted with the recall that it adds.
+    """Compute average precision: the precision at each bin, weighted by the recall that it adds.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def average_precision(positives: Floats, negatives: Floats) -> Floats:
 
 
 def average_precision_influence(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
-    """Return by how much average precision changes, per sample, with a positive and with a negative of each bin.
+    """Return the influence of a positive and of a negative in each bin on average precision.
 
-    They add up to 0 over all samples: it is a ratio, of the same degree in what is above and below.
+    The influences of all samples sum to 0, because average precision is homogeneous of degree 0 in the counts.
 
     Parameters
     ----------
@@ -87,30 +87,30 @@ def average_precision_influence(positives: Floats, negatives: Floats) -> tuple[F
     """
     tp, fp = (counts[::-1] for counts in above(positives, negatives))  # from the lowest bin up
     treated = np.maximum(tp + fp, 1.0)
-    below = [np.cumsum(positives * part / treated**2) for part in (fp, tp)]  # the positives that a sample is above
+    below = [np.cumsum(positives * part / treated**2) for part in (fp, tp)]  # over the positives below a sample
     value, p = float(average_precision(positives, negatives)), tp[0]
     return (tp / treated + below[0] - value) / p, -below[1] / p
 
 
 def average_precision_variance(sites: Sequence[Counts], design: Sequence[float]) -> tuple[float, float]:
-    """Return the variance of the average precision of the patients of all sites, ranked together.
+    """Compute the variance of pooled average precision by the infinitesimal jackknife.
 
-    It is the sum of the squares of what each patient contributes (the infinitesimal jackknife): of other patients of
-    these sites. And of what each site contributes: of other sites, too.
+    Squared contributions of patients give the variance for new patients at these sites; squared contributions of sites
+    that for new sites.
 
     Parameters
     ----------
     sites : sequence of Counts
-        Of each site.
+        Counts of each site.
     design : sequence of float
-        How many times as large each site's part is because patients have several samples, see `evidence.design`.
+        Design effect of each site, see `evidence.design`.
 
     Returns
     -------
     (float, float)
-        NaN where there are no positives; the second also of one site.
+        Over patients and over sites; NaN without positives, the second also with a single site.
     """
-    sites = Together(sites)
+    sites = SiteCounts(sites)
     total, many = sites.total, len(sites)
     if not total.positives.any():
         return float("nan"), float("nan")
@@ -124,15 +124,15 @@ def average_precision_variance(sites: Sequence[Counts], design: Sequence[float])
 
 
 def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Floats]:
-    """Return a decision curve (Vickers and Elkin, Med Decis Making 26, 2006).
+    """Compute a decision curve (Vickers and Elkin, Med Decis Making 26, 2006).
 
-    Net benefit at a threshold t is TP/n - FP/n · t/(1-t): of treating those whose risk is t or higher (``model``), and
-    of treating ``all``; treating none has 0.
+    Net benefit at a threshold t is TP/n - FP/n · t/(1-t), for treating patients with a risk of at least t (``model``)
+    and for treating ``all``. Treating nobody has a net benefit of 0.
 
     Parameters
     ----------
     p, positives, negatives : ndarray
-        Shape (bins,): the predicted risk of a bin, and how many samples of each class it has.
+        Shape (bins,): the predicted risk of each bin and its number of samples of each class.
     """
     order = np.argsort(p, kind="stable")
     first = np.searchsorted(p[order], THRESHOLDS, side="left")
@@ -146,41 +146,40 @@ def net_benefit(p: Floats, positives: Floats, negatives: Floats) -> dict[str, Fl
 def operating_points(
     positives: Floats, negatives: Floats, scores: Floats, independent: tuple[float, float]
 ) -> list[dict[str, Any]]:
-    """Return the sensitivity at the lowest threshold that has a specificity of `FIXED`, and the reverse.
+    """Return the sensitivity at the lowest threshold with each specificity of `FIXED`, and the reverse.
 
-    The threshold is found among the scores of one class, the share among those of the other. So the interval (Wilson)
-    takes the threshold as given.
+    The Wilson interval takes the threshold as given: it is found on one class, the share on the other.
 
     Parameters
     ----------
     positives, negatives, scores : ndarray
         Shape (bins,): counts, and the score of each bin.
     independent : (float, float)
-        How many independent samples the positives and the negatives are worth.
+        Effective sample sizes of positives and negatives.
     """
     tp, fp = above(positives, negatives)
     p, n = tp[-1], fp[-1]
     if not (p and n):
         return []
     sensitivity, specificity = np.append(0.0, tp) / p, 1 - np.append(0.0, fp) / n
-    with np.errstate(over="ignore"):  # above the largest there is infinity
+    with np.errstate(over="ignore"):  # the largest float's successor is infinity
         lowest = np.nextafter(np.append(scores[::-1], -np.inf).astype(np.float32), np.float32(np.inf)).astype(float)
-    highest = np.append(np.inf, scores[::-1])  # of the thresholds that part the bins there
+    highest = np.append(np.inf, scores[::-1])  # the highest threshold between two bins
     points = []
-    for fixed, fixed_share, told, told_share, size, thresholds, which in (
+    for fixed, fixed_share, reported, share, size, thresholds, which in (
         ("specificity", specificity, "sensitivity", sensitivity, independent[0], lowest, -1),
         ("sensitivity", sensitivity, "specificity", specificity, independent[1], highest, 0),
     ):
         for at in FIXED:
             best = np.flatnonzero(fixed_share >= at - 1e-12)[which]
-            low, high = (float(end) for end in wilson(told_share[best], size))
+            low, high = (float(end) for end in wilson(share[best], size))
             points.append(
                 {
                     "fixed": fixed,
                     "at": at,
                     "reached": float(fixed_share[best]),
-                    "told": told,
-                    "value": float(told_share[best]),
+                    "told": reported,
+                    "value": float(share[best]),
                     "low": low,
                     "high": high,
                     "threshold": float(thresholds[best]),
@@ -190,33 +189,33 @@ def operating_points(
 
 
 def threshold(scores: Floats, labels: Floats, specificity: float) -> float:
-    """Return the lowest score that leaves this share of the negatives below it: who has it, or more, is positive.
+    """Return the lowest threshold with this specificity; scores at or above it are positive.
 
     Minus infinity without negatives.
     """
     negatives = np.sort(scores[labels == 0])
-    below = int(np.ceil(specificity * len(negatives) - 1e-9))  # so many of them have to lie below it
+    below = int(np.ceil(specificity * len(negatives) - 1e-9))
     return float(np.nextafter(negatives[below - 1], np.inf)) if below else -np.inf
 
 
 def threshold_of_sensitivity(scores: Floats, labels: Floats, sensitivity: float) -> float:
-    """Return the highest score that this share of the positives has, or more; infinity without positives."""
+    """Return the highest threshold with this sensitivity; infinity without positives."""
     positives = np.sort(scores[labels == 1])[::-1]
     return float(positives[int(np.ceil(sensitivity * len(positives) - 1e-9)) - 1]) if len(positives) else np.inf
 
 
 def roc_band(positives: Floats, negatives: Floats, independent: tuple[float, float]) -> tuple[Floats, Floats]:
-    """Return the ends of the interval of the true positive rate at each false positive rate of `GRID`.
+    """Compute the confidence band of the true positive rate at each false positive rate of `GRID`.
 
     Two things are uncertain: which score has that false positive rate, and which share of the positives is above it.
-    Wilson's interval of either makes that of both (`evidence.intervals.recovered`).
+    Their Wilson intervals are combined by `evidence.intervals.mover_interval`.
 
     Parameters
     ----------
     positives, negatives : ndarray
         Shape (bins,); at least one of each.
     independent : (float, float)
-        How many independent samples they are worth.
+        Their effective sample sizes.
     """
     tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
     tpr, fpr = tp / tp[-1], fp / fp[-1]
@@ -232,23 +231,23 @@ def roc_band(positives: Floats, negatives: Floats, independent: tuple[float, flo
 def precision_band(
     positives: Floats, negatives: Floats, independent: tuple[float, float], patients: float
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the interval of precision at each recall of `GRID`.
+    """Compute the confidence band of precision at each recall of `GRID`.
 
-    Three things are uncertain: which score has that recall, which share of the negatives is above it, and which share
-    of all is positive. Wilson's interval of each makes that of all.
+    Three things are uncertain: which score has that recall, which share of the negatives is above it, and the
+    prevalence. Their Wilson intervals are combined as in `roc_band`.
 
     Parameters
     ----------
     positives, negatives, independent
         As for `roc_band`.
     patients : float
-        Of how many patients they are: samples of one mostly share their class.
+        Number of patients; samples of one patient mostly share their class.
     """
     tp, fp = (np.append(0.0, counts) for counts in above(positives, negatives))
     tpr, fpr, share = tp / tp[-1], fp / fp[-1], tp[-1] / (tp[-1] + fp[-1])
 
     def precision(at: Floats, share: Floats | float = share) -> Floats:
-        """Return the precision at a recall of `GRID`, at this false positive rate and share of positives."""
+        """Return the precision at each recall of `GRID`, for these false positive rates and this prevalence."""
         return np.asarray(share * GRID / (share * GRID + (1 - share) * at))
 
     found = np.interp(GRID, tpr, fpr)
@@ -263,21 +262,21 @@ def precision_band(
             [precision(found, end) for end in of_share],
         ],
     )
-    # Few samples have the highest scores, so of them little is known by themselves. But who ranks higher is positive
-    # more often: precision at a lower recall is no lower, unless the curve itself says so.
+    # Few samples have the highest scores, so the lower bound is loose there. Precision at a lower recall is assumed to
+    # be no lower, unless the curve itself is.
     bounds = np.triu(value[None, :] <= value[:, None])
     return np.asarray(np.where(bounds, low[None, :], 0.0).max(1)), high
 
 
 def _at(share: Floats, shares: Floats, others: Floats, n: float) -> Floats:
-    """Return which share of the other class is above the score that this share of a class is above.
+    """Return the share of the other class above the score that ``share`` of this class is above.
 
-    Of n samples the highest is expected to leave 1 in n + 1 above it, and not nobody.
+    The highest of n samples is expected to have 1 / (n + 1) of its class above it.
     """
-    first = np.diff(shares, prepend=-1.0) > 0  # at a sample of that class itself
+    first = np.diff(shares, prepend=-1.0) > 0  # at a sample of this class
     return np.asarray(np.interp(share, np.append(shares[first] * n / (n + 1), 1.0), np.append(others[first], 1.0)))
 
 
 def _band(value: Floats, ends: Sequence[Sequence[Floats]]) -> tuple[Floats, Floats]:
-    low, high = recovered(value, [(np.minimum(own[0], value), np.maximum(own[1], value)) for own in ends])
+    low, high = mover_interval(value, [(np.minimum(own[0], value), np.maximum(own[1], value)) for own in ends])
     return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)

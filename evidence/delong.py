@@ -1,9 +1,8 @@
 """AUROC and its variance (DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988), from placements.
 
-The placement of a positive is the share of negatives with a lower score, a tie counting half; that of a negative the
-share of positives with a higher one. AUROC is the mean placement of either class, and its variance follows from the
-variances of both. A placement depends on a sample's class and score alone. So with the counts of each class at each
-score all sums and sums of squares follow, and are DeLong's.
+The placement of a positive is the share of negatives with a lower score, a tie counting half; that of a negative is the
+share of positives with a higher one. AUROC is the mean placement of either class; the variances of both give its
+variance. A placement depends only on a sample's class and score, so the counts of each class at each score suffice.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edelweiss.evidence.grid import Counts, Together
-from edelweiss.evidence.sums import added
+from edelweiss.evidence.grid import Counts, SiteCounts
+from edelweiss.evidence.sums import sum_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Auroc:
-    """An AUROC, NaN without both classes; its variance, NaN for one patient of a class."""
+    """An AUROC (NaN without both classes) and its variance (NaN if a class has one patient)."""
 
     value: float
     variance: float
@@ -44,17 +43,16 @@ def binned_placements(positives: Floats, negatives: Floats) -> tuple[Floats, Flo
 
 
 def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) -> Auroc:
-    """Return the AUROC of the patients of all sites, ranked together, with DeLong's variance.
+    """Compute the pooled AUROC of several sites with DeLong's variance.
 
     Parameters
     ----------
     sites : sequence of Counts
-        Of each site; one may have samples of one class only.
+        Counts of each site; a site may lack a class.
     design : sequence of float, optional
-        For each site how many times as large its part of the variance is because patients have several samples, see
-        `evidence.design`; default 1.
+        Design effect of each site, see `evidence.design`; default 1.
     """
-    sites = Together(sites)
+    sites = SiteCounts(sites)
     total = sites.total
     positives, negatives = total.positives, total.negatives
     p, n = positives.sum(), negatives.sum()
@@ -78,7 +76,7 @@ def from_counts(sites: Sequence[Counts], design: Sequence[float] | None = None) 
 
 
 def placements(scores: Floats, labels: Floats) -> Floats:
-    """Return each sample's placement, exactly, in the time of a sort (Sun and Xu, IEEE SPL 21, 2014).
+    """Compute each sample's exact placement in O(n log n) (Sun and Xu, IEEE SPL 21, 2014).
 
     Parameters
     ----------
@@ -88,27 +86,27 @@ def placements(scores: Floats, labels: Floats) -> Floats:
         Shape (n,): 1 for positive and 0 for negative; at least one of each.
     """
     values, place = np.unique(scores, return_inverse=True)
-    counts = added(labels, place, len(values)), added(1 - labels, place, len(values))
+    counts = sum_by(labels, place, len(values)), sum_by(1 - labels, place, len(values))
     of_positives, of_negatives = binned_placements(*counts)
     return np.asarray(np.where(labels == 1, of_positives[place], of_negatives[place]))
 
 
 def exact(scores: Floats, labels: Floats, patients: Ints | None = None) -> Auroc:
-    """Return AUROC and variance of samples, which may be several of a patient.
+    """Compute AUROC and its variance from samples.
 
-    Of clustered samples it is that of Obuchowski, Biometrics 53 (1997), 567-578: placements are summed over each
-    patient before they are squared.
+    With several samples per patient the variance is that of Obuchowski, Biometrics 53 (1997), 567-578: placements are
+    summed over each patient before squaring.
 
     Parameters
     ----------
     scores, labels : ndarray
         As for `placements`; labels of one class give NaN.
     patients : ndarray, optional
-        Shape (n,): whose each sample is, numbered from 0; default: each is another's.
+        Shape (n,): the patient of each sample, numbered from 0; default: one sample per patient.
     """
     if patients is None:
         values, place = np.unique(scores, return_inverse=True)
-        counts = added(labels, place, len(values)), added(1 - labels, place, len(values))
+        counts = sum_by(labels, place, len(values)), sum_by(1 - labels, place, len(values))
         return from_counts([Counts(np.arange(len(values)), *counts)])
     positive = labels == 1
     if not (positive.any() and (~positive).any()):
@@ -119,7 +117,7 @@ def exact(scores: Floats, labels: Floats, patients: Ints | None = None) -> Auroc
 
 
 def covariance(one: Floats, other: Floats, labels: Floats, patients: Ints) -> float:
-    """Return the covariance of two AUROCs on the same samples; of one with itself its variance.
+    """Compute the covariance of two AUROCs on the same samples; of an AUROC with itself, its variance.
 
     Parameters
     ----------
@@ -131,14 +129,14 @@ def covariance(one: Floats, other: Floats, labels: Floats, patients: Ints) -> fl
     Returns
     -------
     float
-        NaN where fewer than two patients have a class.
+        NaN if a class has fewer than two patients.
     """
     many = int(patients.max()) + 1
 
     def sums(values: Floats, label: int) -> Floats:
-        """Sum up each patient's samples of a class, as a share of all of that class."""
+        """Sum the values of each patient's samples of a class, divided by the class size."""
         of_class = labels == label
-        return np.asarray(added(np.where(of_class, values, 0.0), patients, many) / of_class.sum())
+        return np.asarray(sum_by(np.where(of_class, values, 0.0), patients, many) / of_class.sum())
 
     covariance, sizes = 0.0, []
     for label in (1, 0):
@@ -152,7 +150,7 @@ def covariance(one: Floats, other: Floats, labels: Floats, patients: Ints) -> fl
 
 
 def paired(one: Floats, other: Floats, labels: Floats, patients: Ints | None = None) -> tuple[Auroc, Auroc, float]:
-    """Return the AUROCs of two models on the same samples, and their covariance, NaN like a variance.
+    """Compute the AUROCs of two models on the same samples and their covariance.
 
     Parameters
     ----------
@@ -164,6 +162,6 @@ def paired(one: Floats, other: Floats, labels: Floats, patients: Ints | None = N
     found = exact(one, labels, patients), exact(other, labels, patients)
     if math.isnan(found[0].value):
         return *found, math.nan
-    whose = np.arange(len(labels)) if patients is None else patients
+    patient_of = np.arange(len(labels)) if patients is None else patients
     centred = [placements(scores, labels) - auroc.value for scores, auroc in zip((one, other), found, strict=True)]
-    return *found, covariance(centred[0], centred[1], labels, whose)
+    return *found, covariance(centred[0], centred[1], labels, patient_of)

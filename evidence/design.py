@@ -1,10 +1,9 @@
-"""Design effects: how many times as large a variance is because patients have several samples.
+"""Design effects: the factor by which a variance grows because patients have several samples.
 
-Samples of a patient are alike, and the more alike, the less they say. How much that is depends on what is estimated. So
-there is an effect for each kind of number: what a patient's samples contribute to it is summed up before it is squared
-(Liang and Zeger, Biometrika 73, 1986), and held against the squares of single samples. It is a site's own, so a
-coordinator who knows counts alone can give each site's part of any variance its due. Where all samples of a patient
-are the same k times over, each effect is k, and every interval is that of one sample each.
+Samples of one patient are correlated, by an amount that depends on the estimate, so each kind of estimate has its own
+design effect: the ratio of squared sums per patient (Liang and Zeger, Biometrika 73, 1986) to squares per sample. Each
+site computes its own, so that the coordinator, which knows only counts, can scale each site's part of a variance. If
+every sample of a patient occurs k times, each effect is k, and intervals equal those with one sample per patient.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edelweiss.evidence.calibration import GROUPS, NOTHING, logistic, probability, tenths
+from edelweiss.evidence.calibration import GROUPS, UNDEFINED, deciles, logistic, probability
 from edelweiss.evidence.curves import FIXED, average_precision_influence, threshold, threshold_of_sensitivity
 from edelweiss.evidence.delong import placements
-from edelweiss.evidence.sums import added
+from edelweiss.evidence.sums import sum_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
     from edelweiss.evidence.sums import Floats, Ints, Mask
 
 
-ROUNDING = 1e-5  # a share of squares that is left where a patient's contributions cancel, as a fit's do of two patients
+ROUNDING = 1e-5  # share of squares below which a patient's contributions cancel, as in a fit to two patients
 
 
 @dataclass(frozen=True)
 class Design:
-    """A site's design effects; 1 where each patient has one sample.
+    """The design effects of a site; 1 if each patient has one sample.
 
     Attributes
     ----------
     auroc, auprc : float
-        Of the AUROC, and of average precision.
+        For AUROC and average precision.
     intercept, slope, curve : float
-        Of calibration in the large, of its slope, and of the share of positives in a tenth of the predictions.
+        For calibration in the large, the calibration slope, and the share of positives in a decile of the predictions.
     sensitivity, specificity : float
-        Of these shares at a threshold: the mean of those at `evidence.curves.FIXED`.
+        For these shares at a threshold: the mean over `evidence.curves.FIXED`.
     largest : float
-        The largest that there could be, see `most`.
+        The upper bound, see `largest_effect`.
     """
 
     auroc: float = 1.0
@@ -54,113 +53,113 @@ class Design:
     largest: float = 1.0
 
     @classmethod
-    def alike(cls, effect: float) -> Design:
-        """Return the same effect for all."""
+    def uniform(cls, effect: float) -> Design:
+        """Return the same effect for every estimate."""
         return cls(*[effect] * len(fields(cls)))
 
     @classmethod
     def of(cls, scores: Floats, labels: Floats, patients: Ints | None) -> Design:
-        """Return those of a site's samples.
+        """Compute the design effects of a site's samples.
 
-        Where an effect cannot be known, as of one class or a perfect ranking, it is the largest that there can be.
+        An effect that cannot be estimated (one class only, a perfect ranking) is set to its upper bound.
 
         Parameters
         ----------
         scores, labels : ndarray
             Shape (n,): labels are 1 and 0.
         patients : ndarray, optional
-            Shape (n,): whose each sample is, numbered from 0; default: each is another's.
+            Shape (n,): the patient of each sample, numbered from 0; default: one sample per patient.
         """
         if patients is None:
             return SINGLE
         positive = labels == 1
         if not (positive.any() and (~positive).any()):
-            return cls.alike(most(patients))
+            return cls.uniform(largest_effect(patients))
         values, place = np.unique(scores, return_inverse=True)
-        p, n = added(labels, place, len(values)), added(1 - labels, place, len(values))
+        p, n = sum_by(labels, place, len(values)), sum_by(1 - labels, place, len(values))
         of_positives, of_negatives = average_precision_influence(p, n)
         fit = logistic(values, p, n)
-        if fit is NOTHING:
-            intercept = slope = most(patients)
+        if fit is UNDEFINED:
+            intercept = slope = largest_effect(patients)
         else:
             risk = probability(fit.log_odds(scores))
             weights = risk * (1 - risk)
             intercept = effect(labels - risk, patients)
             slope = effect((labels - risk) * (scores - weights @ scores / weights.sum()), patients)
-        tenth = tenths(p + n)[place]
-        shares = [np.flatnonzero(tenth == group) for group in range(GROUPS)]
+        decile = deciles(p + n)[place]
+        shares = [np.flatnonzero(decile == group) for group in range(GROUPS)]
         return cls(
-            _of_auroc(scores, labels, patients),
+            _auroc_effect(scores, labels, patients),
             effect(np.where(positive, of_positives[place], of_negatives[place]), patients, positive),
             intercept,
             slope,
-            float(np.mean([_of_share(labels[rows], patients[rows]) for rows in shares if len(rows)])),
+            float(np.mean([_share_effect(labels[rows], patients[rows]) for rows in shares if len(rows)])),
             _at_points(scores[positive], patients[positive], [threshold(scores, labels, at) for at in FIXED]),
             _at_points(
                 scores[~positive], patients[~positive], [threshold_of_sensitivity(scores, labels, at) for at in FIXED]
             ),
-            most(patients),
+            largest_effect(patients),
         )
 
     @staticmethod
     def of_group(scores: Floats, labels: Floats, patients: Ints | None, at: float) -> tuple[float, float, float, float]:
-        """Return the effects of AUROC, sensitivity and specificity of a subgroup at a threshold, and the largest."""
+        """Compute a subgroup's effects for AUROC, sensitivity and specificity at a threshold, and the upper bound."""
         if patients is None:
             return 1.0, 1.0, 1.0, 1.0
-        high = (scores >= at).astype(float)  # the effect of a share is that of the rest, so this does for both classes
+        high = (scores >= at).astype(float)  # a share and its complement have the same effect
         shares = [
-            _of_share(high[labels == label], patients[labels == label]) if (labels == label).any() else 1.0
+            _share_effect(high[labels == label], patients[labels == label]) if (labels == label).any() else 1.0
             for label in (1, 0)
         ]
-        return _of_auroc(scores, labels, patients), shares[0], shares[1], most(patients)
+        return _auroc_effect(scores, labels, patients), shares[0], shares[1], largest_effect(patients)
 
-    def told(self) -> list[float]:
-        """Return them in the order of the fields."""
+    def values(self) -> list[float]:
+        """Return the effects in the order of the fields."""
         return [*astuple(self)]
 
 
 SINGLE = Design()
-"""Of patients with one sample each."""
+"""For patients with one sample each."""
 
 
 def effect(values: Floats, patients: Ints, rarer: Mask | None = None) -> float:
-    """Return the design effect of a sum of ``values``, whose mean is 0; the largest there can be where it is unknown.
+    """Compute the design effect of a sum of ``values`` with mean 0; its upper bound if it cannot be estimated.
 
     Parameters
     ----------
     values, patients : ndarray
-        Shape (n,), n > 0: what each sample contributes, and whose it is.
+        Shape (n,), n > 0: the contribution and the patient of each sample.
     rarer : ndarray, optional
-        Shape (n,): those samples of whom the variance mostly consists; default: all.
+        Shape (n,): the samples that dominate the variance; default: all.
     """
-    sums = added(values, patients, int(patients.max()) + 1)
+    sums = sum_by(values, patients, int(patients.max()) + 1)
     those = patients if rarer is None else patients[rarer]
     many, squares, clustered = int(np.count_nonzero(np.bincount(those))), float(values @ values), float(sums @ sums)
     if many < 2 or not (squares > 0 and clustered > ROUNDING * squares):
-        return most(patients)
-    corrected = clustered / squares * many / (many - 1)  # both were taken less a mean of these very samples, which
-    return corrected / (1 + corrected / len(those))  # makes them too small by 1 / many, and by effect / n
+        return largest_effect(patients)
+    # Both sums are about the mean of these samples, which makes them too small by 1 / many and by effect / n.
+    corrected = clustered / squares * many / (many - 1)
+    return corrected / (1 + corrected / len(those))
 
 
-def most(patients: Ints) -> float:
-    """Return the largest design effect that there can be: if all samples of a patient said the same."""
+def largest_effect(patients: Ints) -> float:
+    """Return the upper bound of a design effect, reached if all samples of a patient are identical."""
     sizes = np.bincount(patients).astype(float)
     return float(sizes @ sizes / sizes.sum())
 
 
-def _of_auroc(scores: Floats, labels: Floats, patients: Ints) -> float:
+def _auroc_effect(scores: Floats, labels: Floats, patients: Ints) -> float:
     if not 0 < labels.sum() < len(labels):
-        return most(patients)
+        return largest_effect(patients)
     placed, positive = placements(scores, labels), labels == 1
     values = np.where(positive, placed / positive.sum(), placed / (~positive).sum())
     values -= np.where(positive, values[positive].mean(), values[~positive].mean())
     return effect(values, patients, positive if positive.mean() <= 0.5 else ~positive)
 
 
-def _of_share(hits: Floats, patients: Ints) -> float:
-    """Return the effect of a share."""
+def _share_effect(hits: Floats, patients: Ints) -> float:
     return effect(hits - hits.mean(), patients)
 
 
 def _at_points(scores: Floats, patients: Ints, thresholds: Sequence[float]) -> float:
-    return float(np.mean([_of_share((scores >= at).astype(float), patients) for at in thresholds]))
+    return float(np.mean([_share_effect((scores >= at).astype(float), patients) for at in thresholds]))

@@ -1,6 +1,6 @@
-"""Intervals: for a share, for an AUROC, for average precision, for anything nearly normal. All at the level of `LEVEL`.
+"""Confidence intervals for shares, AUROCs, average precisions and normal estimates, all at the level `LEVEL`.
 
-Where patients have several samples, an interval is that of as many patients as these samples are worth: `worth`.
+Where patients have several samples, an interval uses the effective sample size, see `effective_size`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 Z = 1.959963984540054  # the normal quantile at 1 - (1 - LEVEL) / 2
-MANY = 1e4  # degrees of freedom, from which an expansion has all digits
+MANY = 1e4  # degrees of freedom from which the asymptotic expansion is exact to double precision
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 
-FEW = 10  # of a class: from fewer, DeLong's variance is too often too small (tests/evidence/test_delong.py)
+DELONG_MIN = 10  # patients per class below which DeLong's variance is too small (tests/evidence/test_delong.py)
 
 Estimate = dict[str, Any]
-"""``value``, ``low``, ``high``, and ``by``: the method of the interval. NaN where it is not defined."""
+"""``value``, ``low``, ``high``, and ``by``, the method of the interval. NaN where undefined."""
 
 
 def estimate(value: float, low: float = math.nan, high: float = math.nan, by: str = "") -> Estimate:
@@ -33,27 +33,24 @@ def estimate(value: float, low: float = math.nan, high: float = math.nan, by: st
     return {"value": value, "low": low, "high": high, "by": by}
 
 
-def normal(value: float, variance: float, by: str, degrees: float = math.inf) -> Estimate:
-    """Return the interval of a normal estimate, by Student's t where its variance has few degrees of freedom.
-
-    It has no ends where the variance is not defined.
-    """
-    margin = student(degrees) * math.sqrt(variance) if variance >= 0 else math.nan
+def normal_interval(value: float, variance: float, by: str, degrees: float = math.inf) -> Estimate:
+    """Return a normal estimate with its interval, by Student's t; the ends are NaN if the variance is."""
+    margin = t_quantile(degrees) * math.sqrt(variance) if variance >= 0 else math.nan
     return estimate(value, value - margin, value + margin, by)
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What a class of samples is worth for a number, where patients may have several: see `worth`.
+class EffectiveSize:
+    """Effective sample size of a class for an estimate, see `effective_size`.
 
     Attributes
     ----------
     independent : float
-        How many samples of as many patients would say as much.
+        The equivalent number of independent samples.
     factor : float
-        How many times as large the variance is to be taken, because among so few patients it is itself uncertain.
+        Inflation of the variance, which is itself uncertain with few patients.
     patients : float
-        How many patients they are of.
+        Number of patients.
     """
 
     independent: float
@@ -61,34 +58,34 @@ class Worth:
     patients: float
 
 
-def worth(sizes: Sequence[float], design: Sequence[float], largest: Sequence[float]) -> Worth:
-    """Return what the samples of some sites are worth together.
+def effective_size(sizes: Sequence[float], design: Sequence[float], largest: Sequence[float]) -> EffectiveSize:
+    """Compute the effective sample size of the pooled samples of several sites.
 
-    A variance that was found among few patients is too small too often. Student's quantiles say by how much: those of
-    as many degrees of freedom as there are patients, over those that so many independent samples would have (Korn and
-    Graubard, Survey Methodology 24, 1998). It makes no difference where samples of a patient are all alike, or single.
+    A variance estimated from few patients is too often too small. It is inflated by the squared ratio of Student's
+    quantiles: with the degrees of freedom of the patients, over those of as many independent samples (Korn and
+    Graubard, Survey Methodology 24, 1998). With one sample per patient, or identical ones, the factor is 1.
 
     Parameters
     ----------
     sizes : sequence of float
-        For each site its samples of a class.
+        Samples of the class at each site.
     design, largest : sequence of float
-        For each site how many times as large its part of the variance is, and could be at most, see `evidence.design`.
+        Design effect of each site and its upper bound, see `evidence.design`.
     """
     total = float(sum(sizes))
     if not total:
-        return Worth(0.0, 1.0, 0.0)
+        return EffectiveSize(0.0, 1.0, 0.0)
     independent, patients = (total**2 / float(np.dot(sizes, of)) for of in (design, largest))
-    factor = max(1.0, (student(patients - 1) / student(independent - 1)) ** 2) if patients < independent else 1.0
-    return Worth(independent / factor, factor, patients)
+    factor = max(1.0, (t_quantile(patients - 1) / t_quantile(independent - 1)) ** 2) if patients < independent else 1.0
+    return EffectiveSize(independent / factor, factor, patients)
 
 
 @lru_cache(maxsize=4096)
-def student(degrees: float) -> float:
-    """Return the quantile of Student's t at 1 - (1 - LEVEL) / 2, with one degree of freedom at least.
+def t_quantile(degrees: float) -> float:
+    """Return the quantile of Student's t at 1 - (1 - LEVEL) / 2, with at least one degree of freedom.
 
-    It is computed here because SciPy's import would take a third of a second of every run: by Newton's method on the
-    integral of the density, and of many degrees by the expansion of Abramowitz and Stegun (26.7.5).
+    Newton's method on the integrated density; for many degrees the expansion of Abramowitz and Stegun (26.7.5).
+    Computed here because importing SciPy costs every run a third of a second.
     """
     n = max(1.0, degrees)
     if math.isinf(n):
@@ -96,7 +93,7 @@ def student(degrees: float) -> float:
     if n > MANY:
         return Z + (Z**3 + Z) / (4 * n) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * n * n)
     at_zero = math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2)) / math.sqrt(math.pi * n)
-    found, step = Z, 1.0  # from below: the distribution is concave there, so no step goes too far
+    found, step = Z, 1.0  # from below, where the distribution is concave, so that no step overshoots
     while step > 1e-13 * found:
         nodes = np.append(found * (NODES + 1) / 2, found)
         density = at_zero * (1 + nodes**2 / n) ** (-(n + 1) / 2)
@@ -106,68 +103,70 @@ def student(degrees: float) -> float:
 
 
 def wilson(share: Any, n: Any) -> tuple[Any, Any]:
-    """Return the interval of a share of ``n`` (Wilson, JASA 22, 1927), numbers or arrays; NaN where ``n`` is 0."""
+    """Compute Wilson's interval of a share of ``n`` (JASA 22, 1927), numbers or arrays; NaN where ``n`` is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         z2 = Z**2 / np.where(np.asarray(n) > 0, n, np.nan)
         centre, margin = share + z2 / 2, np.sqrt(share * (1 - share) * z2 + z2**2 / 4)
         return np.clip((centre - margin) / (1 + z2), 0.0, 1.0), np.clip((centre + margin) / (1 + z2), 0.0, 1.0)
 
 
-def of_share(share: float, n: float) -> Estimate:
-    """Return a share of ``n`` independent samples, which need not be a whole number, with Wilson's interval."""
+def share_interval(share: float, n: float) -> Estimate:
+    """Return a share of ``n`` independent samples (possibly fractional) with Wilson's interval."""
     low, high = wilson(share, n)
     return estimate(share, float(low), float(high), "Wilson")
 
 
-def recovered(value: Any, ends: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the interval of what depends on several independent numbers, from an interval for each.
+def mover_interval(value: Any, ends: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Combine the intervals of independent numbers into that of a function of them.
 
-    That is the method of variance estimates recovery (Zou and Donner, Stat Med 27, 2008). It needs no normal scale:
-    of one number it is its own interval, and a mean stays where all of them stay.
+    This is MOVER, the method of variance estimates recovery (Zou and Donner, Stat Med 27, 2008). It needs no normality:
+    with one number the interval is unchanged, and the interval of a mean stays within the numbers' range.
 
     Parameters
     ----------
     value : float or ndarray
-        What is estimated.
+        The estimate.
     ends : sequence of (low, high)
-        What it would be at either end of the interval of one of the numbers, with all others as they are.
+        The estimate with one of the numbers moved to either end of its interval, for each number.
     """
     below, above = (sum((value - own[end]) ** 2 for own in ends) ** 0.5 for end in (0, 1))
     return value - below, value + above
 
 
-def of_auroc(value: float, variance: float, positives: Worth, negatives: Worth) -> Estimate:
+def auroc_interval(value: float, variance: float, positives: EffectiveSize, negatives: EffectiveSize) -> Estimate:
     """Return an AUROC with its interval.
 
-    On the logit scale, where it stays within 0 and 1 and covers better near 1 (Pepe, The Statistical Evaluation of
-    Medical Tests, 2003, eq. 5.9), by DeLong's variance and Student's quantile for the patients of the rarer class: that
-    is what the variance mostly rests on. Where a class has fewer than `FEW` patients, or the ranking is perfect, which
-    has a variance of zero, the interval is Newcombe's.
+    The interval is computed on the logit scale, where it stays within 0 and 1 and covers better near 1 (Pepe, The
+    Statistical Evaluation of Medical Tests, 2003, eq. 5.9), from DeLong's variance and Student's quantile for the
+    patients of the rarer class, which dominate the variance. If a class has fewer than `DELONG_MIN` patients, or the
+    ranking is perfect (variance 0), the interval is Newcombe's.
 
     Parameters
     ----------
     value, variance : float
-        Of DeLong; NaN where a class is missing, or has one patient (the variance).
-    positives, negatives : Worth
-        What the samples of each class are worth.
+        By DeLong; NaN if a class is missing, or (the variance) has one patient.
+    positives, negatives : EffectiveSize
+        Effective sizes of the classes.
     """
     if math.isnan(value):
         return estimate(math.nan)
-    if not (variance > 0 and 0 < value < 1 and min(positives.patients, negatives.patients) >= FEW):
+    if not (variance > 0 and 0 < value < 1 and min(positives.patients, negatives.patients) >= DELONG_MIN):
         return estimate(value, *newcombe(value, [(positives.independent, negatives.independent)]), "Newcombe")
     return estimate(value, *_on_logits(value, variance, min(positives.patients, negatives.patients)), "DeLong")
 
 
-def of_mean_auroc(own: Sequence[tuple[Estimate, Worth, Worth]], weights: Sequence[float] | None = None) -> Estimate:
-    """Return a mean of independent AUROCs with its interval.
+def mean_auroc_interval(
+    own: Sequence[tuple[Estimate, EffectiveSize, EffectiveSize]], weights: Sequence[float] | None = None
+) -> Estimate:
+    """Return a mean of independent AUROCs with its interval, by MOVER.
 
-    It is recovered from theirs. Those that have Newcombe's are taken together first: where many sites of few patients
-    each are ranked perfectly, none says by itself how far from that it might be.
+    AUROCs with Newcombe's interval are combined first: if many small sites are ranked perfectly, no single interval
+    shows how far from perfect the mean may be.
 
     Parameters
     ----------
-    own : sequence of (Estimate, Worth, Worth)
-        As `of_auroc` returned and got it; those that are defined.
+    own : sequence of (Estimate, EffectiveSize, EffectiveSize)
+        The defined AUROCs with the effective sizes that `auroc_interval` received.
     weights : sequence of float, optional
         Default: 1 each.
     """
@@ -187,54 +186,57 @@ def of_mean_auroc(own: Sequence[tuple[Estimate, Worth, Worth]], weights: Sequenc
         mean = float(part @ [own[place][0]["value"] for place in few])
         ends = newcombe(mean, [(own[place][1].independent, own[place][2].independent) for place in few], part)
         moved.append(tuple(value + shares[few].sum() * (end - mean) for end in ends))
-    low, high = recovered(value, [(ends[0], ends[1]) for ends in moved])
+    low, high = mover_interval(value, [(ends[0], ends[1]) for ends in moved])
     return estimate(value, float(low), float(high), ", ".join(sorted({one["by"] for one, *_ in own})))
 
 
-def of_average_precision(value: float, variance: float, positives: Worth) -> Estimate:
+def average_precision_interval(value: float, variance: float, positives: EffectiveSize) -> Estimate:
     """Return an average precision with its interval.
 
-    On the logit scale (Boyd, Eng and Page, ECML PKDD 2013, section 4.1), as that of an AUROC. A perfect ranking has a
-    variance of zero; then it is Wilson's: average precision is a mean of shares, the precisions at the positives.
+    The interval is computed on the logit scale (Boyd, Eng and Page, ECML PKDD 2013, section 4.1), as for an AUROC. For
+    a perfect ranking (variance 0) it is Wilson's, since average precision is a mean of shares.
 
     Parameters
     ----------
     value, variance : float
-        The latter by `evidence.curves.average_precision_variance`.
-    positives : Worth
-        What the positives are worth.
+        The variance is that of `evidence.curves.average_precision_variance`.
+    positives : EffectiveSize
+        Effective size of the positives.
     """
     if math.isnan(value):
         return estimate(math.nan)
     if not (variance > 0 and 0 < value < 1):
-        return of_share(value, positives.independent)
+        return share_interval(value, positives.independent)
     return estimate(value, *_on_logits(value, variance, positives.patients), "jackknife")
 
 
 def _on_logits(value: float, variance: float, patients: float) -> tuple[float, float]:
-    """Return the interval on the logit scale, with Student's quantile for so many patients."""
-    middle, margin = math.log(value / (1 - value)), student(patients - 1) * math.sqrt(variance) / (value * (1 - value))
+    """Compute the interval on the logit scale, with Student's quantile for this number of patients."""
+    middle, margin = (
+        math.log(value / (1 - value)),
+        t_quantile(patients - 1) * math.sqrt(variance) / (value * (1 - value)),
+    )
     return _expit(middle - margin), _expit(middle + margin)
 
 
-def of_other_sites(value: float, variance: float, sites: int) -> tuple[float, float]:
-    """Return the interval of an average precision whose variance was found among a few sites.
+def between_sites_interval(value: float, variance: float, sites: int) -> tuple[float, float]:
+    """Compute the interval of an average precision from its variance between a few sites.
 
-    It is Wilson's, of as many fewer samples as Student's t with ``sites`` - 1 degrees of freedom says (see `worth`).
+    Wilson's interval, with a sample size reduced by Student's t with ``sites`` - 1 degrees of freedom.
     """
     if not variance > 0:
         return math.nan, math.nan
-    low, high = wilson(value, value * (1 - value) / variance * (Z / student(sites - 1)) ** 2)
+    low, high = wilson(value, value * (1 - value) / variance * (Z / t_quantile(sites - 1)) ** 2)
     return float(low), float(high)
 
 
 def newcombe(
     value: float, sizes: Sequence[tuple[float, float]], weights: Sequence[float] | Floats = (1.0,)
 ) -> tuple[float, float]:
-    """Return the AUROCs from which this one is just ``Z`` standard deviations away.
+    """Compute Newcombe's interval: the AUROCs from which this one is ``Z`` standard deviations away.
 
-    Newcombe, Stat Med 25 (2006), method 5: the standard deviation of Hanley and McNeil at the true AUROC A, with the
-    mean size of the classes in place of each. Of a mean of several, which share A, with these weights.
+    Newcombe, Stat Med 25 (2006), method 5: the standard deviation of Hanley and McNeil at the true AUROC A, with each
+    class size replaced by their mean. Extended to a weighted mean of several AUROCs with the same A.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ def newcombe(
     sizes : sequence of (float, float)
         Positives and negatives of each.
     weights : sequence of float
-        Of each; they add up to 1.
+        Weight of each; the sum is 1.
     """
     positives, negatives = np.array(sizes, float).T
     more = np.maximum(0.0, (positives + negatives) / 2 - 1)

@@ -1,11 +1,11 @@
-"""A model turned over: one that ranks patients the wrong way round, which no mean over sites or rounds would show."""
+"""Warnings about inverted rankings: AUROCs significantly below 0.5, which means over sites would hide."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from edelweiss.evidence.text import ends, in_text
+from edelweiss.evidence.text import format_estimate, interval_with_ties
 
 PLACES = {
     "pooled": "all sites pooled",
@@ -14,8 +14,8 @@ PLACES = {
 }
 
 
-def turned_over(evidence: Mapping[str, Any]) -> list[str]:
-    """Say where an AUROC is below 0.5 by its whole interval, and what that usually means; of several labels which.
+def inverted_rankings(evidence: Mapping[str, Any]) -> list[str]:
+    """Report AUROCs whose whole interval is below 0.5, with the usual causes.
 
     Parameters
     ----------
@@ -25,28 +25,32 @@ def turned_over(evidence: Mapping[str, Any]) -> list[str]:
     Returns
     -------
     list of str
-        A sentence for each label for which it is so; empty otherwise.
+        A sentence for each label with an inverted ranking.
     """
     labels: Mapping[str, Mapping[str, Any]] = evidence.get("labels", {"": evidence})
-    found = {name: _of_a_label(own) for name, own in labels.items()}
+    found = {name: _inverted_label(own) for name, own in labels.items()}
     return [f"{name}: {text}" if name else text for name, text in found.items() if text]
 
 
-def _of_a_label(evidence: Mapping[str, Any]) -> str:
+def _inverted_label(evidence: Mapping[str, Any]) -> str:
     where = [
-        f"{words} {in_text(evidence[key]['auroc'])}"
+        f"{words} {format_estimate(evidence[key]['auroc'])}"
         for key, words in PLACES.items()
         if evidence[key] and _below(evidence[key]["auroc"])
     ]
-    sites = [f"at {name} {in_text(site['auroc'])}" for name, site in evidence["sites"].items() if _below(site["auroc"])]
+    sites = [
+        f"at {name} {format_estimate(site['auroc'])}"
+        for name, site in evidence["sites"].items()
+        if _below(site["auroc"])
+    ]
     if not where and not sites:
         return ""
-    usually = "the label is coded the other way round " + ("at one or more sites" if where else "there")
+    cause = "the label is coded the other way round " + ("at one or more sites" if where else "there")
     if where:
-        usually = f"the steps are too long, so that training overshoots (try a smaller step size), or {usually}"
-    return f"The model ranks patients the wrong way round: AUROC {'; '.join(where + sites)}. Usually {usually}."
+        cause = f"the steps are too long, so that training overshoots (try a smaller step size), or {cause}"
+    return f"The model ranks patients the wrong way round: AUROC {'; '.join(where + sites)}. Usually {cause}."
 
 
 def _below(auroc: Mapping[str, Any]) -> bool:
-    interval = ends(auroc)
+    interval = interval_with_ties(auroc)
     return interval is not None and interval[1] < 0.5

@@ -1,4 +1,4 @@
-"""Several labels, judged one by one, in one evidence.json."""
+"""evidence.json for several labels, each evaluated on its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def of_labels(each: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of evidence.json for several labels, from what `summary` returned for each."""
+def multilabel_summary(each: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Combine the `summary` of each label into the content of evidence.json."""
     first = next(iter(each.values()))
     parts = ("pooled", "within-sites", "common-test-set")
     mean = {part: _mean_over([own[part] for own in each.values() if own[part]]) for part in parts}
@@ -17,7 +17,7 @@ def of_labels(each: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mean_over(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the means of the labels' estimates, and of their ends."""
+    """Average the labels' estimates and the ends of their intervals."""
     found: dict[str, Any] = {}
     for kind in ("auroc", "auprc"):
         known = [part[kind] for part in parts if kind in part and part[kind]["value"] is not None]

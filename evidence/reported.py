@@ -1,10 +1,10 @@
-"""What a site tells for evidence.json, in its answers to the last evaluation: their records, and what these may hold.
+"""Records that a site reports for evidence.json in its replies to the last evaluation, and their checks.
 
-The histograms in its evaluation say most. Beside them are its own AUROC with a variance that knows of patients with
-several samples, and its subgroups. Where a run is compared with another model, there are histograms of that one's
-scores, too, and a second answer has what of the comparison needs the counts of all sites, see `evidence.paired`.
+They come with the histograms of the evaluation: the site's AUROC with a variance that accounts for several samples per
+patient, and its subgroups. If the run is compared with another model, they include histograms of that model's scores;
+a second reply holds the part of the comparison that needs pooled counts, see `evidence.paired`.
 
-A site whose rules let it tell of groups of patients only tells no more of its scores than its evaluation does.
+A site whose policy aggregates scores over groups of patients reports only design effects and subgroups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_GROUPS = 100
-LARGEST = 1e30  # of a score: beyond it a model has diverged
+MAX_SCORE = 1e30  # a model with larger scores has diverged
 COUNT = Number(0, 2**53, whole=True)
 SHARE, VARIANCE = Number(0, 1, nan=True, rounding=1e-9), Number(0, 1, nan=True)
 EFFECT = Number(1e-6, 1e6)  # a design effect
@@ -43,22 +43,20 @@ COLUMNS: dict[str, Number | Text] = {
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A subgroup at a site.
+    """A subgroup of a site's patients.
 
     Attributes
     ----------
     column, name : str
-        Which.
+        The column of the table and the group's name in it.
     n, positives : int
-        Its samples.
+        Number of samples, and of positive ones.
     hits : (int, int)
-        How many of its positives are at or above the site's threshold (`evidence.curves.SAME_FOR_ALL`), and how many of
-        its negatives are below.
+        True positives and true negatives at the site's threshold (`evidence.curves.SUBGROUP_SPECIFICITY`).
     auroc : Auroc
-        With the variance.
+        AUROC with its variance.
     design : (float, float, float, float)
-        How many times as large the variances of AUROC, sensitivity and specificity are because patients have several
-        samples, and could be at most, see `evidence.design`.
+        Design effects of AUROC, sensitivity and specificity, and their upper bound, see `evidence.design`.
     """
 
     column: str
@@ -71,28 +69,28 @@ class Group:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many positives and negatives it has."""
+        """Number of positives and of negatives."""
         return self.positives, self.n - self.positives
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What comes with an evaluation.
+class Reported:
+    """Statistics that a site reports with an evaluation.
 
     Attributes
     ----------
     auroc : Auroc
-        The site's own, exactly; NaN of one that tells of groups of patients only.
+        The site's exact AUROC; NaN from a site that aggregates scores.
     design : Design
-        How many times as large variances are because patients have several samples.
+        Design effects.
     groups : sequence of Group
         Subgroups.
     other : Auroc
-        Of the model that the run is compared with, on the same samples; NaN without one.
+        AUROC of the model under comparison on the same samples; NaN without one.
     covariance : float
-        Of the two.
+        Covariance of the two AUROCs.
     other_counts : Counts, optional
-        Of the other model's scores; None without one, of groups, and where the sites share no model.
+        Counts of the other model's scores; None without one, with aggregated scores, or without a common model.
     """
 
     auroc: Auroc = field(default_factory=lambda: Auroc(math.nan, math.nan))
@@ -103,7 +101,7 @@ class Told:
     other_counts: Counts | None = None
 
     def record(self) -> dict[str, Any]:
-        """Write it as a record of a message."""
+        """Write the statistics as a record of a message."""
         rows = [
             (one.column, one.name, one.n, one.positives, *one.hits, one.auroc.value, one.auroc.variance, *one.design)
             for one in self.groups
@@ -114,7 +112,7 @@ class Told:
         return {
             "auroc": self.auroc.value,
             "variance": self.auroc.variance,
-            "design": self.design.told(),
+            "design": self.design.values(),
             "other-auroc": self.other.value,
             "other-variance": self.other.variance,
             "covariance": self.covariance,
@@ -124,8 +122,8 @@ class Told:
         }
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Told:
-        """Read a record in which `wrong` found nothing."""
+    def of(cls, record: Mapping[str, Any]) -> Reported:
+        """Read a record that `wrong` accepts."""
         rows = zip(*(record[f"group-{key}"] for key in COLUMNS), strict=True)
         of_other = [record[f"other-{kind}-scores"] for kind in ("positive", "negative")]
         return cls(
@@ -142,7 +140,7 @@ class Told:
 
     @staticmethod
     def wrong(record: Mapping[str, Any], n: int, positives: int, *, grouped: bool = False) -> list[str]:
-        """Return what is wrong with a record of a site that has so many samples, and maybe tells of groups only."""
+        """List the problems of a record from a site with ``n`` samples; ``grouped`` if its scores are aggregated."""
         schema: Schema = {
             "auroc": SHARE,
             "variance": VARIANCE,
@@ -162,29 +160,29 @@ class Told:
             wrong += [f"{key}: {text}" for key, text in zip(of_other, texts, strict=True) if text]
         for key, known in (("auroc", not grouped), ("other-auroc", any(of_other.values()))):
             if known and 0 < positives < n and math.isnan(record[key]):
-                wrong.append(f"{key} = nan: it has samples of both classes")
+                wrong.append(f"{key} = nan: must be defined, since the site has both classes")
             if positives in (0, n) and not math.isnan(record[key]):
-                wrong.append(f"{key} = {record[key]}: it has samples of one class")
-        effects = [record["design"], *(record[key] for key in record if key.startswith("group-design-"))]
-        if any(effect > n for own in effects for effect in own):
-            wrong.append(f"a design effect is more than {n}, as if its samples were of less than one patient")
+                wrong.append(f"{key} = {record[key]}: must be NaN, since the site has only one class")
+        for key in ("design", *(key for key in record if key.startswith("group-design-"))):
+            if any(effect > n for effect in record[key]):
+                wrong.append(f"{key} = {record[key]}: design effects must be at most {n}, the number of samples")
         if len({len(record[f"group-{key}"]) for key in COLUMNS}) > 1:
-            wrong.append("the columns of its subgroups have not the same length")
+            wrong.append("group-…: the columns of the subgroups differ in length")
         elif any(p > all_ or all_ > n for p, all_ in zip(record["group-positives"], record["group-n"], strict=True)):
-            wrong.append(f"a subgroup has more positives than samples, or more samples than the site: {n}")
+            wrong.append(f"group-n: a subgroup has more positives than samples, or more samples than the site: {n}")
         elif any(
             hits > p or misses > all_ - p
             for all_, p, hits, misses in zip(
                 *(record[f"group-{key}"] for key in ("n", "positives", "true-positives", "true-negatives")), strict=True
             )
         ):
-            wrong.append("a subgroup has more true positives than positives, or more true negatives than negatives")
+            wrong.append("group-true-…: more true positives than positives, or more true negatives than negatives")
         for p, all_, auroc in zip(*(record[f"group-{key}"] for key in ("positives", "n", "auroc")), strict=False):
             if p in (0, all_) and not math.isnan(auroc):
-                wrong.append(f"the AUROC of a subgroup of one class is {auroc}")
+                wrong.append(f"group-auroc = {auroc}: must be NaN for a subgroup with only one class")
         return wrong
 
 
 def record_names(labels: Sequence[str]) -> dict[str, str]:
-    """Return for each label what a message calls its record; of one label, whose name is empty, ``"evidence"``."""
+    """Name the record of each label in a message; a single label, whose name is empty, has ``"evidence"``."""
     return {label: f"evidence-{place}" if label else "evidence" for place, label in enumerate(labels)}

@@ -1,55 +1,52 @@
-"""evidence.json: what a run's model is worth, from what the sites told.
+"""evidence.json: the evaluation of a run's model, from the statistics that the sites report.
 
-The form of the file, version 1. A number that is not defined is null; lists of curves are columns of equal length.
+The file format, version 1. Undefined numbers are null; a curve is a set of columns of equal length.
 
 ``version``, ``level``
-    1; the level of all intervals, 0.95.
+    1; the confidence level of all intervals, 0.95.
 ``model``
     ``"common"``: all sites evaluated one model. ``"own"``: each its own; then nothing is pooled.
 ``probabilities``
-    How scores become probabilities: ``by`` ``"platt"`` or ``"none"`` (they are log-odds), ``intercept`` and ``slope``
-    of the map (of a common model), and ``assessed-on``: ``"other-sites"`` (at each site with the map that was fitted at
-    all others) or ``"same-patients"`` (those it was fitted on, which is optimistic); for ``"none"`` ``"held-out"``.
+    The map from scores to probabilities: ``by`` ``"platt"``, or ``"none"`` if scores are log-odds; ``intercept`` and
+    ``slope`` (of a common model); and ``assessed-on``: ``"other-sites"`` (each site with the map fitted on all others),
+    ``"same-patients"`` (those the map was fitted on, which is optimistic), or with ``"none"`` ``"held-out"``.
 ``pooled``, ``common-test-set``
-    An evaluation (below) of all sites' held-out samples, ranked together, and of the common test set; null where there
-    is none.
+    An evaluation (below) of the pooled held-out samples of all sites, and of the common test set; null without one.
 ``sites``
     An evaluation for each site, by name.
 ``within-sites``
-    The mean over the ``sites`` that have both classes, of their own ``auroc``, an estimate with ``ties``. A pooled
-    AUROC counts pairs across sites, too, so it rewards a model that tells sites apart.
+    ``sites``, the number with both classes, and the mean of their ``auroc``, an estimate with ``ties``. A pooled AUROC
+    also counts pairs across sites, so it rewards a model that distinguishes sites.
 ``subgroups``
-    By column and group: ``n``, ``positives``, ``sites`` (how many told of it), ``auroc``, an estimate: the mean within
-    sites, weighted by their pairs; ``sensitivity`` and ``specificity``, estimates over all its samples, with a
-    threshold for each site: that at which a share of `evidence.curves.SAME_FOR_ALL` of all its negatives is below.
+    By column and group: ``n``, ``positives``, ``sites`` (the number that reported it); ``auroc``, an estimate: the mean
+    within sites, weighted by their pairs; ``sensitivity`` and ``specificity``, pooled estimates at each site's own
+    threshold, where its specificity over all patients is `evidence.curves.SUBGROUP_SPECIFICITY`.
 ``compared``
-    With another model on the same patients (null without one): ``difference``, an estimate, and ``p``, two-sided, of
-    the mean within ``sites`` (how many), this model's AUROC less the other's (DeLong, paired); ``by-site`` each site's,
-    ``pooled`` that of all sites' patients ranked together, with ``sites``, ``n`` and ``positives``: those sites that
-    tell of each patient (null where there is none), and ``common-test-set`` that there, each with ``auroc``, ``other``
-    (numbers), ``difference`` and ``p``.
+    Comparison with another model on the same patients (null without one). ``difference``, an estimate, and ``p``,
+    two-sided: the mean over ``sites`` (their number) of this model's AUROC minus the other's (DeLong, paired).
+    ``by-site``, ``common-test-set`` and ``pooled`` have ``auroc``, ``other`` (numbers), ``difference`` and ``p``;
+    ``pooled`` also ``sites``, ``n`` and ``positives``, over the sites that report individual scores (null without any).
 ``notes``
-    What a reader must know, in sentences.
+    Caveats for the reader, in sentences.
 
-Of a run with several labels the file has ``version``, ``level``, ``model`` and
+With several labels the file has ``version``, ``level``, ``model`` and
 
 ``labels``
-    For each label by name all of the above, of those samples of which it is known.
+    All of the above for each label by name, over the samples with a known label.
 ``mean``
-    The mean over the labels, of ``pooled``, ``within-sites`` and ``common-test-set`` (null where there is none): each
-    with ``labels``, how many have one, and ``auroc`` and ``auprc``, estimates. Their ends are the means of the labels'
-    ends, which is as wide as if all labels were wrong together, and so no narrower than it should be.
+    The means over the labels of ``pooled``, ``within-sites`` and ``common-test-set`` (null without one): each with
+    ``labels``, the number with a value, and the estimates ``auroc`` and ``auprc``. Their interval ends are the means of
+    the labels' ends, which is conservative: as wide as with perfectly correlated labels.
 
 An estimate has ``value``, ``low``, ``high`` and ``by``, the method of the interval. An evaluation has
 
 ``n``, ``positives``, ``grouped``
-    Samples; whether some were told in groups of several patients, so that all that follows is approximate.
+    Samples; whether some scores were aggregated over groups of patients, so that the rest is approximate.
 ``auroc``
-    An estimate, and ``ties``: the most by which it may be off because some sites told of groups of samples, and not of
-    the order within; 0 where none did.
+    An estimate, and ``ties``: the largest error due to the unknown order within groups of samples; 0 without groups.
 ``auprc``
-    An estimate, for other patients of these sites, and ``ties``; pooled of several sites also ``low-sites`` and
-    ``high-sites``, for other sites, too.
+    An estimate for new patients at these sites, and ``ties``; pooled over several sites also ``low-sites`` and
+    ``high-sites``, the interval for new sites.
 ``calibration``
     ``intercept`` and ``slope`` (estimates), ``brier``, ``ece``, and ``curve``: points with ``predicted``, ``observed``,
     ``low``, ``high``, ``n``.
@@ -70,13 +67,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edelweiss.evidence import calibration, curves, delong
-from edelweiss.evidence.calibration import AS_THEY_ARE, Fit, platt, platt_of_the_others, probability
-from edelweiss.evidence.comparison import compared
+from edelweiss.evidence.calibration import IDENTITY, Fit, platt, platt_leave_one_site_out, probability
+from edelweiss.evidence.comparison import compare_models
 from edelweiss.evidence.design import SINGLE, Design
-from edelweiss.evidence.grid import CLASSES, Counts, Together
-from edelweiss.evidence.intervals import LEVEL, Worth, estimate, of_auroc, of_average_precision, of_other_sites, worth
-from edelweiss.evidence.inverted import turned_over
-from edelweiss.evidence.within_sites import own_auroc, subgroups, within
+from edelweiss.evidence.grid import CLASSES, Counts, SiteCounts
+from edelweiss.evidence.intervals import (
+    LEVEL,
+    EffectiveSize,
+    auroc_interval,
+    average_precision_interval,
+    between_sites_interval,
+    effective_size,
+    estimate,
+)
+from edelweiss.evidence.inverted import inverted_rankings
+from edelweiss.evidence.within_sites import mean_within_sites, own_auroc, subgroups
 from edelweiss.problems.pooling import unknown
 
 if TYPE_CHECKING:
@@ -104,24 +109,24 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """What is known of a site's held-out samples.
+    """Statistics of a site's held-out samples.
 
     Attributes
     ----------
     counts : Counts
-        Of its scores.
+        Counts of its scores.
     auroc : Auroc, optional
-        Its own, exactly; default: that of the counts.
+        The exact AUROC; default: that of the counts.
     design : Design
-        How many times as large variances are because patients have several samples.
+        Design effects.
     grouped : bool
-        Whether it told of groups of patients only.
+        Whether the scores are aggregated over groups of patients.
     groups : sequence of Group
-        Its subgroups.
+        Subgroups.
     other, covariance : Auroc, float
-        The AUROC of the model that this one is compared with, and the covariance of the two; None for none.
+        AUROC of the model under comparison, None without one, and the covariance of the two.
     other_counts, spread : Counts, Spread
-        Of the other model's scores, and by how much the two differ (`evidence.paired`); None for none.
+        Counts of the other model's scores, and the sums of `evidence.paired`; None without one.
     """
 
     counts: Counts
@@ -143,24 +148,24 @@ def summary(
     test: Site | None = None,
     asked_to_compare: bool = False,
 ) -> dict[str, Any]:
-    """Return the content of evidence.json, as JSON has it.
+    """Return the content of evidence.json.
 
     Parameters
     ----------
     sites : mapping
-        By name, those with held-out samples; at least one, if there is no ``test``.
+        The sites with held-out samples, by name; may be empty if there is a ``test``.
     common : bool
-        Whether all evaluated one model.
+        Whether all sites evaluated one model.
     log_odds : bool
         Whether scores are log-odds of a positive.
     test : Site, optional
         The common test set.
     asked_to_compare : bool
-        Whether the run has another model, so that it is said where it cannot be compared.
+        Whether a comparison was requested, so that a note says if it is impossible.
     """
-    every, counts = list(sites.values()), Together([site.counts for site in sites.values()])
+    every, counts = list(sites.values()), SiteCounts([site.counts for site in sites.values()])
     fits, assessed_on = _fits(counts, common=common, log_odds=log_odds)
-    whole = AS_THEY_ARE if log_odds else platt(counts.total) if common and counts else None
+    whole = IDENTITY if log_odds else platt(counts.total) if common and counts else None
     found: dict[str, Any] = {"version": VERSION, "level": LEVEL, "model": "common" if common else "own"}
     found["probabilities"] = {
         "by": "none" if log_odds else "platt",
@@ -174,41 +179,41 @@ def summary(
     found["sites"] = {name: evaluation([site], [fit]) for (name, site), fit in zip(sites.items(), fits, strict=True)}
     if test is not None:
         found["common-test-set"] = evaluation([test], [whole or platt(test.counts)]) | bands([test], test.counts)
-    found["within-sites"] = within(every)
+    found["within-sites"] = mean_within_sites(every)
     own_ties = [one["auroc"]["ties"] for one in found["sites"].values() if not math.isnan(one["auroc"]["value"])]
     found["within-sites"]["auroc"]["ties"] = float(np.mean(own_ties)) if own_ties else math.nan
     found["subgroups"] = subgroups(every)
-    found["compared"] = compared(sites, test)
-    said = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
-    said += [GROUPED] * any(site.grouped for site in every)
-    said += turned_over(_as_json(found))
-    found["notes"] = said + [NOT_COMPARED] * (asked_to_compare and found["compared"] is None)
+    found["compared"] = compare_models(sites, test)
+    notes = [POOLING] * (common and len(every) > 1) + [SAME_PATIENTS] * (assessed_on == "same-patients")
+    notes += [GROUPED] * any(site.grouped for site in every)
+    notes += inverted_rankings(_as_json(found))
+    found["notes"] = notes + [NOT_COMPARED] * (asked_to_compare and found["compared"] is None)
     return dict(_as_json(found))
 
 
-def _fits(counts: Together, *, common: bool, log_odds: bool) -> tuple[list[Fit], str]:
-    """Return how each site's scores become log-odds, and on whom that is assessed."""
+def _fits(counts: SiteCounts, *, common: bool, log_odds: bool) -> tuple[list[Fit], str]:
+    """Return each site's map from scores to log-odds, and the patients on which it is assessed."""
     if log_odds:
-        return [AS_THEY_ARE] * len(counts), "held-out"
+        return [IDENTITY] * len(counts), "held-out"
     if not common:
         return [platt(own) for own in counts], "same-patients"
-    others = platt_of_the_others(counts)
+    others = platt_leave_one_site_out(counts)
     return (others, "other-sites") if others else ([platt(counts.total)] * len(counts), "same-patients")
 
 
-def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: Together | None = None) -> dict[str, Any]:
-    """Evaluate sites, ranked together; of one site, by its own AUROC.
+def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: SiteCounts | None = None) -> dict[str, Any]:
+    """Evaluate the pooled samples of sites; a single site by its own AUROC.
 
     Parameters
     ----------
     sites : sequence of Site
         At least one.
     fits : sequence of Fit
-        How the scores of each become log-odds.
-    counts : Together, optional
-        Theirs.
+        The map from scores to log-odds for each site.
+    counts : SiteCounts, optional
+        The sites' counts.
     """
-    counts = counts or Together([site.counts for site in sites])
+    counts = counts or SiteCounts([site.counts for site in sites])
     total = counts.total
     auroc = delong.from_counts(counts, [site.design.auroc for site in sites]) if len(sites) > 1 else own_auroc(sites[0])
     precision = _average_precision(sites, counts)
@@ -224,7 +229,9 @@ def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: Together | No
         "n": int(total.every.sum()),
         "positives": int(total.positives.sum()),
         "grouped": any(site.grouped for site in sites),
-        "auroc": of_auroc(auroc.value, auroc.variance, _worth(sites, 0, "auroc"), _worth(sites, 1, "auroc"))
+        "auroc": auroc_interval(
+            auroc.value, auroc.variance, _effective_size(sites, 0, "auroc"), _effective_size(sites, 1, "auroc")
+        )
         | {"ties": off["auroc"]},
         "auprc": precision | {"ties": off["auprc"]},
         "calibration": calibration.assessment(*predicted, (design[0], design[1], design[2])),
@@ -236,53 +243,53 @@ def evaluation(sites: Sequence[Site], fits: Sequence[Fit], counts: Together | No
 
 
 def _by_bin(sites: Sequence[Site], of: str) -> Floats:
-    """Return for each bin of each site the design effect of this name there, for as many patients as there are."""
+    """Return the design effect for each bin of each site, inflated for the number of patients."""
     effects, bins = [getattr(site.design, of) for site in sites], [len(site.counts.bins) for site in sites]
-    factor = _worth(sites, 0, of).factor
+    factor = _effective_size(sites, 0, of).factor
     if len(set(effects)) == 1:
-        return np.broadcast_to(effects[0] * factor, sum(bins))  # of no size
+        return np.broadcast_to(effects[0] * factor, sum(bins))
     return np.repeat(effects, bins) * factor
 
 
-def _average_precision(sites: Sequence[Site], counts: Together) -> dict[str, Any]:
+def _average_precision(sites: Sequence[Site], counts: SiteCounts) -> dict[str, Any]:
     total = counts.total
     value = float(curves.average_precision(total.positives, total.negatives))
     if not total.negatives.any():
         return estimate(value)
     patients, every = curves.average_precision_variance(counts, [site.design.auprc for site in sites])
-    found = of_average_precision(value, patients, _worth(sites, 0, "auprc"))
+    found = average_precision_interval(value, patients, _effective_size(sites, 0, "auprc"))
     if len(sites) == 1:
         return found
-    low, high = of_other_sites(value, every, len(sites))
+    low, high = between_sites_interval(value, every, len(sites))
     return found | {"low-sites": min(low, found["low"]), "high-sites": max(high, found["high"])}
 
 
-def _worth(sites: Sequence[Site], kind: int, of: str) -> Worth:
-    """Return what the positives (0) or negatives (1) of sites are worth for the number whose design effect this is."""
+def _effective_size(sites: Sequence[Site], kind: int, of: str) -> EffectiveSize:
+    """Return the effective size of the positives (0) or negatives (1) of sites for the estimate ``of``."""
     design, largest = ([getattr(site.design, name) for site in sites] for name in (of, "largest"))
-    return worth([site.counts.sizes[kind] for site in sites], design, largest)
+    return effective_size([site.counts.sizes[kind] for site in sites], design, largest)
 
 
 def _independent(sites: Sequence[Site]) -> tuple[float, float]:
-    """Return how many independent positives and negatives there are, for sensitivity and specificity."""
-    return _worth(sites, 0, "sensitivity").independent, _worth(sites, 1, "specificity").independent
+    """Return the effective numbers of positives and negatives, for sensitivity and specificity."""
+    return _effective_size(sites, 0, "sensitivity").independent, _effective_size(sites, 1, "specificity").independent
 
 
 def bands(sites: Sequence[Site], total: Counts) -> dict[str, Any]:
-    """Return the curves of an evaluation with their bands."""
-    pair, worth_of = (total.positives, total.negatives), _independent(sites)
+    """Return the curves of an evaluation with their confidence bands."""
+    pair, independent = (total.positives, total.negatives), _independent(sites)
     found = {"roc": curves.roc(*pair), "precision-recall": curves.precision_recall(*pair)}
     if total.positives.any() and total.negatives.any():
-        patients = sum(_worth(sites, kind, "largest").patients for kind in (0, 1))
-        both = curves.roc_band(*pair, worth_of), curves.precision_band(*pair, worth_of, patients)
+        patients = sum(_effective_size(sites, kind, "largest").patients for kind in (0, 1))
+        both = curves.roc_band(*pair, independent), curves.precision_band(*pair, independent, patients)
         for curve, (low, high) in zip(found.values(), both, strict=True):
             curve["band"] = {"at": curves.GRID, "low": low, "high": high}  # type: ignore[assignment]
     return found
 
 
 def _as_json(value: Any) -> Any:
-    """Return plain lists and numbers; NaN and infinity become None, and curves have six digits."""
-    if isinstance(value, float):  # NumPy's is one
+    """Convert to JSON's types: NaN and infinity become None, curves are rounded to six digits."""
+    if isinstance(value, float):  # includes NumPy's
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _as_json(item) for key, item in value.items()}

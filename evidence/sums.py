@@ -1,4 +1,4 @@
-"""Sums over the samples of a bin, or of a patient."""
+"""Grouped sums, over the samples of a bin or of a patient."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-def added(values: Floats, place: Ints, count: int) -> Floats:
-    """Return for each of so many places the sum of the values that belong there.
+def sum_by(values: Floats, place: Ints, count: int) -> Floats:
+    """Sum values by group.
 
     Parameters
     ----------
     values, place : ndarray
-        Shape (n,): the values, and the place of each, from 0.
+        Shape (n,): the values and the group of each, numbered from 0.
     count : int
-        How many places there are.
+        Number of groups.
     """
     return np.bincount(place, values, count).astype(np.float64)

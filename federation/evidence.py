@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord
 
 from edelweiss.common import record_in
-from edelweiss.evidence import Counts, Site, Told
+from edelweiss.evidence import Counts, Reported, Site
 from edelweiss.evidence.paired import Spread, merged_record
 from edelweiss.evidence.reported import record_names
 from edelweiss.federation.messages import metrics_in
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edelweiss.federation.sites import Site as Place
     from edelweiss.problems import Metrics
 
-First = dict["Place", tuple["Metrics", Told]]
+First = dict["Place", tuple["Metrics", Reported]]
 """What each site answered first: its evaluation, and what it told for the evidence; of several labels of one."""
 
 
@@ -46,7 +46,7 @@ class Evidence:
             metrics = by_label(metrics_in(answer))
             for label, name in record_names(self.labels).items():
                 if record := record_in(answer.content, name, ConfigRecord):
-                    self.first[label][by_node[answer.metadata.src_node_id]] = metrics[label], Told.of(record)
+                    self.first[label][by_node[answer.metadata.src_node_id]] = metrics[label], Reported.of(record)
             yield answer
 
     def merged(self, label: str) -> tuple[Counts, Counts] | None:
@@ -86,7 +86,7 @@ class Evidence:
             for label, first in self.first.items()
         }
 
-    def _site(self, label: str, site: Place, metrics: Metrics, told: Told) -> Site:
+    def _site(self, label: str, site: Place, metrics: Metrics, told: Reported) -> Site:
         _, grouped = told_scores(metrics)
         return Site(
             counts=_counts(metrics),

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from edelweiss.common import Number, in_a_line, mistakes, record_in, shown
 from edelweiss.common.schema import NAMED
-from edelweiss.evidence import Told
+from edelweiss.evidence import Reported
 from edelweiss.evidence.paired import Spread, asked_for
 from edelweiss.evidence.reported import record_names
 from edelweiss.federation.encoding import decode, unfit
@@ -76,7 +76,7 @@ class Answers:
     loss_bound : float
         See `federation.Rounds`.
     evidence : bool
-        Whether the last evaluation comes with what `evidence.Told` says.
+        Whether the last evaluation comes with what `evidence.Reported` says.
     """
 
     rehearsal: Rehearsal
@@ -126,7 +126,7 @@ class Answers:
                 if not metrics:
                     raise BadAnswerError("sent evidence, and no evaluation")
                 n, positives, fewest = self._size(site, label)
-                if wrong := Told.wrong(record, n, positives, grouped=fewest > 1):
+                if wrong := Reported.wrong(record, n, positives, grouped=fewest > 1):
                     raise BadAnswerError(in_a_line(wrong))
 
     def to_the_comparison(self, site: Site, question: Message, answer: Message) -> None:

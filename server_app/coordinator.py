@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 
 from edelweiss.common import to_record
 from edelweiss.common.files import reason
-from edelweiss.evidence.inverted import turned_over
+from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.federation import Exchange, RunError, Site, pack, unpack
 from edelweiss.federation.returned_iterate import returned
 from edelweiss.models import prepare, resolve_device
@@ -137,7 +137,7 @@ def coordinate(
     progress.sites(report.records, sizes, personalised=personalised)
     for line in in_words(report.evidence) if report.evidence else ():
         progress.say(line)
-    for line in turned_over(report.evidence) if report.evidence else ():
+    for line in inverted_rankings(report.evidence) if report.evidence else ():
         progress.warn(line)
     if personalised or config.share_model:
         progress.say(where_models_are(grid, common=not personalised))

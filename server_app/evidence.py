@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edelweiss.datasets import patients_of_test
-from edelweiss.evidence import Counts, Site, of_labels, summary
+from edelweiss.evidence import Counts, Site, multilabel_summary, summary
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
 from edelweiss.evidence.summary import NOT_COMPARED
-from edelweiss.evidence.text import in_text
+from edelweiss.evidence.text import format_estimate
 from edelweiss.models import ModelError
 from edelweiss.models.storage import replacing
 from edelweiss.problems import ranks
@@ -62,7 +62,7 @@ def evidence_of(
             )
     if not found:
         return None
-    return of_labels(found) if problem.labels else found[""]
+    return multilabel_summary(found) if problem.labels else found[""]
 
 
 def compared_with(config: RunConfig, problem: Problem, given: GivenModel | None) -> Arrays | None:
@@ -149,7 +149,7 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
     for name, own in content["labels"].items():
         yield from (f"{name}: {line}" for line in list(_of_a_label(own))[:1])
     means = [
-        f"{words} {in_text(content['mean'][key]['auroc'])}"
+        f"{words} {format_estimate(content['mean'][key]['auroc'])}"
         for key, words in (
             ("pooled", "pooled"),
             ("within-sites", "within sites"),
@@ -163,12 +163,12 @@ def in_words(content: Mapping[str, Any]) -> Iterator[str]:
 def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
     parts = []
     if pooled := content["pooled"]:
-        parts.append(f"pooled AUROC {in_text(pooled['auroc'])}")
+        parts.append(f"pooled AUROC {format_estimate(pooled['auroc'])}")
     within = content["within-sites"]
     if within["sites"]:
-        parts.append(f"within sites {in_text(within['auroc'])}")
+        parts.append(f"within sites {format_estimate(within['auroc'])}")
     if test := content["common-test-set"]:
-        parts.append(f"common test set {in_text(test['auroc'])}")
+        parts.append(f"common test set {format_estimate(test['auroc'])}")
     if parts:
         yield "; ".join(parts) + ", each with its 95 % interval"
     if compared := content["compared"]:
@@ -178,7 +178,7 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
             ("pooled", compared["pooled"]),
             ("on the common test set", compared["common-test-set"]),
         )
-        told = [f"{where} {in_text(one['difference'], signed=True)}" for where, one in places if one]
+        told = [f"{where} {format_estimate(one['difference'], signed=True)}" for where, one in places if one]
         yield f"compared with the other model, on the same patients: AUROC {'; '.join(told)}"
     elif NOT_COMPARED in content["notes"]:
         yield NOT_COMPARED
@@ -186,6 +186,6 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
         calibration = pooled["calibration"]
         by = "after Platt scaling" if content["probabilities"]["by"] == "platt" else "as they are"
         yield (
-            f"average precision {in_text(pooled['auprc'])}; probabilities {by}: calibration slope "
-            f"{in_text(calibration['slope'])}, Brier score {shown(calibration['brier'], digits=2)}"
+            f"average precision {format_estimate(pooled['auprc'])}; probabilities {by}: calibration slope "
+            f"{format_estimate(calibration['slope'])}, Brier score {shown(calibration['brier'], digits=2)}"
         )

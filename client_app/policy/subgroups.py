@@ -8,9 +8,9 @@ import numpy as np
 
 from edelweiss.client_app.policy.coarsening import merged
 from edelweiss.client_app.policy.suppression import few
-from edelweiss.evidence.curves import SAME_FOR_ALL, threshold
+from edelweiss.evidence.curves import SUBGROUP_SPECIFICITY, threshold
 from edelweiss.evidence.delong import Auroc, exact, from_counts
-from edelweiss.evidence.design import Design, most
+from edelweiss.evidence.design import Design, largest_effect
 from edelweiss.evidence.grid import Counts
 from edelweiss.evidence.reported import Group
 from edelweiss.problems.histogram import Histogram
@@ -34,7 +34,7 @@ def subgroups(site: OpenSite, which: Mask, scores: Floats, labels: Floats, patie
     config, data = site.data_config, site.data()
     if data is None or config.study is None:
         return []
-    at = threshold(scores, labels, SAME_FOR_ALL)
+    at = threshold(scores, labels, SUBGROUP_SPECIFICITY)
     values = data.held_out.inputs[data.held_out.rows].numpy()[which]
     found: list[Group] = []
     for column in config.study.columns:
@@ -81,7 +81,7 @@ def largest(patients: Ints) -> float:
 
     It depends on no score, so no model that a coordinator makes up can read a patient from it.
     """
-    return float(STEP * np.ceil(most(patients) / STEP - 1e-9))
+    return float(STEP * np.ceil(largest_effect(patients) / STEP - 1e-9))
 
 
 def _coarse(column: str, name: str, scores: Floats, labels: Floats, at: float, fewest: int, design: float) -> Group:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.evidence.text import ends, in_text
+from edelweiss.evidence.text import format_estimate, interval_with_ties
 from edelweiss.problems.metrics import HEADLINE, METRICS, within_range
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _rows(rows: Sequence[tuple[str, Mapping[str, Any], str]]) -> Figure:
     figure = Figure(figsize=(1.4 * WIDTH, max(1.4, 0.6 + 0.2 * len(rows))), layout="constrained")
     axes = figure.subplots()
     for place, (_, found, colour) in enumerate(rows):
-        if found["value"] is not None and (interval := ends(found)) is not None:
+        if found["value"] is not None and (interval := interval_with_ties(found)) is not None:
             bars = [[max(0.0, found["value"] - interval[0])], [max(0.0, interval[1] - found["value"])]]
             axes.errorbar([found["value"]], [place], xerr=bars, color=colour, marker="s", markersize=4, capsize=2)
     axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
@@ -191,7 +191,7 @@ def _rows(rows: Sequence[tuple[str, Mapping[str, Any], str]]) -> Figure:
 
 def estimate(found: Mapping[str, Any], *, signed: bool = False) -> str:
     """Write an estimate with its interval, a difference with its sign; a dash where it is not defined."""
-    return in_text(found, "", signed=signed)
+    return format_estimate(found, "", signed=signed)
 
 
 def together(evidence: Mapping[str, Any]) -> list[tuple[str, Evaluation, str]]:

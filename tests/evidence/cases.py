@@ -1,4 +1,4 @@
-"""Scores and labels of several sites, of many kinds."""
+"""Scores and labels of several sites, for the tests of evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Scored = tuple[np.ndarray, np.ndarray]
 
 
 def drawn(seed: int, sites: int = 5, n: int = 800, prior: float = 0.1, decimals: int = 9) -> list[Scored]:
-    """Draw sites whose scores differ in place, spread and skew; with few ``decimals`` many are equal."""
+    """Draw sites whose scores differ in location, spread and skew; few ``decimals`` give many ties."""
     rng = np.random.default_rng([seed, sites])
     found = []
     for _ in range(sites):
@@ -25,24 +25,24 @@ def drawn(seed: int, sites: int = 5, n: int = 800, prior: float = 0.1, decimals:
     return found
 
 
-def together(sites: Sequence[Scored]) -> Scored:
-    """Return all samples."""
+def pool(sites: Sequence[Scored]) -> Scored:
+    """Return the samples of all sites."""
     return np.concatenate([scores for scores, _ in sites]), np.concatenate([labels for _, labels in sites])
 
 
-def told(sites: Sequence[Scored]) -> list[Site]:
-    """Return what a coordinator gets to know of the sites."""
+def as_sites(sites: Sequence[Scored]) -> list[Site]:
+    """Return the statistics of sites that report counts alone."""
     return [Site(Counts.of(*site)) for site in sites]
 
 
 def of_patients(seed: int, sites: int = 4, patients: int = 60, size: int = 4) -> list[tuple[Scored, np.ndarray]]:
-    """Draw sites whose patients have several samples, alike in score and mostly in label; return whose each is, too."""
+    """Draw sites whose patients have several similar samples; return the patient of each sample as well."""
     rng, found = np.random.default_rng([seed, sites, patients]), []
     for _ in range(sites):
-        whose = np.repeat(np.arange(patients), rng.integers(1, 2 * size, patients))
+        owner = np.repeat(np.arange(patients), rng.integers(1, 2 * size, patients))
         ill = rng.random(patients) < 0.25 * rng.uniform(0.5, 1.5)
-        labels = np.where(rng.random(len(whose)) < 0.9, ill[whose], rng.random(len(whose)) < 0.25).astype(float)
-        scores = rng.normal(0, 0.5) + labels + rng.normal(0, 0.7, patients)[whose] + rng.normal(0, 0.7, len(whose))
+        labels = np.where(rng.random(len(owner)) < 0.9, ill[owner], rng.random(len(owner)) < 0.25).astype(float)
+        scores = rng.normal(0, 0.5) + labels + rng.normal(0, 0.7, patients)[owner] + rng.normal(0, 0.7, len(owner))
         scores = scores.astype(np.float32).astype(np.float64)
-        found.append(((scores, labels), whose))
+        found.append(((scores, labels), owner))
     return found

@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 
 from edelweiss.evidence.delong import covariance, exact, from_counts, placements
 from edelweiss.evidence.design import Design
-from edelweiss.evidence.intervals import Worth, Z, newcombe, of_auroc, wilson
-from tests.evidence.cases import drawn, of_patients, together, told
+from edelweiss.evidence.intervals import EffectiveSize, Z, auroc_interval, newcombe, wilson
+from tests.evidence.cases import as_sites, drawn, of_patients, pool
 from tests.reference.delong import clustered, delong
 
 SCORED = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=4, max_size=60)
@@ -21,7 +21,7 @@ SCORED = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=4, max_
 
 @settings(deadline=None, max_examples=30)
 @given(SCORED)
-def test_placements_give_what_all_pairs_give_ties_included(samples: list[tuple[int, bool]]) -> None:
+def test_placements_match_all_pairs_with_ties(samples: list[tuple[int, bool]]) -> None:
     scores, labels = (np.array(column, float) for column in zip(*samples, strict=True))
     found = exact(scores, labels)
     if len(set(labels)) < 2:
@@ -36,25 +36,25 @@ def test_placements_give_what_all_pairs_give_ties_included(samples: list[tuple[i
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_from_counts_it_is_that_of_all_scores(seed: int) -> None:
+def test_counts_give_the_auroc_of_all_scores(seed: int) -> None:
     sites = drawn(seed, decimals=9 if seed % 2 else 1)
-    scores, labels = together(sites)
+    scores, labels = pool(sites)
     [value], [[variance]] = delong(labels, scores)
-    found = from_counts([site.counts for site in told(sites)])
+    found = from_counts([site.counts for site in as_sites(sites)])
     assert found.value == pytest.approx(value, abs=1e-9)
     assert found.variance == pytest.approx(variance, abs=1e-9)
 
 
-def test_sites_of_one_class_take_part() -> None:
+def test_sites_with_one_class_contribute() -> None:
     ill, well = (np.arange(40.0) + 20, np.ones(40)), (np.arange(40.0), np.zeros(40))
-    sites = told([ill, well])
+    sites = as_sites([ill, well])
     found = from_counts([site.counts for site in sites])
-    [value], [[variance]] = delong(*reversed(together([ill, well])))
+    [value], [[variance]] = delong(*reversed(pool([ill, well])))
     assert (found.value, found.variance) == pytest.approx((value, variance), abs=1e-12)
     assert math.isnan(from_counts([sites[0].counts]).value)
 
 
-def test_samples_of_one_patient_are_summed_up_before_they_are_squared() -> None:
+def test_clustered_samples_are_summed_by_patient() -> None:
     rng = np.random.default_rng(3)
     patients = rng.integers(0, 40, 200)
     labels = (rng.random(200) < 0.3).astype(float)
@@ -64,29 +64,29 @@ def test_samples_of_one_patient_are_summed_up_before_they_are_squared() -> None:
     assert Design.of(scores, labels, np.arange(200)).auroc == pytest.approx(1)
 
 
-def drawn_by_patient(sites: list[tuple[tuple[np.ndarray, np.ndarray], np.ndarray]], seed: int) -> float:
-    """Return the variance of the pooled AUROC when patients are drawn anew within each site, with all their samples."""
+def bootstrap_variance(sites: list[tuple[tuple[np.ndarray, np.ndarray], np.ndarray]], seed: int) -> float:
+    """Return the bootstrap variance of the pooled AUROC, over patients within each site."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(150):
         rows = []
-        for (scores, labels), whose in sites:
-            own = [np.flatnonzero(whose == patient) for patient in np.unique(whose)]
+        for (scores, labels), patient_of in sites:
+            own = [np.flatnonzero(patient_of == patient) for patient in np.unique(patient_of)]
             chosen = np.concatenate([own[place] for place in rng.integers(0, len(own), len(own))])
             rows.append((scores[chosen], labels[chosen]))
-        scores, labels = together(rows)
+        scores, labels = pool(rows)
         found.append(exact(scores, labels).value)
     return float(np.var(found))
 
 
 @pytest.mark.slow
-def test_a_design_effect_for_each_site_comes_near_a_bootstrap_of_patients() -> None:
-    """What docs/evidence.md says: a little too narrow; without it far too narrow."""
+def test_a_design_effect_per_site_approximates_a_bootstrap_of_patients() -> None:
+    """As docs/evidence.md says: a little too narrow; without design effects far too narrow."""
     with_effect, without = [], []
     for seed in range(3):
         sites = of_patients(seed, patients=40)
-        counts = [site.counts for site in told([own for own, _ in sites])]
-        design = [Design.of(*own, whose).auroc for own, whose in sites]
-        wanted = drawn_by_patient(sites, seed)
+        counts = [site.counts for site in as_sites([own for own, _ in sites])]
+        design = [Design.of(*own, patient_of).auroc for own, patient_of in sites]
+        wanted = bootstrap_variance(sites, seed)
         with_effect.append(math.sqrt(from_counts(counts, design).variance / wanted))
         without.append(math.sqrt(from_counts(counts).variance / wanted))
     assert 0.8 < np.mean(with_effect) < 1.1
@@ -102,13 +102,13 @@ def test_the_covariance_of_two_models_on_the_same_patients() -> None:
 
 
 @pytest.mark.parametrize(("p", "n", "by"), [(12, 60, "DeLong"), (3, 40, "Newcombe")])
-def test_an_interval_covers_the_truth_as_often_as_it_says(p: int, n: int, by: str) -> None:
+def test_intervals_have_their_nominal_coverage(p: int, n: int, by: str) -> None:
     # Two normal distributions, half a standard deviation apart: AUROC = Φ(0.5/√2).
     rng, truth, covered, by_delong = np.random.default_rng(7), 0.5 * (1 + math.erf(0.25)), 0, 0
     for _ in range(1000):
         scores, labels = np.append(rng.normal(0.5, 1, p), rng.normal(0, 1, n)), np.repeat([1.0, 0.0], [p, n])
         found = exact(scores, labels)
-        ends = of_auroc(found.value, found.variance, Worth(p, 1, p), Worth(n, 1, n))
+        ends = auroc_interval(found.value, found.variance, EffectiveSize(p, 1, p), EffectiveSize(n, 1, n))
         assert ends["by"] == by
         covered += ends["low"] <= truth <= ends["high"]
         by_delong += abs(found.value - truth) <= Z * math.sqrt(found.variance)
@@ -116,10 +116,10 @@ def test_an_interval_covers_the_truth_as_often_as_it_says(p: int, n: int, by: st
     assert by == "DeLong" or by_delong / 1000 < 0.9, "for few patients it would be too narrow"
 
 
-def test_a_perfect_ranking_of_few_is_not_certain() -> None:
+def test_a_perfect_ranking_of_few_patients_is_uncertain() -> None:
     found = exact(np.arange(20.0), (np.arange(20) > 17).astype(float))
     assert (found.value, found.variance) == (1, 0)
-    ends = of_auroc(found.value, found.variance, Worth(2, 1, 2), Worth(18, 1, 18))
+    ends = auroc_interval(found.value, found.variance, EffectiveSize(2, 1, 2), EffectiveSize(18, 1, 18))
     assert (ends["by"], ends["high"]) == ("Newcombe", 1)
     assert 0.4 < ends["low"] < 0.9
     assert newcombe(1.0, [(200, 1800)])[0] > 0.99
@@ -127,7 +127,7 @@ def test_a_perfect_ranking_of_few_is_not_certain() -> None:
     assert low < 0.7 < high
 
 
-def test_the_interval_of_a_share_is_that_of_a_textbook() -> None:
+def test_wilson_intervals_match_published_ones() -> None:
     # Newcombe, Stat Med 17 (1998), Table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29, by the score method.
     table = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0, 0.1611), (1, 29): (0.0061, 0.1718)}
     for (hits, n), ends in table.items():

@@ -1,4 +1,4 @@
-"""A design effect is one that a coordinator takes, however few patients a site has, and whatever they cancel."""
+"""Design effects stay within the bounds that the coordinator accepts, even with few patients or cancelling sums."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from edelweiss.evidence.design import Design, most
+from edelweiss.evidence.design import Design, largest_effect
 from edelweiss.evidence.reported import EFFECT
 
 
 @pytest.mark.parametrize("patients", [1, 2, 3, 4])
-def test_it_is_never_what_rounding_leaves(patients: int) -> None:
+def test_design_effects_are_in_bounds(patients: int) -> None:
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        whose = np.repeat(np.arange(patients), rng.integers(1, 5, patients))
-        labels = rng.integers(0, 2, len(whose)).astype(float)
-        if seed % 2:  # each patient has one of each class, so sums over patients cancel
-            whose, labels = np.repeat(np.arange(patients), 2), np.tile([0.0, 1.0], patients)
-        scores = rng.normal(size=len(whose)) if seed % 3 else np.round(rng.normal(size=len(whose)))
-        found = astuple(Design.of(scores, labels, whose))
+        patient_of = np.repeat(np.arange(patients), rng.integers(1, 5, patients))
+        labels = rng.integers(0, 2, len(patient_of)).astype(float)
+        if seed % 2:  # one sample of each class per patient, so that sums over patients cancel
+            patient_of, labels = np.repeat(np.arange(patients), 2), np.tile([0.0, 1.0], patients)
+        scores = rng.normal(size=len(patient_of)) if seed % 3 else np.round(rng.normal(size=len(patient_of)))
+        found = astuple(Design.of(scores, labels, patient_of))
         assert all(map(EFFECT.fits, found)), (seed, found)
-        assert max(found) <= min(2 * most(whose) + 1, len(whose)), "more is refused"
+        assert max(found) <= min(2 * largest_effect(patient_of) + 1, len(patient_of)), "a larger one is refused"

@@ -1,4 +1,4 @@
-"""Intervals: what repeated samples, one site alone and a perfect ranking have to leave them, and references."""
+"""Intervals: invariance under repeated samples, single sites, perfect rankings, and references."""
 
 from __future__ import annotations
 
@@ -29,10 +29,19 @@ from edelweiss.evidence.curves import (
     threshold,
 )
 from edelweiss.evidence.delong import exact, paired
-from edelweiss.evidence.design import Design, effect, most
-from edelweiss.evidence.intervals import LEVEL, Worth, of_auroc, of_average_precision, recovered, student, wilson, worth
+from edelweiss.evidence.design import Design, effect, largest_effect
+from edelweiss.evidence.intervals import (
+    LEVEL,
+    EffectiveSize,
+    auroc_interval,
+    average_precision_interval,
+    effective_size,
+    mover_interval,
+    t_quantile,
+    wilson,
+)
 from edelweiss.evidence.reported import Group
-from edelweiss.evidence.text import ends
+from edelweiss.evidence.text import interval_with_ties
 from tests.evidence.cases import Scored, of_patients
 
 ENDS = ("low", "high", "low-sites", "high-sites", "value")
@@ -41,10 +50,10 @@ ENDS = ("low", "high", "low-sites", "high-sites", "value")
 def site(
     scores: np.ndarray, labels: np.ndarray, patients: np.ndarray | None, other: np.ndarray, *, grouped: bool = False
 ) -> Site:
-    """Return what is known of a site whose model is compared with another, and which has a subgroup."""
+    """Return the statistics of a site with a subgroup, whose model is compared with another."""
     own, theirs, covariance = paired(scores, other, labels, patients)
     first = np.arange(len(labels)) % 3 < 2 if patients is None else patients % 3 < 2
-    whose = None if patients is None else np.unique(patients[first], return_inverse=True)[1]
+    patient_of = None if patients is None else np.unique(patients[first], return_inverse=True)[1]
     right, truth = scores[first] >= 0, labels[first]
     group = Group(
         "age",
@@ -52,8 +61,8 @@ def site(
         len(truth),
         int(truth.sum()),
         (int(truth[right].sum()), int((1 - truth[~right]).sum())),
-        exact(scores[first], truth, whose),
-        Design.of_group(scores[first], truth, whose, 0.0),
+        exact(scores[first], truth, patient_of),
+        Design.of_group(scores[first], truth, patient_of, 0.0),
     )
     found = Site(
         Counts.of(scores, labels),
@@ -69,7 +78,7 @@ def site(
             auroc=None,
             other=None,
             grouped=True,
-            design=Design.alike(1.0 if patients is None else most(patients)),
+            design=Design.uniform(1.0 if patients is None else largest_effect(patients)),
         )
         if grouped
         else found
@@ -88,7 +97,7 @@ def some_site(seed: int, n: int, kind: str) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def intervals(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every end of an interval, and what it is of, in a content of evidence.json."""
+    """Yield every end of an interval in evidence.json, with its path."""
     if isinstance(found, dict):
         if {"at", "low", "high"} == found.keys():
             yield from (
@@ -117,7 +126,7 @@ SITES = {
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["samples", "groups"])
 @pytest.mark.parametrize("name", SITES)
-def test_every_sample_k_times_leaves_every_interval_what_it_is_with_one(name: str, grouped: bool) -> None:
+def test_repeating_every_sample_changes_no_interval(name: str, grouped: bool) -> None:
     def found(times: int) -> dict[str, float]:
         sites = {}
         for seed, n, kind in SITES[name]:
@@ -147,7 +156,7 @@ def test_one_site_alone_has_one_interval_for_one_number(kind: str, times: int) -
 
 
 @pytest.mark.parametrize("n", [200, 20])
-def test_the_mean_within_many_alike_sites_is_as_much_surer_as_their_number_says(n: int) -> None:
+def test_the_interval_of_a_mean_shrinks_with_the_root_of_the_number_of_sites(n: int) -> None:
     scores, labels, other = some_site(1, n, "")
     alone = summary({"0": site(scores, labels, None, other)}, common=True, log_odds=True)["within-sites"]["auroc"]
     many = {str(place): site(scores, labels, None, other) for place in range(9)}
@@ -169,9 +178,9 @@ def test_a_mean_of_few_perfect_rankings_is_not_certain_and_stays_a_share() -> No
 
 
 def test_sizes_of_patients_decide_between_delong_and_newcombe() -> None:
-    few, many = Worth(40.0, 1.0, 8.0), Worth(40.0, 1.0, 40.0)
-    assert of_auroc(0.8, 0.004, few, many)["by"] == "Newcombe"
-    found = of_auroc(0.8, 0.004, many, Worth(900.0, 1.0, 900.0))
+    few, many = EffectiveSize(40.0, 1.0, 8.0), EffectiveSize(40.0, 1.0, 40.0)
+    assert auroc_interval(0.8, 0.004, few, many)["by"] == "Newcombe"
+    found = auroc_interval(0.8, 0.004, many, EffectiveSize(900.0, 1.0, 900.0))
     assert found["by"] == "DeLong"
     assert math.log(found["high"] / (1 - found["high"])) - math.log(4) == pytest.approx(
         t.ppf(0.975, 39) * math.sqrt(0.004) / 0.16
@@ -180,12 +189,12 @@ def test_sizes_of_patients_decide_between_delong_and_newcombe() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=1, max_size=40), st.integers(1, 30))
-def test_every_interval_and_band_holds_its_value_and_stays_within_what_it_can_be(
+def test_every_interval_and_band_contains_its_value_and_stays_in_range(
     samples: list[tuple[int, bool]], patients: int
 ) -> None:
     scores, labels = (np.array(column, float) for column in zip(*samples, strict=True))
-    whose = np.unique(np.arange(len(labels)) % patients, return_inverse=True)[1]
-    whole = summary({"a": site(scores, labels, whose, -scores)}, common=True, log_odds=True)
+    patient_of = np.unique(np.arange(len(labels)) % patients, return_inverse=True)[1]
+    whole = summary({"a": site(scores, labels, patient_of, -scores)}, common=True, log_odds=True)
     for at, end in intervals(whole["compared"] or {}):
         assert math.isnan(end) or -1 <= end <= 1, at
     found = whole["pooled"]
@@ -203,28 +212,30 @@ def test_every_interval_and_band_holds_its_value_and_stays_within_what_it_can_be
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.floats(0, 1))
-def test_the_ends_that_are_shown_hold_what_the_order_within_groups_may_change(three: list[float], off: float) -> None:
+def test_displayed_intervals_allow_for_ties_within_groups(three: list[float], off: float) -> None:
     low, value, high = sorted(three)
     found = {"value": value, "low": low, "high": high}
-    assert ends(found) == ends(found | {"ties": 0.0}) == (low, high)
+    assert interval_with_ties(found) == interval_with_ties(found | {"ties": 0.0}) == (low, high)
     for moved in (-off, off):
-        shown = ends(found | {"ties": off})
+        shown = interval_with_ties(found | {"ties": off})
         assert shown is not None
         assert shown[0] <= min(1.0, max(0.0, low + moved)) <= min(1.0, max(0.0, high + moved)) <= shown[1]
         assert 0 <= shown[0] <= shown[1] <= 1
-    assert ends({"value": value, "low": None, "high": None, "ties": off}) is None
+    assert interval_with_ties({"value": value, "low": None, "high": None, "ties": off}) is None
 
 
-@pytest.mark.parametrize("scores", [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]], ids=["all alike", "perfect", "turned over"])
+@pytest.mark.parametrize("scores", [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]], ids=["all alike", "perfect", "inverted"])
 def test_no_ranking_is_certain(scores: list[float]) -> None:
     """Where all positives have one score and all negatives one, DeLong's variance is 0, also of 0.5."""
     found = exact(np.repeat(scores, 20), np.repeat([0.0, 1.0], 20))
     assert found.variance == 0
-    interval = of_auroc(found.value, found.variance, Worth(20.0, 1.0, 20.0), Worth(20.0, 1.0, 20.0))
+    interval = auroc_interval(
+        found.value, found.variance, EffectiveSize(20.0, 1.0, 20.0), EffectiveSize(20.0, 1.0, 20.0)
+    )
     assert interval["high"] - interval["low"] > 0.1
 
 
-def test_the_bands_of_a_perfect_ranking_do_not_fall_where_scores_are_highest() -> None:
+def test_the_bands_of_a_perfect_ranking_are_monotonic() -> None:
     positives, negatives = np.repeat([0.0, 1.0], [90, 12]), np.repeat([1.0, 0.0], [90, 12])
     low, high = precision_band(positives, negatives, (12.0, 90.0), 102.0)
     assert (np.diff(low) <= 1e-12).all()
@@ -235,7 +246,7 @@ def test_the_bands_of_a_perfect_ranking_do_not_fall_where_scores_are_highest() -
     assert low[0] > 0.1
 
 
-def test_bands_hold_their_curves() -> None:
+def test_bands_contain_their_curves() -> None:
     scores, labels, _ = some_site(4, 300, "")
     counts = Counts.of(scores, labels)
     pair, sizes = (counts.positives, counts.negatives), (float(labels.sum()), float(300 - labels.sum()))
@@ -248,7 +259,7 @@ def test_bands_hold_their_curves() -> None:
         assert (there <= high + 0.02).all()
 
 
-def test_what_a_sample_adds_to_average_precision_is_its_derivative() -> None:
+def test_the_influence_on_average_precision_is_its_derivative() -> None:
     rng = np.random.default_rng(2)
     positives, negatives = rng.integers(0, 4, 12).astype(float), rng.integers(0, 6, 12).astype(float)
     value = float(average_precision(positives, negatives))
@@ -265,15 +276,15 @@ def test_the_variance_of_average_precision_is_that_of_patients_and_of_sites() ->
     several = [Counts(own.bins, 5 * own.positives, 5 * own.negatives) for own in sites]
     alone = average_precision_variance(sites, [1.0] * 4)
     assert average_precision_variance(several, [5.0] * 4) == pytest.approx(alone)
-    alike = average_precision_variance([sites[0]] * 4, [1.0] * 4)
-    assert alike[1] == pytest.approx(0, abs=1e-12), "sites that do not differ say the same"
-    assert alike[0] == pytest.approx(average_precision_variance(sites[:1], [1.0])[0] / 4)
+    uniform = average_precision_variance([sites[0]] * 4, [1.0] * 4)
+    assert uniform[1] == pytest.approx(0, abs=1e-12), "identical sites have no variance between them"
+    assert uniform[0] == pytest.approx(average_precision_variance(sites[:1], [1.0])[0] / 4)
 
 
-def drawn_anew(own: Scored, whose: np.ndarray, number: Any, times: int = 300) -> tuple[float, float]:
-    """Return the variances of a number when patients are drawn anew, with all their samples, and when samples are."""
+def bootstrap_variances(own: Scored, patient_of: np.ndarray, number: Any, times: int = 300) -> tuple[float, float]:
+    """Return the bootstrap variances of a number, over patients and over samples."""
     rng, found = np.random.default_rng(0), []
-    for units in (whose, np.arange(len(whose))):
+    for units in (patient_of, np.arange(len(patient_of))):
         rows = [np.flatnonzero(units == unit) for unit in np.unique(units)]
         values = []
         for _ in range(times):
@@ -294,8 +305,8 @@ def _precision(scores: np.ndarray, labels: np.ndarray) -> float:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_design_effects_are_those_of_a_bootstrap_of_patients(seed: int) -> None:
-    [(own, whose)] = of_patients(seed, sites=1, patients=80)
-    design = Design.of(*own, whose)
+    [(own, patient_of)] = of_patients(seed, sites=1, patients=80)
+    design = Design.of(*own, patient_of)
     at = threshold(*own, FIXED[1])
     numbers = {
         "auprc": _precision,
@@ -304,13 +315,13 @@ def test_design_effects_are_those_of_a_bootstrap_of_patients(seed: int) -> None:
         "specificity": lambda scores, labels: float((scores[labels == 0] < at).mean()),
     }
     for name, number in numbers.items():
-        patients, samples = drawn_anew(own, whose, number)
+        patients, samples = bootstrap_variances(own, patient_of, number)
         assert getattr(design, name) == pytest.approx(patients / samples, rel=0.45), name
         assert 1.2 < getattr(design, name) <= 1.3 * design.largest
 
 
 @pytest.mark.parametrize("repeated", [0, 1])
-def test_repeated_samples_of_one_class_make_its_own_share_less_sure_and_not_the_others(repeated: int) -> None:
+def test_repeated_samples_of_one_class_affect_the_share_of_that_class_alone(repeated: int) -> None:
     labels = np.arange(200) % 2
     scores = np.random.default_rng(0).normal(size=200) + labels
     rows = np.repeat(np.arange(200), np.where(labels == repeated, 5, 1))
@@ -322,58 +333,58 @@ def test_repeated_samples_of_one_class_make_its_own_share_less_sure_and_not_the_
         assert effects[1 - repeated] == pytest.approx(1, rel=0.1)
 
 
-def test_where_an_effect_cannot_be_known_it_is_the_largest() -> None:
+def test_an_effect_that_cannot_be_estimated_is_the_upper_bound() -> None:
     patients = np.repeat(np.arange(5), [1, 2, 3, 4, 5])
     labels = (patients > 2).astype(float)
-    assert most(patients) == pytest.approx(55 / 15)
-    assert effect(np.zeros(15), patients) == most(patients)
-    assert Design.of(np.arange(15.0), np.ones(15), patients) == Design.alike(most(patients))
+    assert largest_effect(patients) == pytest.approx(55 / 15)
+    assert effect(np.zeros(15), patients) == largest_effect(patients)
+    assert Design.of(np.arange(15.0), np.ones(15), patients) == Design.uniform(largest_effect(patients))
     perfect = Design.of(labels, labels, patients)
-    assert (perfect.auroc, perfect.auprc, perfect.slope) == (most(patients),) * 3
+    assert (perfect.auroc, perfect.auprc, perfect.slope) == (largest_effect(patients),) * 3
     assert Design.of(np.arange(15.0), labels, None) == Design()
 
 
 def test_the_interval_of_average_precision_is_that_of_whole_patients() -> None:
-    """A common test set whose patients have a dozen samples each: as wide as if patients are drawn anew."""
+    """On a common test set with a dozen samples per patient it matches a bootstrap of patients."""
     rng = np.random.default_rng(3)
-    whose = np.repeat(np.arange(60), 12)
-    labels = (rng.random(60) < 0.3).astype(float)[whose]
-    scores = rng.normal(size=60)[whose] + 0.4 * rng.normal(size=len(whose)) + labels
-    found = summary({}, common=True, log_odds=True, test=site(scores, labels, whose, -scores))["common-test-set"]
-    spread = math.sqrt(drawn_anew((scores, labels), whose, _precision)[0])
+    patient_of = np.repeat(np.arange(60), 12)
+    labels = (rng.random(60) < 0.3).astype(float)[patient_of]
+    scores = rng.normal(size=60)[patient_of] + 0.4 * rng.normal(size=len(patient_of)) + labels
+    found = summary({}, common=True, log_odds=True, test=site(scores, labels, patient_of, -scores))["common-test-set"]
+    spread = math.sqrt(bootstrap_variances((scores, labels), patient_of, _precision)[0])
     assert (found["auprc"]["high"] - found["auprc"]["low"]) / (2 * 1.96 * spread) == pytest.approx(1, abs=0.3)
 
 
-def test_the_interval_of_one_number_is_recovered_as_it_is_and_of_normal_ones_by_their_squares() -> None:
-    assert recovered(0.7, [(0.5, 0.8)]) == pytest.approx((0.5, 0.8))
-    assert recovered(1.0, [(0.7, 1.3), (0.6, 1.4)]) == pytest.approx((0.5, 1.5))
+def test_mover_keeps_a_single_interval_and_adds_normal_ones_in_quadrature() -> None:
+    assert mover_interval(0.7, [(0.5, 0.8)]) == pytest.approx((0.5, 0.8))
+    assert mover_interval(1.0, [(0.7, 1.3), (0.6, 1.4)]) == pytest.approx((0.5, 1.5))
 
 
-def test_few_patients_make_a_variance_uncertain_and_single_or_equal_samples_do_not() -> None:
-    assert worth([40], [1.0], [1.0]) == Worth(40.0, 1.0, 40.0)
-    assert worth([40], [4.0], [4.0]) == Worth(10.0, 1.0, 10.0)
-    some = worth([40], [2.0], [4.0])
-    assert some.factor == pytest.approx((student(9) / student(19)) ** 2)
+def test_the_variance_is_inflated_for_few_patients_unless_samples_are_single_or_equal() -> None:
+    assert effective_size([40], [1.0], [1.0]) == EffectiveSize(40.0, 1.0, 40.0)
+    assert effective_size([40], [4.0], [4.0]) == EffectiveSize(10.0, 1.0, 10.0)
+    some = effective_size([40], [2.0], [4.0])
+    assert some.factor == pytest.approx((t_quantile(9) / t_quantile(19)) ** 2)
     assert some.independent == pytest.approx(20 / some.factor)
-    assert worth([], [], []).independent == 0
+    assert effective_size([], [], []).independent == 0
 
 
-def test_average_precision_has_the_interval_of_a_mean_on_the_logit_scale_and_of_a_share_where_it_is_perfect() -> None:
-    found = of_average_precision(0.6, 1e-6, Worth(400.0, 1.0, 400.0))
-    margin = student(399) * 1e-3
+def test_the_interval_of_average_precision() -> None:
+    found = average_precision_interval(0.6, 1e-6, EffectiveSize(400.0, 1.0, 400.0))
+    margin = t_quantile(399) * 1e-3
     assert (found["low"], found["high"]) == pytest.approx((0.6 - margin, 0.6 + margin), abs=1e-5)
-    wide = of_average_precision(0.99, 0.01, Worth(12.0, 1.0, 12.0))
+    wide = average_precision_interval(0.99, 0.01, EffectiveSize(12.0, 1.0, 12.0))
     assert 0 < wide["low"] < 0.99 < wide["high"] < 1
-    perfect = of_average_precision(1.0, 0.0, Worth(12.0, 1.0, 12.0))
+    perfect = average_precision_interval(1.0, 0.0, EffectiveSize(12.0, 1.0, 12.0))
     assert (perfect["low"], perfect["high"]) == wilson(1.0, 12)
 
 
-def of(scores: Sequence[float], labels: Sequence[int]) -> Scored:
+def scored(scores: Sequence[float], labels: Sequence[int]) -> Scored:
     return np.array(scores, float), np.array(labels, float)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.8, 0.9, 0.95, 1.0])
-def test_the_threshold_of_subgroups_is_the_lowest_that_leaves_so_many_negatives_below(share: float) -> None:
+def test_the_threshold_is_the_lowest_with_the_specificity(share: float) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         scores, labels = rng.integers(-6, 6, 40).astype(float), (rng.random(40) < 0.3).astype(float)
@@ -381,10 +392,10 @@ def test_the_threshold_of_subgroups_is_the_lowest_that_leaves_so_many_negatives_
         assert (negatives < at).mean() >= share - 1e-9
         lower = [below for below in np.unique(negatives) if below < at]
         assert all((negatives < below).mean() < share for below in lower) or share == 0
-    assert threshold(*of([1, 2], [1, 1]), 0.9) == -math.inf
+    assert threshold(*scored([1, 2], [1, 1]), 0.9) == -math.inf
 
 
 @settings(max_examples=300)
 @given(st.floats(1, 1e9))
 def test_students_quantile_is_scipys(degrees: float) -> None:
-    assert student(degrees) == pytest.approx(stdtrit(degrees, (1 + LEVEL) / 2), rel=1e-8)
+    assert t_quantile(degrees) == pytest.approx(stdtrit(degrees, (1 + LEVEL) / 2), rel=1e-8)

@@ -1,4 +1,4 @@
-"""evidence.json has curves of six digits, and nothing that JSON does not know."""
+"""The numbers of evidence.json: six digits in curves, null for undefined ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from edelweiss.evidence.summary import _as_json
 
 
-def test_each_number_of_a_curve_has_six_digits_and_what_is_not_defined_is_null() -> None:
+def test_curves_have_six_digits_and_undefined_numbers_are_null() -> None:
     random = np.random.default_rng(0)
     curve = np.concatenate([random.random(200), 10.0 ** random.uniform(-300, 300, 200), [0.0, -1e-7, 1 / 3, 123456.5]])
     assert _as_json({"tpr": curve}) == {"tpr": [float(f"{item:.6g}") for item in curve]}

@@ -19,7 +19,7 @@ from edelweiss.client_app.app import call
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.evidence.calibration import probability
-from edelweiss.evidence.text import in_text
+from edelweiss.evidence.text import format_estimate
 from edelweiss.lab.compare.comparison import Comparison
 from edelweiss.lab.compare.folders import read
 from edelweiss.models import ModelError
@@ -200,7 +200,7 @@ def test_of_groups_no_digit_is_shown_anywhere_that_is_not_known(
     )
     for kind in ("auroc", "auprc"):
         assert last["pooled"][f"{kind}-ties"] == pytest.approx(found["pooled"][kind]["ties"])
-        assert in_text(found["pooled"][kind], "") in said
+        assert format_estimate(found["pooled"][kind], "") in said
         for told in (last["pooled"], *last["sites"].values()):
             assert told[f"{kind}-ties"] > 0.005, "else it would not matter"
             assert f"{told[kind]:.4f}" not in said

@@ -14,7 +14,7 @@ from flwr.app import Message
 
 from edelweiss.common import Value, key_of
 from edelweiss.datasets import Facts
-from edelweiss.evidence import Told
+from edelweiss.evidence import Reported
 from edelweiss.evidence.paired import Spread
 from edelweiss.problems.histogram import Histogram, scores_of
 from edelweiss.server_app.console import Progress
@@ -33,7 +33,7 @@ ALLOWED = {
     },
     "evaluate": {
         "metrics": {"loss", "auroc", "auprc", "n", "positives", "fewest", "positive-scores", "negative-scores"},
-        "evidence": {*Told().record()},
+        "evidence": {*Reported().record()},
     },
 }
 
@@ -75,7 +75,7 @@ def test_what_it_tells_for_the_evidence_is_what_its_page_lists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = text[text.index("| by the default rules |") : text.index("turns all of it off")].split("\n|")[2:]
     listed = {key for row in rows for key in re.findall(r"`([a-z-]+)`", row.split(" | ")[0])}
-    assert listed == {*Told().record(), *Spread((0.0, 0.0), 0.0, (0, 0, 0)).record()}
+    assert listed == {*Reported().record(), *Spread((0.0, 0.0), 0.0, (0, 0, 0)).record()}
 
 
 @pytest.mark.slow

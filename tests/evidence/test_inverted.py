@@ -1,4 +1,4 @@
-"""A model turned over is named, and no other."""
+"""Inverted rankings are reported, and no others."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edelweiss.evidence import of_labels, summary
-from edelweiss.evidence.inverted import turned_over
+from edelweiss.evidence import multilabel_summary, summary
+from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.server_app import simulate
-from tests.evidence.cases import Scored, drawn, told
+from tests.evidence.cases import Scored, as_sites, drawn
 from tests.server_app.sites import job
 
 
-def judged(sites: list[Scored], *, common: bool = True) -> dict[str, Any]:
-    named = {f"site-{place}": site for place, site in enumerate(told(sites))}
+def evaluate(sites: list[Scored], *, common: bool = True) -> dict[str, Any]:
+    named = {f"site-{place}": site for place, site in enumerate(as_sites(sites))}
     return summary(named, common=common, log_odds=False)
 
 
 def ranked(gaps: list[float], n: int = 200) -> list[Scored]:
-    """Draw sites where positives score so much higher on average, or lower."""
+    """Draw sites where positives score higher by ``gaps`` on average."""
     rng = np.random.default_rng(1)
     labels = (np.arange(n) % 4 == 0).astype(float)
     return [(rng.normal(size=n) + gap * labels, labels) for gap in gaps]
@@ -38,32 +38,32 @@ def ranked(gaps: list[float], n: int = 200) -> list[Scored]:
     ],
     ids=str,
 )
-def test_whose_interval_is_below_one_half_is_named(gaps: list[float], where: list[str], sites: list[str]) -> None:
-    evidence = judged(ranked(gaps))
-    found = turned_over(evidence)
+def test_an_interval_below_one_half_is_reported(gaps: list[float], where: list[str], sites: list[str]) -> None:
+    evidence = evaluate(ranked(gaps))
+    found = inverted_rankings(evidence)
     assert len(found) == bool(where or sites)
     text = "".join(found)
     every = ["all sites pooled", "within sites", "site-0", "site-1", "site-2"]
     assert [one for one in every if one in text] == where + sites
     assert ("the steps are too long" in text) == bool(where)
     assert ("label is coded the other way round" in text) == bool(found)
-    assert [note for note in evidence["notes"] if "wrong way round" in note] == found, "in the report and the card, too"
+    assert [note for note in evidence["notes"] if "wrong way round" in note] == found, "also in the report"
 
 
-def test_of_several_labels_it_says_which() -> None:
-    evidence = of_labels({"Edema": judged(ranked([-1.0, -1.0])), "Mass": judged(ranked([1.0, 1.0]))})
-    [text] = turned_over(evidence)
+def test_the_label_is_named() -> None:
+    evidence = multilabel_summary({"Edema": evaluate(ranked([-1.0, -1.0])), "Mass": evaluate(ranked([1.0, 1.0]))})
+    [text] = inverted_rankings(evidence)
     assert text.startswith("Edema: The model ranks patients the wrong way round")
 
 
-def test_of_each_site_its_own_model_and_of_one_class_nothing_is_made_up() -> None:
-    own = judged(ranked([-1.0, 1.0]), common=False)
-    assert "site-0" in turned_over(own)[0]
+def test_personal_models_and_single_classes() -> None:
+    own = evaluate(ranked([-1.0, 1.0]), common=False)
+    assert "site-0" in inverted_rankings(own)[0]
     [(scores, _)] = drawn(0, sites=1)
-    assert turned_over(judged([(scores, np.zeros(len(scores)))])) == []
+    assert inverted_rankings(evaluate([(scores, np.zeros(len(scores)))])) == []
 
 
-def test_a_run_whose_steps_are_too_long_says_so_at_its_end(
+def test_a_run_that_overshoots_warns_at_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: None
 ) -> None:
     keys = {
