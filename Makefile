@@ -18,9 +18,9 @@ PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c cons
 
 export RUN_CONFIG # through the environment: it may hold quotes of either kind
 
-.PHONY: help run test deployments containers lint docs clean
+.PHONY: help run test deployments containers lint docs site clean
 
-help: ## Say what there is to make
+help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 run: $(VENV)/.run ## Train in Flower's simulation, on a rare outcome; RUN_CONFIG='algorithm="coda-plus" rounds=5', or a TOML file, changes the job
@@ -30,7 +30,7 @@ test deployments: export PYTHONDONTWRITEBYTECODE :=# each of their processes wou
 test: $(VENV)/.dev ## Run the tests; PYTEST='-k compose' chooses
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
-deployments: $(VENV)/.dev ## Run Flower's servers and real sites: kill them, stop them, lock them out; Ray, and what the pages type
+deployments: $(VENV)/.dev ## Run Flower's servers and real sites, Ray, the built wheel, and every command in docs/
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m deployments $(PYTEST)
 
 containers: $(VENV)/.dev ## Build the image and try docker-compose.yml with the Docker engine, TORCH_INDEX as above
@@ -44,8 +44,11 @@ lint: $(VENV)/.dev ## Check style (ruff) and types (mypy)
 docs: $(VENV)/.dev ## Write the tables that the code decides: the keys in pyproject.toml, algorithms, problems, papers
 	@$(BIN)/python bin/docs.py
 
+site: $(VENV)/.dev ## Build the documentation's site with its API reference into site/; REPO_URL=... links to the sources
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(CURDIR) $(BIN)/python -m mkdocs build --quiet --strict
+
 clean: ## Remove the environment and all caches; runs/ and data/ stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.fab
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist site *.fab
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: installing again is skipped until what to install has changed.
@@ -55,8 +58,8 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.made
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	@echo "Installing what tests and checks need into $(VENV)"
-	@$(PIP) -e '.[test,lint]'
+	@echo "Installing what tests, checks and the site need into $(VENV)"
+	@$(PIP) -e '.[test,lint,docs]'
 	@touch $@
 
 $(VENV)/.made:
