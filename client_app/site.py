@@ -31,7 +31,7 @@ from edelweiss.common import files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, load_site, patient_hashes, stamp
-from edelweiss.datasets.config import FOLDERS, OWN, SITE, TABLE
+from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
 from edelweiss.federation.rehearsal import Rehearsal
 from edelweiss.models import prepare, resolve_device
@@ -104,7 +104,7 @@ class OpenSite:
             )
         if node.num_partitions not in (0, run.sites):
             missing.append(f"num-partitions = {node.num_partitions}: the run has sites = {run.sites}; leave it out")
-        if run.dataset in (TABLE, FOLDERS) and not node.simulated:
+        if run.dataset in LOCAL and not node.simulated:
             missing.append(
                 f"dataset = {run.dataset!r} names files of the machine that simulates: a site with data of "
                 "its own, or without num-partitions, reads none"

@@ -9,7 +9,7 @@ from edelweiss.common import shown
 from edelweiss.common.fields import is_number
 from edelweiss.config.classes import parse_classes
 from edelweiss.datasets import SOURCES
-from edelweiss.datasets.config import FOLDERS, OWN, SITE, SIZED, TABLE
+from edelweiss.datasets.config import ARRAYS, FOLDERS, OWN, SITE, SIZED, TABLE
 from edelweiss.datasets.labels import wrong_labels
 from edelweiss.datasets.partition import NATURAL
 from edelweiss.federation.stages import MOST_STEPS, Stages
@@ -199,6 +199,8 @@ def _labels(run: RunConfig) -> Iterator[str]:
 
 def _table(run: RunConfig) -> Iterator[str]:
     """Whatever is said of a table of one's own, and there is none."""
+    if run.dataset == ARRAYS and not run.data_file:
+        yield 'dataset = "arrays" is for data that are given in Python: data=, an argument of edelweiss.simulate'
     if run.dataset == TABLE:
         if not run.data_file:
             yield 'dataset = "table" needs data-file, the CSV or Parquet file to deal to the sites'
@@ -209,7 +211,7 @@ def _table(run: RunConfig) -> Iterator[str]:
             )
         return
     for key, value in (("data-file", run.data_file), ("group-column", run.group_column)):
-        if value:
+        if value and not (key == "data-file" and run.dataset == ARRAYS):
             yield f'{key} = {shown(value)} is for dataset = "table", and this is {run.dataset!r}: leave it empty'
     if run.study and run.dataset != SITE:
         yield (
@@ -246,7 +248,7 @@ def _split(run: RunConfig) -> Iterator[str]:
         if value and run.dataset not in (FOLDERS, SITE):
             yield f"{key} = {shown(value)} is for images that a labels.csv lists, not of {run.dataset!r}: leave it out"
     sites = [name for name, source in SOURCES.items() if source.sites]
-    if run.partition in NATURAL and run.dataset not in (*sites, *OWN):
+    if run.partition in NATURAL and run.dataset not in (*sites, ARRAYS, *OWN):
         yield f"partition = {run.partition!r} needs data with natural sites ({', '.join(sites)}), not {run.dataset!r}"
     groups = {name: source.groups for name, source in SOURCES.items() if source.groups}
     if run.partition == "by-group" and run.dataset not in (*groups, *OWN):

@@ -181,7 +181,7 @@ class RunConfig(RunKeys):
             data_file=self.data_file,
             group_column=self.group_column,
             study=read_study(self.study) if self.study and self.dataset == TABLE else None,
-            stamp=stamp("", file=self.data_file) if self.dataset == TABLE else (0, 0),
+            stamp=stamp("", file=self.data_file) if self.data_file else (0, 0),
             image_size=self.image_size,
             image_fit=self.image_fit,
             image_colour=self.image_colour,

@@ -84,7 +84,11 @@ class RunKeys(BaseModel):
         "train/; empty: that of the environment variable EDELWEISS_DATA, then "
         "~/.cache/edelweiss",
     )
-    data_file: str = Field("", description='the table of dataset "table": CSV or Parquet, with a label column')
+    data_file: str = Field(
+        "",
+        description='the table of dataset "table": CSV or Parquet, with a label column; of "arrays" '
+        "a file of what was given in Python",
+    )
     study: str = Field(
         "",
         description="study file that says what the columns of that table, or of the hospitals', "

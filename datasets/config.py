@@ -17,8 +17,10 @@ from edelweiss.datasets.sources import SOURCES
 
 SITE = "site"  # a hospital's own folder
 TABLE = "table"  # a table of one's own, dealt to simulated sites
+ARRAYS = "arrays"  # inputs and labels given in Python, see `datasets.given`
 FOLDERS = "site-folders"  # hospitals' folders on one machine, for simulated sites
-DATASETS = (*SOURCES, TABLE, FOLDERS, SITE)
+DATASETS = (*SOURCES, TABLE, ARRAYS, FOLDERS, SITE)
+LOCAL = (TABLE, ARRAYS, FOLDERS)  # files of the machine that simulates: no hospital reads them
 OWN = (TABLE, FOLDERS, SITE)  # with label columns
 SIZED = (*(name for name, row in SOURCES.items() if row.sized), FOLDERS, SITE)  # images of any size
 
@@ -72,7 +74,7 @@ class DataConfig:
         from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
         an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
     data_file
-        The table of the data set ``"table"``.
+        The file of the data sets ``"table"`` and ``"arrays"``.
     group_column
         Its column that says what a row belongs to; no feature. The partitions ``"sites"`` and ``"split-sites"`` make
         sites of its groups, ``"by-group"`` keeps them whole, and so do all others where nothing else says whose a row

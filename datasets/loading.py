@@ -182,7 +182,7 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
         return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
     if config.dataset in (TABLE, FOLDERS):
         return pool_of(config, Places.of(config.data_root, config.download)).source.features
-    return SOURCES[config.dataset].features
+    return SOURCES[config.dataset].features if config.dataset in SOURCES else ()
 
 
 def class_names_of(config: DataConfig) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ import numpy as np
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.source import Ints
 
+NO_SITES = "partition 'sites' or 'split-sites' needs data with sites of their own, and these have none: take 'iid'"
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -89,7 +91,8 @@ def by_class(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
 
 def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     """Give each row to the site that it came from."""
-    assert rows.groups is not None, "the configuration refuses data without natural sites"
+    if rows.groups is None:
+        raise DataError.plain(NO_SITES)
     groups = len(np.unique(rows.groups))
     if sites != groups:
         raise DataError.plain(
@@ -101,7 +104,8 @@ def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
 
 def split_sites(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     """Split each natural site over several, in proportion to its rows: none has rows of two (CODASCA, Table 3)."""
-    assert rows.groups is not None, "the configuration refuses data without natural sites"
+    if rows.groups is None:
+        raise DataError.plain(NO_SITES)
     names, group, counts = np.unique(rows.groups, return_inverse=True, return_counts=True)
     if sites < len(names):
         raise DataError.plain(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from edelweiss.common import shown
-from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
+from edelweiss.datasets.config import ARRAYS, FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.files import Places
 from edelweiss.datasets.image_file import ImageForm
@@ -26,6 +26,7 @@ from edelweiss.datasets.site.images import ImageRules
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.source import Change, Ints, Source
 from edelweiss.datasets.sources import SOURCES
+from edelweiss.datasets.sources.arrays import read_arrays
 from edelweiss.datasets.sources.folders import read_folders
 from edelweiss.datasets.sources.table import read_grouped
 from edelweiss.datasets.splits import Units, joined, random_stream, stratified
@@ -92,6 +93,11 @@ def _table_source(
 
 
 @lru_cache(maxsize=4)
+def _arrays_source(file: str, stamp: tuple[int, int]) -> Source:
+    return read_arrays(file)
+
+
+@lru_cache(maxsize=4)
 def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
     return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
 
@@ -120,6 +126,8 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
             config.labels,
             config.stamp,
         )
+    elif config.dataset == ARRAYS:
+        source = _arrays_source(config.data_file, config.stamp)
     elif config.dataset == FOLDERS:
         source = _folders_source(places, config.column, config.binary, config.images, config.labels)
     else:
@@ -240,5 +248,5 @@ def data_doubts(config: DataConfig) -> tuple[DataError, ...]:
 
 def forget_read() -> None:
     """Let go of what this process has read."""
-    for stage in (_source, _site_source, _table_source, _folders_source, pool_of):
+    for stage in (_source, _site_source, _table_source, _arrays_source, _folders_source, pool_of):
         stage.cache_clear()

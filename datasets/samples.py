@@ -188,9 +188,9 @@ def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
                 histogram = torch.bincount(values[:, channel].reshape(-1), minlength=256)
                 sums[:, channel] += powers @ histogram.cpu().double()
         else:
-            present = ~values.isnan()
+            present, rest = ~values.isnan(), (0, *range(2, values.ndim))  # all axes but that of features or channels
             numbers = values.double().nan_to_num_(0.0)
-            sums += torch.stack([present.sum(0), numbers.sum(0), numbers.square_().sum(0)]).cpu()
+            sums += torch.stack([present.sum(rest), numbers.sum(rest), numbers.square_().sum(rest)]).cpu()
     count, total, squares = sums.tolist()
     return count, total, squares
 

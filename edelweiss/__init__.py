@@ -1,5 +1,11 @@
 """Federated learning for rare outcomes, on Flower: algorithms, problems and engines under one name.
 
+>>> import edelweiss as ew
+>>> run = ew.simulate(ew.Codasca(lr=0.05), ew.Auc(), ew.table("patients.csv", sites="clinic", label="died"), rounds=10)
+>>> run.to_frame(); run.evidence; run.predict("new.csv"); run.plot()
+
+Importing this package costs nothing: each name is loaded when it is first used.
+
 Each folder at the top of the repository is a package of this one: ``strategies`` is ``strategies/``. In a
 checkout a symbolic link leads there, in a wheel it is a folder. Where links are lost (Flower's bundle, a checkout on
 Windows), the folders beside this one are on its path.
@@ -7,9 +13,63 @@ Windows), the folders beside this one are on its path.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "strategies").is_dir():
     # Only then: otherwise everything beside this folder, such as torch in site-packages, would be a module of it.
     __path__.append(str(_HERE.parent))
+
+if TYPE_CHECKING:
+    from edelweiss.common import choice as choice
+    from edelweiss.common import hyper as hyper
+    from edelweiss.datasets.given import arrays as arrays
+    from edelweiss.datasets.given import table as table
+    from edelweiss.federation import AlgorithmInfo as AlgorithmInfo
+    from edelweiss.federation import FederatedStrategy as Algorithm  # noqa: F401
+    from edelweiss.problems import *  # noqa: F403
+    from edelweiss.problems import metrics as metrics
+    from edelweiss.run import Run as Run
+    from edelweiss.run import load_run as load_run
+    from edelweiss.simulation import compare as compare
+    from edelweiss.simulation import simulate as simulate
+    from edelweiss.strategies import *  # noqa: F403
+
+_HOMES = {
+    "edelweiss.common": "choice hyper",
+    "edelweiss.datasets.given": "arrays table",
+    "edelweiss.federation": "AlgorithmInfo FederatedStrategy",
+    "edelweiss.problems": (
+        "Arrays Auc AucMargin Auprc Batch Bce CrossEntropy Fair InvariantLogistic Maml Metrics NetworkProblem "
+        "PartialAuc Problem Robust Saddle Setting"
+    ),
+    "edelweiss.run": "Run load_run",
+    "edelweiss.simulation": "compare simulate",
+    "edelweiss.strategies": (
+        "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAvg "
+        "FedGdaGt FedNest FedRep FedRoD Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus MomentumLocalSGDA "
+        "MomentumLocalSGDAPlus NPA Sagda"
+    ),
+}
+"""The public names of this package, by the module that defines them."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    """Load a name when it is first used."""
+    if name == "metrics":
+        return import_module("edelweiss.problems.metrics")
+    real = "FederatedStrategy" if name == "Algorithm" else name
+    if real not in _HOME:
+        raise AttributeError(f"module 'edelweiss' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOME[real]), real)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, "metrics"})

@@ -109,7 +109,7 @@ class Problem(ABC):
         For an option that is out of its range.
     """
 
-    setting: Setting = field(default_factory=Setting)
+    setting: Setting = field(default_factory=Setting, repr=False)
 
     name: ClassVar[str]
     kind: ClassVar[str]

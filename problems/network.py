@@ -80,6 +80,8 @@ class NetworkProblem(Problem, Layers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.setting.data_summary.shape:
+            return  # options alone, as `edelweiss.simulate` is given: there are no data yet to build a network for
         self.network = self._built(self.setting.seed)
         start = self.network.vector()
         self.device, self.dtype = start.device, start.dtype

@@ -12,7 +12,7 @@ from edelweiss.common.files import unwritable
 from edelweiss.config import MISTAKES, ConfigError
 from edelweiss.config.study import read_study
 from edelweiss.datasets import DataSummary, load_site
-from edelweiss.datasets.config import SITE, TABLE
+from edelweiss.datasets.config import SITE
 from edelweiss.federation import RunError
 from edelweiss.models import ModelError
 from edelweiss.problems import PROBLEMS
@@ -78,7 +78,7 @@ def _checks(
         yield lambda: config.strategy.prepare(config.sites)
     if files_named(problem, config.options) and not problem.needs_data:
         yield lambda: config.build_problem(config.setting(DataSummary(), "cpu"))
-    if problem.needs_data and config.dataset != SITE and (simulated or config.dataset == TABLE):
+    if problem.needs_data and config.dataset != SITE and (simulated or config.data_file):
         yield lambda: load_site(config.data(), 0, config.sites)
     elif config.study:
         yield partial(read_study, config.study)

@@ -35,7 +35,38 @@ if TYPE_CHECKING:
     from edelweiss.federation import FederatedStrategy
     from edelweiss.problems import Problem
 
-__all__ = ["ALGORITHMS", "can_solve"]
+__all__ = [
+    "ALGORITHMS",
+    "DPSGD",
+    "FCSG",
+    "FCSGM",
+    "NPA",
+    "AccFCSGM",
+    "AdaFgda",
+    "Alone",
+    "Cdma",
+    "Coda",
+    "CodaPlus",
+    "Codasca",
+    "DePRL",
+    "DisPFL",
+    "Ditto",
+    "FedAvg",
+    "FedGdaGt",
+    "FedNest",
+    "FedRep",
+    "FedRoD",
+    "Fgda",
+    "Fmgda",
+    "LocalSCGD",
+    "LocalSCGDM",
+    "LocalSGDA",
+    "LocalSGDAPlus",
+    "MomentumLocalSGDA",
+    "MomentumLocalSGDAPlus",
+    "Sagda",
+    "can_solve",
+]
 
 ALGORITHMS: dict[str, type[FederatedStrategy]] = by_name(
     Alone,

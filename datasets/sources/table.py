@@ -15,6 +15,7 @@ from edelweiss.datasets.numbers import MISSING
 from edelweiss.datasets.site import PATIENT, read_rows
 from edelweiss.datasets.site.table import as_text, read_table
 from edelweiss.datasets.source import Ints, Source
+from edelweiss.datasets.sources.arrays import gone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,8 @@ def read_grouped(
         Naming everything that is wrong.
     """
     if not is_file(file):
-        raise DataError(f"data-file {shorter(file)}: there is no such file", "data-file: there is no such file")
+        text = f"data-file {shorter(file)}: there is no such file{gone(file)}"
+        raise DataError(text, "data-file: there is no such file")
     path = as_path(file)
     if not study and path.suffix not in SUFFIXES:
         text = f"must be a table, {' or '.join(SUFFIXES)}, or have a study file that describes it"

@@ -1,0 +1,169 @@
+"""Runs from Python objects: they become run-config keys, which the same code checks as those of a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edelweiss.common import ConfigError, flatten, key_of, options_of, shown
+from edelweiss.config.tables import own_options
+from edelweiss.datasets.config import DATASETS
+from edelweiss.datasets.given import as_data
+from edelweiss.problems import PROBLEMS, Problem
+from edelweiss.run import Run
+from edelweiss.server_app import simulation
+from edelweiss.server_app.script_guard import leave_unguarded_script
+from edelweiss.strategies import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edelweiss.common import Value
+    from edelweiss.federation import FederatedStrategy
+    from edelweiss.lab.compare.comparison import Comparison
+    from edelweiss.server_app.console import Progress
+
+
+def simulate(
+    algorithm: FederatedStrategy | type[FederatedStrategy] | str | Mapping[str, Any] = "",
+    problem: Problem | type[Problem] | str = "",
+    data: Any = None,
+    *,
+    model: str = "",
+    progress: bool | Progress | None = None,
+    **keys: Value | os.PathLike[str],
+) -> Run:
+    """Run federated learning on this machine, each site simulated.
+
+    Parameters
+    ----------
+    algorithm : Algorithm or str
+        How it is trained, such as ``Codasca(lr=0.05)`` or ``"codasca"``. A mapping of run-config keys may stand here
+        instead of all other arguments.
+    problem : Problem or str
+        What is optimised, such as ``Auc()`` or ``"auc"``.
+    data : str, Table, DataFrame, arrays, or one of these per site
+        The name of a data set; what `table` or `arrays` describes; a DataFrame or a Hugging Face dataset; a pair
+        (inputs, labels); or for each site such a pair or a torch Dataset, in a dict by the site's name or in a list.
+    model : str
+        The network: a name.
+    progress : bool or Progress, optional
+        Whether to show how the run goes; by default on a terminal and in a notebook.
+    **keys
+        Any run-config key, with underscores for dashes: ``rounds=10``, ``local_steps=5``, ``seed=0``. A table's key
+        takes its dot in a mapping only: ``simulate({"codasca.lr": 0.1})``.
+
+    Returns
+    -------
+    Run
+        The finished run: metrics, evidence, model, folder.
+
+    Raises
+    ------
+    edelweiss.config.ConfigError
+        Listing everything that is wrong with the arguments, each by its key.
+    edelweiss.datasets.DataError
+        When the data cannot be used.
+    edelweiss.federation.RunError
+        When the run cannot go on, as when it diverges.
+    """
+    leave_unguarded_script()
+    with _settings(algorithm, problem, data, model, keys) as settings:
+        result = simulation.simulate(settings, progress=_progress(progress))
+    return Run(result.folder, result.arrays)
+
+
+def compare(
+    *runs: Run | str | os.PathLike[str], metrics: Sequence[str] = (), versus: str = "", to: str | os.PathLike[str] = ""
+) -> Comparison:
+    """Compare finished runs: means over seeds, paired differences with intervals, costs.
+
+    Parameters
+    ----------
+    *runs : Run or path
+        Two or more; those that differ in their seed alone form one row. A path may be a pattern, ``"runs/codasca-*"``.
+    metrics : sequence of str
+        Such as ``"auroc"`` or ``"pooled.auprc"``; differences are in the first. By default the problem's own.
+    versus : str
+        The row that others are compared with; by default the first.
+    to : path
+        A folder for CSV, Markdown, LaTeX and curves; by default nothing is written.
+
+    Raises
+    ------
+    edelweiss.config.ConfigError
+        Naming the runs that cannot be compared, and why.
+    """
+    from edelweiss.lab.compare.comparison import Comparison
+    from edelweiss.lab.compare.folders import read
+
+    found, notes = read([str(run.folder) if isinstance(run, Run) else os.fspath(run) for run in runs])
+    comparison = Comparison.of(found, list(metrics), versus, notes)
+    if to:
+        comparison.write(Path(to))
+    return comparison
+
+
+@contextmanager
+def _settings(
+    algorithm: Any, problem: Any, data: Any, model: Any, keys: Mapping[str, Any]
+) -> Iterator[dict[str, Value]]:
+    """Give the block the run-config that the arguments of `simulate` mean."""
+    given: dict[str, Value] = {}
+    wrong: list[str] = []
+    if isinstance(algorithm, Mapping):
+        given, algorithm = flatten(algorithm), ""
+    for key, value in keys.items():
+        given[key_of(key)] = os.fspath(value) if isinstance(value, os.PathLike) else _plain(value)
+    for kind, what, registry in (("algorithm", algorithm, ALGORITHMS), ("problem", problem, PROBLEMS)):
+        for key, value in _named(kind, what, registry) if what != "" else ():
+            if given.setdefault(key, value) != value:
+                wrong.append(f"{key} = {shown(given[key])}: the {kind} says {shown(value)}: say it once")
+    if model != "":
+        given["model"] = model
+    with ExitStack() as stack:
+        if isinstance(data, str) and (data in DATASETS or not os.path.splitext(data)[1]):
+            given["dataset"] = data
+        elif data is not None:
+            given = stack.enter_context(as_data(data).as_keys()) | given
+        if wrong:
+            raise ConfigError("run-config", wrong)
+        yield given
+
+
+def _named(kind: str, what: Any, registry: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+    """Yield the keys of an algorithm or a problem: its name, and the options that are not the default."""
+    if isinstance(what, str):
+        yield kind, what
+        return
+    cls: Any = what if isinstance(what, type) else type(what)
+    if cls not in registry.values():
+        text = f"must be an {kind} such as edelweiss.{next(iter(registry.values())).__name__}(), or a name"
+        raise ConfigError("run-config", [f"{kind} = {shown(what)}: {text}"])
+    yield kind, cls.name
+    own = own_options(cls)
+    for key, f in options_of(cls).items() if what is not cls else ():
+        if (value := getattr(what, f.name)) != f.default:
+            yield f"{cls.name}.{key}" if key in own else key, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number as Python's own."""
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+
+
+def _progress(wanted: bool | Progress | None) -> Progress:
+    from edelweiss.server_app.console import Progress
+
+    if not isinstance(wanted, bool | None):
+        return wanted
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if wanted is not False and shell is not None and hasattr(shell, "kernel"):
+        from edelweiss.notebook import NotebookProgress
+
+        return NotebookProgress()
+    return Progress(quiet=not (sys.stdout.isatty() if wanted is None else wanted))
