@@ -225,7 +225,7 @@ def test_all_mistakes_are_told_at_once(file: Path) -> None:
 
 
 def modelled(file: Path, draws: int, name: str = "runs") -> Sweep[Study]:
-    text = '[tune]\ncodasca.lr = {low = 1e-4, high = 1.0}\ncodasca.server-lr = [0.9, 1.0]\n'
+    text = "[tune]\ncodasca.lr = {low = 1e-4, high = 1.0}\ncodasca.server-lr = [0.9, 1.0]\n"
     file.write_text(f'search = "tpe"\ndraws = {draws}\n[base]\nrounds = 1\n{text}')
     return Sweep(read(file)[0], file.parent / name)
 
