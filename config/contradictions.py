@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from edelweiss.common import shown
-from edelweiss.common.fields import is_number
+from edelweiss.common.options import is_number
 from edelweiss.config.classes import parse_classes
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.config import ARRAYS, FOLDERS, OWN, SITE, SIZED, TABLE

@@ -18,12 +18,13 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 
 import pytest
 import torch
+from pydantic import Field
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 from benchmarks.cluster import counted
 from bin import docs
-from edelweiss.common import flatten, hyper, read_overrides
+from edelweiss.common import flatten, read_overrides
 from edelweiss.config import RunConfig
 from edelweiss.datasets import Facts
 from edelweiss.federation import Algorithm, AlgorithmInfo, Reply, RoundContext, Site
@@ -198,7 +199,7 @@ def played(algorithm: Any, rounds: int) -> tuple[Arrays, dict[int, Arrays]]:
 @pytest.mark.slow
 def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
-    names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "AlgorithmInfo": AlgorithmInfo, "hyper": hyper}
+    names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "AlgorithmInfo": AlgorithmInfo, "Field": Field}
     exec(compile(source, "add-an-algorithm.md", "exec", flags=annotations.compiler_flag), names)
     method: Any = names["PFedMe"]
     # With ηλ = 1 and one step on θ for each on w, w takes the steps of θ: in the first round it is that of FedAvg.

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from edelweiss.client_app.personalise import FinishedRun, starting_point
-from edelweiss.common import ConfigError, hyper
+from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig, flatten
 from edelweiss.models.storage import facts_in
 from edelweiss.problems import PROBLEMS
@@ -34,7 +35,7 @@ class Tail(NetworkProblem):
     kind = "minimisation"
     scalars = ("t",)
 
-    share: float = hyper(0.5, "α: of the samples that count", above=0.0, high=1.0)
+    share: float = Field(0.5, gt=0, le=1, description="α: of the samples that count")
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return t + mean max(loss - t, 0) / α."""
