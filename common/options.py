@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -18,7 +19,7 @@ from pydantic_core import core_schema
 from edelweiss.common.suggest import shorter, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from pydantic import GetCoreSchemaHandler
 
@@ -129,7 +130,10 @@ def option_errors(key: str, value: Any, info: FieldInfo) -> Iterator[str]:
         noun = "a file with" if suffixes(info) else NOUNS.get(kind, f"one of {', '.join(map(repr, choices(info)))}")
         if type(value) in (int, float) and any(abs(value) > end.le for end in _implied(kind, info.metadata)):
             noun += f" up to {MOST if kind is int else LARGEST:g}"
-        yield f"{key} = {shown(value)}: must be {noun} {'' if choices(info) else allowed(info)}".rstrip() + f" ({info.description})"
+        yield (
+            f"{key} = {shown(value)}: must be {noun} {'' if choices(info) else allowed(info)}".rstrip()
+            + f" ({info.description})"
+        )
 
 
 @lru_cache(maxsize=1024)
