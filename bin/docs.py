@@ -26,7 +26,7 @@ from edelweiss.client_app.policy import Policy  # noqa: E402
 from edelweiss.common import Value, allowed, choices  # noqa: E402
 from edelweiss.common.overrides import toml_value  # noqa: E402
 from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
-from edelweiss.config.tables import SHARED, own_options  # noqa: E402
+from edelweiss.config.tables import SHARED, tables  # noqa: E402
 from edelweiss.config.values import OneOf  # noqa: E402
 from edelweiss.federation import FederatedStrategy  # noqa: E402
 from edelweiss.problems import PROBLEMS, Problem, papers  # noqa: E402
@@ -88,8 +88,8 @@ def config_tables() -> str:
         lines.append(_line(key, f.default, _meaning(f)))
     lines += ["", "# All algorithms: steps, who takes part in a round, stages, what is returned."]
     lines += [_line(key, f.default, _meaning(f)) for key, f in SHARED.items()]
-    for name, cls in {**ALGORITHMS, **PROBLEMS}.items():
-        if options := own_options(cls):
+    for name, options in tables().items():
+        if options:
             lines += ["", f"[tool.flwr.app.config.{name}]"]
             lines += [_line(key, f.default, _meaning(f)) for key, f in options.items()]
     return "\n".join(lines) + "\n"
@@ -194,7 +194,7 @@ def _data(problem: type[Problem]) -> str:
 
 def options() -> str:
     """Every key of the algorithms and problems, with default and range."""
-    owners = {"": SHARED} | {name: own_options(cls) for name, cls in {**ALGORITHMS, **PROBLEMS}.items()}
+    owners = {"": SHARED} | tables()
     return _table(
         ("key", "default", "allowed", "meaning"),
         *(

@@ -130,10 +130,8 @@ def option_errors(key: str, value: Any, info: FieldInfo) -> Iterator[str]:
         noun = "a file with" if suffixes(info) else NOUNS.get(kind, f"one of {', '.join(map(repr, choices(info)))}")
         if type(value) in (int, float) and any(abs(value) > end.le for end in _implied(kind, info.metadata)):
             noun += f" up to {MOST if kind is int else LARGEST:g}"
-        yield (
-            f"{key} = {shown(value)}: must be {noun} {'' if choices(info) else allowed(info)}".rstrip()
-            + f" ({info.description})"
-        )
+        ends = "" if choices(info) else f" {allowed(info)}".rstrip()
+        yield f"{key} = {shown(value)}: must be {noun}{ends} ({info.description})"
 
 
 @lru_cache(maxsize=1024)
