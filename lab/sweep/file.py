@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edelweiss.common import shorter, unknown
 from edelweiss.common import shown as quoted
-from edelweiss.common import unknown
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import ConfigError, RunConfig, flatten
 from edelweiss.config.tables import SHARED, tables
@@ -55,7 +55,7 @@ def read(file: Path) -> tuple[Study, dict[str, Any]]:
     try:
         content = read_toml(file)
     except (OSError, ValueError) as error:
-        raise ConfigError("sweep", [f"{file}: {reason(error)}"]) from None
+        raise ConfigError("sweep", [f"{shorter(str(file))}: {reason(error)}"]) from None
     reader = _Reader(content, file)
     study = reader.study()
     if reader.wrong:
