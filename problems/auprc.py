@@ -51,7 +51,7 @@ class Auprc(NetworkProblem):
 
     margin: float = Field(1.0, gt=0, description="s: how far a positive should rank above others, in units of h")
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """How many positives there are differs from batch to batch."""
         return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
 

@@ -220,7 +220,7 @@ class Problem(HasOptions, ABC):
         """Return y projected onto its feasible set (here: all of R^p)."""
         return y
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """Say why many clients cannot be computed side by side (`problems.stacked.Stacked`); empty: they can.
 
         They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes;

@@ -110,7 +110,7 @@ class InvariantLogistic(Problem):
         weight = -1 / signed.shape[1]
         return regular.baddbmm_(signed.mT, slope, beta=2 * LAMBDA * GAMMA, alpha=weight).squeeze(2), None
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """Sites differ in what they draw, and not in the function."""
         return ""
 

@@ -80,7 +80,9 @@ class Maml(NetworkProblem, InnerFunction):
             self.stack = Stack(self.network)
         except ModelError as error:
             raise ModelError(f"model = {self.setting.architecture.model!r}: {error}") from None
-        per_task = max(self.shots, self.queries) * self.ways * self.stack.widest(self.setting.data_summary.shape)
+        per_task = (
+            max(self.shots, self.queries) * self.ways * self.stack.largest_activation(self.setting.data_summary.shape)
+        )
         self.block = max(1, VALUES[self.device.type] // per_task)
 
     @property

@@ -56,7 +56,7 @@ class PartialAuc(NetworkProblem):
         0.5, ge=1e-6, le=1e6, description="λ, in units of ℓ: small for the worst negatives, large for all of them alike"
     )
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """How many positives there are differs from batch to batch."""
         return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
 
