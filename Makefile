@@ -45,7 +45,7 @@ docs: $(VENV)/.dev ## Write the tables that the code decides: the keys in pyproj
 	@$(BIN)/python bin/docs.py
 
 site: $(VENV)/.dev ## Build the documentation's site with its API reference into site/; REPO_URL=... links to the sources
-	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(CURDIR) $(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict # with --quiet, it would count no warnings
 
 clean: ## Remove the environment and all caches; runs/ and data/ stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist site *.fab

@@ -1,20 +1,21 @@
-"""How keys are declared, checked, suggested and read, and the keys of the random streams."""
+"""How keys are declared, checked, suggested and read, and the keys of the random streams; standard library only."""
 
-from edelweiss.common.errors import LISTED, ConfigError, FieldError
-from edelweiss.common.latest import latest
-from edelweiss.common.names import alike
-from edelweiss.common.options import (
-    FileName,
-    HasOptions,
+from edelweiss.common.errors import LISTED, ConfigError
+from edelweiss.common.fields import (
     allowed,
     arguments,
-    check_options,
-    choices,
+    check_fields,
+    choice,
+    field_errors,
+    filename,
     files_named,
+    hyper,
     key_of,
-    option_errors,
+    options_of,
     text_errors,
 )
+from edelweiss.common.latest import latest
+from edelweiss.common.names import alike
 from edelweiss.common.order import natural
 from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
@@ -28,10 +29,7 @@ __all__ = [
     "LISTED",
     "Binary",
     "ConfigError",
-    "FieldError",
-    "FileName",
     "Flag",
-    "HasOptions",
     "Number",
     "Schema",
     "Several",
@@ -42,19 +40,22 @@ __all__ = [
     "allowed",
     "arguments",
     "by_name",
-    "check_options",
-    "choices",
+    "check_fields",
+    "choice",
     "closest",
+    "field_errors",
+    "filename",
     "files_named",
     "flatten",
     "from_record",
     "hint",
+    "hyper",
     "in_a_line",
     "key_of",
     "latest",
     "mistakes",
     "natural",
-    "option_errors",
+    "options_of",
     "plain",
     "printable",
     "read_overrides",

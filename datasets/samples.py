@@ -35,6 +35,8 @@ class Samples:
     seen
         Called with the positions of each batch that is gathered; None: nobody notes them.
 
+    Notes
+    -----
     Batches are made on the labels' device. Inputs that are too many for it stay on the CPU, with the rows.
     """
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, Mean, Oracle, SkipsPhases
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import ClosedFormDual
@@ -56,9 +55,7 @@ class Coda(CodaPlus, SkipsPhases):
     needs = frozenset({ClosedFormDual})
     partial = False  # the dual of those who happen to be there is not that of all
 
-    dual_batch: int = Field(
-        0, ge=0, description="m: samples per site for the best y at the end of a stage; 0 = all it has"
-    )
+    dual_batch: int = hyper(0, "m: samples per site for the best y at the end of a stage; 0 = all it has", low=0)
 
     @property
     def phases(self) -> tuple[str, ...]:

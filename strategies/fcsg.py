@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.momentum import momentum
@@ -49,10 +48,8 @@ class FCSG(FederatedStrategy):
     solves = frozenset({"conditional"})
     stacks = True
 
-    lr: float = Field(0.1, gt=0, description="α: local step size")
-    initial_batch: int = Field(
-        0, ge=0, description="B: outer samples of the first gradient; 0: a mini-batch, as of any other"
-    )
+    lr: float = hyper(0.1, "α: local step size", above=0.0)
+    initial_batch: int = hyper(0, "B: outer samples of the first gradient; 0: a mini-batch, as of any other", low=0)
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
@@ -95,7 +92,7 @@ class FCSGM(FCSG):
     stacks = True
     estimators = ("u",)
 
-    beta: float = Field(0.1, gt=0, le=1, description="β: weight of a fresh gradient in u")
+    beta: float = hyper(0.1, "β: weight of a fresh gradient in u", above=0.0, high=1.0)
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

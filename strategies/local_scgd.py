@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import InnerFunction
@@ -50,8 +49,8 @@ class LocalSCGD(FederatedStrategy):
     solves = frozenset({"conditional"})
     needs = frozenset({InnerFunction})
 
-    lr: float = Field(0.1, gt=0, description="α: local step size")
-    beta: float = Field(0.1, gt=0, le=1, description="β: weight of a fresh inner value in s")
+    lr: float = hyper(0.1, "α: local step size", above=0.0)
+    beta: float = hyper(0.1, "β: weight of a fresh inner value in s", above=0.0, high=1.0)
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
@@ -95,7 +94,7 @@ class LocalSCGDM(LocalSCGD):
     )
     estimators = ("u",)
 
-    mu: float = Field(0.1, gt=0, le=1, description="μ: weight of a fresh gradient in u")
+    mu: float = hyper(0.1, "μ: weight of a fresh gradient in u", above=0.0, high=1.0)
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

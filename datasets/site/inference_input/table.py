@@ -65,7 +65,7 @@ class NewcomerTable:
     ----------
     file
         The table. Of a model that was trained with a study file it is in the study's own spelling.
-    meaning, cohort
+    meaning, data_summary
         What the model's file says. Where it names no features, those columns are taken for them whose names, in
         alphabetical order, have the hash that it says.
     others
