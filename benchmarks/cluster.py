@@ -33,7 +33,7 @@ from edelweiss.common.memory import keep_freed_memory
 from edelweiss.config import parse_run_config
 from edelweiss.datasets import DataSummary, Samples
 from edelweiss.federation.algorithm import phases_of
-from edelweiss.models import prepare, resolve_device
+from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def row(file: Path, config: RunConfig, devices: int) -> str:
     data_summary = DataSummary(
         shape=shape, classes=CLASSES.get(config.dataset, 10), labels=labels, priors=(0.5,) * len(labels)
     )
-    prepare(device, config.matmul_precision)
+    prepare_device(device, config.matmul_precision)
     problem = config.build_problem(config.setting(data_summary, device, 0))
     oracle = SiteOracle.open(config, problem, _samples(data_summary, config, device), stream(0, 0, 1, 0))
     start = problem.initial()

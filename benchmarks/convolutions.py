@@ -67,7 +67,7 @@ def ways(name: str, shape: tuple[int, ...], clients: int, size: int) -> dict[str
         return torch.stack(found)
 
     def together(outermost: bool) -> Tensor:
-        parameters = stack.of_rows(x)
+        parameters = stack.from_rows(x)
         scores = stack.forward(parameters, images, outermost)[..., 0]
         loss = bce(scores, labels, reduction="none").mean(1).sum()
         return torch.cat([part.flatten(1) for part in torch.autograd.grad(loss, parameters)], 1)
@@ -75,7 +75,7 @@ def ways(name: str, shape: tuple[int, ...], clients: int, size: int) -> dict[str
     def loss_of(parameters: dict[str, Tensor], batch: Tensor, truth: Tensor) -> Tensor:
         return bce(functional_call(unfolded, parameters, (batch,))[:, 0], truth)
 
-    named = dict(zip(dict(unfolded.named_parameters()), stack.of_rows(x), strict=True))
+    named = dict(zip(dict(unfolded.named_parameters()), stack.from_rows(x), strict=True))
     named = {name: part.detach() for name, part in named.items()}
 
     def patches() -> Tensor:

@@ -15,19 +15,18 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import Field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 # The app is no installed package: its folder has to be on the path before anything of it is imported (E402).
 from edelweiss.client_app.policy import Policy  # noqa: E402
-from edelweiss.common import Value, allowed  # noqa: E402
+from edelweiss.common import Value, allowed, choices  # noqa: E402
 from edelweiss.common.overrides import toml_value  # noqa: E402
 from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
-from edelweiss.config.tables import SHARED, own_options  # noqa: E402
+from edelweiss.config.tables import SHARED, tables  # noqa: E402
 from edelweiss.config.values import OneOf  # noqa: E402
 from edelweiss.federation import FederatedStrategy  # noqa: E402
 from edelweiss.problems import PROBLEMS, Problem, papers  # noqa: E402
@@ -88,16 +87,12 @@ def config_tables() -> str:
             lines += [""] * (key != "algorithm") + [f"# {SECTIONS[key]}"]
         lines.append(_line(key, f.default, _meaning(f)))
     lines += ["", "# All algorithms: steps, who takes part in a round, stages, what is returned."]
-    lines += [_line(key, _default(f), _option(f)) for key, f in SHARED.items()]
-    for name, cls in {**ALGORITHMS, **PROBLEMS}.items():
-        if options := own_options(cls):
+    lines += [_line(key, f.default, _meaning(f)) for key, f in SHARED.items()]
+    for name, options in tables().items():
+        if options:
             lines += ["", f"[tool.flwr.app.config.{name}]"]
-            lines += [_line(key, _default(f), _option(f)) for key, f in options.items()]
+            lines += [_line(key, f.default, _meaning(f)) for key, f in options.items()]
     return "\n".join(lines) + "\n"
-
-
-def _default(f: Field[Any]) -> Value:
-    return cast("Value", f.default)  # an option always has one
 
 
 def _line(key: str, default: Value, meaning: str) -> str:
@@ -105,19 +100,12 @@ def _line(key: str, default: Value, meaning: str) -> str:
 
 
 def _meaning(f: Any) -> str:
-    """Return what a field of RunConfig means, and its choices."""
+    """Return what a key means, and its choices."""
     names = [
         name for part in f.metadata if isinstance(check := getattr(part, "func", None), OneOf) for name in check.names
     ]
-    if get_origin(f.annotation) is Literal:
-        names = [name or '""' for name in get_args(f.annotation)]
+    names = names or [name or '""' for name in choices(f)]
     return f"{' | '.join(names)}: {f.description}" if names else str(f.description)
-
-
-def _option(f: Field[Any]) -> str:
-    """Return what an option means, and its choices."""
-    choices = f.metadata.get("options")
-    return (f"{' | '.join(choices)}: " if choices else "") + str(f.metadata["doc"])
 
 
 # ---------------------------------------------------------------------- tables of documents
@@ -206,15 +194,15 @@ def _data(problem: type[Problem]) -> str:
 
 def options() -> str:
     """Every key of the algorithms and problems, with default and range."""
-    owners = {"": SHARED} | {name: own_options(cls) for name, cls in {**ALGORITHMS, **PROBLEMS}.items()}
+    owners = {"": SHARED} | tables()
     return _table(
         ("key", "default", "allowed", "meaning"),
         *(
             (
                 f"`{name}.{key}`" if name else f"`{key}`",
-                f"`{toml_value(_default(f))}`",
+                f"`{toml_value(f.default)}`",
                 allowed(f) or "any number",
-                f.metadata["doc"],
+                str(f.description),
             )
             for name, found in owners.items()
             for key, f in found.items()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.common import ConfigError
 from edelweiss.common.files import as_path, reason
-from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,7 +184,7 @@ class Memory:
     def _require_of_this_run(self) -> None:
         """Raise StateError where somebody else's model has the name that this one would get."""
         try:
-            stored = Stored.read(self.model_path)
+            stored = StoredTensors.read(self.model_path)
         except (OSError, ValueError):
             raise StateError(self.model_path, {}, self._of_model) from None
         says = self._of_whom.keys() & stored.facts.keys()  # a release before wrote neither
@@ -224,16 +224,16 @@ class Memory:
 
     def _read(self, path: Path, device: torch.device) -> Arrays:
         try:
-            stored = Stored.read(path)
+            stored = StoredTensors.read(path)
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read (%s): this site starts without its memory", path, reason(error))
             return {}
         self._require_own(path, stored, self.provenance or {})
         return {name: vector.to(device) for name, vector in stored.tensors.items()}
 
-    def _require_own(self, path: Path, stored: Stored, own: Provenance) -> None:
+    def _require_own(self, path: Path, stored: StoredTensors, own: Provenance) -> None:
         theirs = {name: stored.facts[name] for name in own if name in stored.facts}
-        if theirs != own or not stored.whole:
+        if theirs != own or not stored.intact:
             raise StateError(path, theirs, own)
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 from edelweiss.problems.trained_model import TrainedModel
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def write_card(file: Path, run: RunConfig, *, own: bool) -> None:
     own
         Whether it is this site's own model, and not the common one.
     """
-    with replacing(file.with_suffix(".md")) as card:
+    with atomic_writer(file.with_suffix(".md")) as card:
         card.write("\n".join([*_lines(file, run, own), ""]).encode())
 
 

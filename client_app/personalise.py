@@ -16,8 +16,8 @@ from edelweiss.common.files import is_file, reason
 from edelweiss.config import RunConfig, read_overrides
 from edelweiss.config.tables import renamed
 from edelweiss.datasets import DataSummary, ModelSchema, columns_hash
-from edelweiss.models import ModelError, prepare, resolve_device
-from edelweiss.models.storage import Stored
+from edelweiss.models import ModelError, prepare_device, resolve_device
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS, ProblemError, ranks
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.scalars import restored
@@ -93,7 +93,7 @@ class FinishedRun:
                 f"{folder}: problem = {config.problem!r} has no network, so there is no head to train"
             )
         try:
-            stored = Stored.read(file)
+            stored = StoredTensors.read(file)
             facts = stored.facts
             if "shape" not in facts:
                 raise ValueError("it does not say what the inputs are like; a run of this version writes one that does")
@@ -216,7 +216,7 @@ def personalise(
     config = given.config
     require_fit(given, data)
     device = resolve_device(device or config.device)
-    prepare(device, config.matmul_precision)
+    prepare_device(device, config.matmul_precision)
     problem = config.build_problem(config.setting(given.data_summary, device))
     assert isinstance(problem, NetworkProblem), "others have no data"
     split = require_head(problem, given, data, head)

@@ -34,7 +34,7 @@ from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, load_si
 from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
 from edelweiss.federation.rehearsal import Rehearsal
-from edelweiss.models import prepare, resolve_device
+from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import PROBLEMS, Problem, Setting, ranks
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class OpenSite:
                     return_freed_memory()  # each holds a little, and a round's large vectors lay in between
                 known[key] = site
         torch.set_num_threads(run.threads)
-        prepare(site.device, run.matmul_precision)
+        prepare_device(site.device, run.matmul_precision)
         return site
 
     @classmethod

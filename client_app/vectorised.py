@@ -78,7 +78,7 @@ def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
         return f"algorithm = {strategy.name!r} takes one client at a time"
     if strategy.own_dual and type(problem).of_site is not Problem.of_site:
         return f"with algorithm = {strategy.name!r} each site has a problem = {problem.name!r} of its own"
-    return problem.not_stacked()
+    return problem.unstackable_reason()
 
 
 def forget_stacks() -> None:

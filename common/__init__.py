@@ -1,21 +1,20 @@
-"""How keys are declared, checked, suggested and read, and the keys of the random streams; standard library only."""
+"""How keys are declared, checked, suggested and read, and the keys of the random streams."""
 
-from edelweiss.common.errors import LISTED, ConfigError
-from edelweiss.common.fields import (
-    allowed,
-    arguments,
-    check_fields,
-    choice,
-    field_errors,
-    filename,
-    files_named,
-    hyper,
-    key_of,
-    options_of,
-    text_errors,
-)
+from edelweiss.common.errors import LISTED, ConfigError, FieldError
 from edelweiss.common.latest import latest
 from edelweiss.common.names import alike
+from edelweiss.common.options import (
+    FileName,
+    HasOptions,
+    allowed,
+    arguments,
+    check_options,
+    choices,
+    files_named,
+    key_of,
+    option_errors,
+    text_errors,
+)
 from edelweiss.common.order import natural
 from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
@@ -29,7 +28,10 @@ __all__ = [
     "LISTED",
     "Binary",
     "ConfigError",
+    "FieldError",
+    "FileName",
     "Flag",
+    "HasOptions",
     "Number",
     "Schema",
     "Several",
@@ -40,22 +42,19 @@ __all__ = [
     "allowed",
     "arguments",
     "by_name",
-    "check_fields",
-    "choice",
+    "check_options",
+    "choices",
     "closest",
-    "field_errors",
-    "filename",
     "files_named",
     "flatten",
     "from_record",
     "hint",
-    "hyper",
     "in_a_line",
     "key_of",
     "latest",
     "mistakes",
     "natural",
-    "options_of",
+    "option_errors",
     "plain",
     "printable",
     "read_overrides",

@@ -11,6 +11,28 @@ if TYPE_CHECKING:
 LISTED = 10  # problems, at most, that a message lists: who has more mends these first
 
 
+class FieldError(ValueError):
+    """An error about one value, whose fields say which; programs read these and not the message.
+
+    Attributes
+    ----------
+    key : str
+        The key, column or name concerned; empty for none.
+    value : object
+        The offending value.
+    allowed : object
+        The value or values allowed, where they are few.
+    row : int, optional
+        The row of a table, counted from 1.
+    """
+
+    def __init__(
+        self, *args: object, key: str = "", value: object = None, allowed: object = None, row: int | None = None
+    ) -> None:
+        super().__init__(*args)
+        self.key, self.value, self.allowed, self.row = key, value, allowed, row
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be used. The message has the first problems, and how many more there are.
 

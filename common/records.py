@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
-from edelweiss.common.fields import key_of
+from edelweiss.common.options import key_of
 
 T = TypeVar("T")
 

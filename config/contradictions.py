@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from edelweiss.common import shown
-from edelweiss.common.fields import is_number
+from edelweiss.common.options import is_number
 from edelweiss.config.classes import parse_classes
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.config import ARRAYS, FOLDERS, OWN, SITE, SIZED, TABLE
 from edelweiss.datasets.labels import wrong_labels
 from edelweiss.datasets.partition import NATURAL
 from edelweiss.federation.stages import MOST_STEPS, Stages
-from edelweiss.models import STEMS, keeps_statistics
+from edelweiss.models import STEMS, tracks_statistics
 from edelweiss.models.architecture import DEVICE
 from edelweiss.problems import PROBLEMS, ranks
 from edelweiss.problems.capabilities import in_words
@@ -63,7 +63,7 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
     """Whatever the algorithm itself cannot work with."""
     algorithm, problem = ALGORITHMS[run.algorithm], PROBLEMS[run.problem]
     yield from algorithm.misfits(run.flat())
-    if algorithm.own_statistics and run.bn == "average" and problem.needs_data and keeps_statistics(run.model):
+    if algorithm.own_statistics and run.bn == "average" and problem.needs_data and tracks_statistics(run.model):
         yield (
             f"bn = {run.bn!r}: with algorithm = {run.algorithm!r} the batch-norm statistics of model = "
             f'{run.model!r} belong to each site\'s own model, so take bn = "local"'

@@ -14,8 +14,9 @@ from edelweiss.common import (
     Value,
     arguments,
     closest,
-    field_errors,
     hint,
+    key_of,
+    option_errors,
     shown,
     text_errors,
     to_toml,
@@ -87,7 +88,7 @@ class RunConfig(RunKeys):
             problems += explain(error)
         for key, f in {**SHARED, **declared}.items():
             if key in flat:
-                problems += field_errors(key, flat[key], f)
+                problems += option_errors(key, flat[key], f)
         hyper = {key: flat[key] for key in SHARED if key in flat}
         given = [
             {key: flat[full] for key in declared_in.get(name, ()) if (full := f"{name}.{key}") in flat}
@@ -122,13 +123,13 @@ class RunConfig(RunKeys):
     def written(self) -> dict[str, Value]:
         """Return the keys that `to_toml` writes."""
         strategy, own = self.strategy, own_options(ALGORITHMS[self.algorithm])
-        shared = {key: getattr(strategy, f.name) for key, f in SHARED.items()}
-        hyper = {f"{self.algorithm}.{key}": getattr(strategy, f.name) for key, f in own.items()}
+        value = {key_of(name): value for name, value in vars(strategy).items()}
+        hyper = {key: value[key] for key in SHARED} | {f"{self.algorithm}.{key}": value[key] for key in own}
         options = {
             f"{self.problem}.{key}": self.options.get(key, f.default)
             for key, f in own_options(PROBLEMS[self.problem]).items()
         }
-        return self._fields() | shared | hyper | options
+        return self._fields() | hyper | options
 
     def _fields(self) -> dict[str, Value]:
         return self.model_dump(by_alias=True, exclude={"hyper", "options"})

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import Value, by_name, options_of
+from edelweiss.common import Value, by_name
 from edelweiss.federation import Algorithm
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS
 
-SHARED: dict[str, Field[Any]] = options_of(Algorithm)
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+SHARED: Mapping[str, FieldInfo] = Algorithm.declared
 """Options that mean the same for every algorithm; they are declared once, and are top-level keys."""
 
 
 @cache
-def own_options(cls: type) -> Mapping[str, Field[Any]]:
+def own_options(cls: type[Any]) -> Mapping[str, FieldInfo]:
     """Return the options in the table of an algorithm or a problem, by key."""
     shared = SHARED if issubclass(cls, Algorithm) else {}
-    return MappingProxyType({key: f for key, f in options_of(cls).items() if key not in shared})
+    return MappingProxyType({key: f for key, f in cls.declared.items() if key not in shared})
 
 
-def tables() -> dict[str, Mapping[str, Field[Any]]]:
+def tables() -> dict[str, Mapping[str, FieldInfo]]:
     """Return the options of every algorithm and every problem, by the name of their table; some tables are empty."""
     owners: list[Any] = [*ALGORITHMS.values(), *PROBLEMS.values()]
     return {name: own_options(cls) for name, cls in by_name(*owners).items()}

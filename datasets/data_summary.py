@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from edelweiss.common import Number, Schema, Several, Text, from_record, shown, to_record
-from edelweiss.common.fields import MOST, is_number
+from edelweiss.common.options import MOST, is_number
 from edelweiss.datasets.facts import HASH, LARGEST
 from edelweiss.datasets.samples import Samples
 

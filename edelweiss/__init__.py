@@ -23,8 +23,8 @@ if not (_HERE / "strategies").is_dir():
     __path__.append(str(_HERE.parent))
 
 if TYPE_CHECKING:
-    from edelweiss.common import choice as choice
-    from edelweiss.common import hyper as hyper
+    from pydantic import Field as Field
+
     from edelweiss.datasets.given import arrays as arrays
     from edelweiss.datasets.given import table as table
     from edelweiss.federation import AlgorithmInfo as AlgorithmInfo
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from edelweiss.strategies import *  # noqa: F403
 
 _HOMES = {
-    "edelweiss.common": "choice hyper",
     "edelweiss.datasets.given": "arrays table",
     "edelweiss.federation": "AlgorithmInfo FederatedStrategy",
     "edelweiss.problems": (
@@ -47,6 +46,7 @@ _HOMES = {
     ),
     "edelweiss.run": "Run load_run",
     "edelweiss.simulation": "compare simulate",
+    "pydantic": "Field",
     "edelweiss.strategies": (
         "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAvg "
         "FedGdaGt FedNest FedRep FedRoD Fgda Fmgda LocalSCGD LocalSCGDM LocalSGDA LocalSGDAPlus MomentumLocalSGDA "

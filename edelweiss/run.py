@@ -224,14 +224,14 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
 
 def _arrays_in(folder: Path, config: RunConfig) -> dict[str, np.ndarray]:
     from edelweiss.models import ModelError
-    from edelweiss.models.storage import Stored
+    from edelweiss.models.storage import StoredTensors
     from edelweiss.problems.network import NetworkProblem
     from edelweiss.server_app.init_model import GivenModel
 
     file = folder / "model.safetensors"
     if not file.exists():
         raise ModelError(f"{folder} has no model.safetensors: each site kept its own model, or the run was stopped")
-    if "shape" not in (stored := Stored.read(file)).facts:
+    if "shape" not in (stored := StoredTensors.read(file)).facts:
         return {name: tensor.numpy() for name, tensor in stored.tensors.items()}
     given = GivenModel.read(config.model_copy(update={"init_from": str(file), "init_head": "keep", "pretrained": ""}))
     assert given is not None

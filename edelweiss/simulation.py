@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import ConfigError, flatten, key_of, options_of, shown
+from edelweiss.common import ConfigError, flatten, key_of, shown
 from edelweiss.config.tables import own_options
 from edelweiss.datasets.config import DATASETS
 from edelweiss.datasets.given import as_data
@@ -146,8 +146,8 @@ def _named(kind: str, what: Any, registry: Mapping[str, Any]) -> Iterator[tuple[
         raise ConfigError("run-config", [f"{kind} = {shown(what)}: {text}"])
     yield kind, cls.name
     own = own_options(cls)
-    for key, f in options_of(cls).items() if what is not cls else ():
-        if (value := getattr(what, f.name)) != f.default:
+    for key, f in cls.declared.items() if what is not cls else ():
+        if (value := getattr(what, key.replace("-", "_"))) != f.default:
             yield f"{cls.name}.{key}" if key in own else key, _plain(value)
 
 

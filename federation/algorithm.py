@@ -6,11 +6,12 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import check_fields, choice, hyper, key_of, options_of, shown
+from edelweiss.common import HasOptions, check_options, key_of, shown
 from edelweiss.federation.average import average
 from edelweiss.federation.errors import StrategyError
 from edelweiss.federation.stages import MOST_STEPS, RoundContext, Stages
@@ -62,7 +63,7 @@ class AlgorithmInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
+class Algorithm(HasOptions, ABC):
     """What an algorithm declares and writes. Fields are hyper-parameters; a field's name with dashes is its key.
 
     The fields declared here mean the same for every algorithm and are top-level keys; a subclass's own fields live in
@@ -103,23 +104,22 @@ class Algorithm(ABC):
     """Names of vectors in messages that are control variates or running estimates, the same to all sites, which
     errors of either sign do no harm: ``wire-estimators`` may round them to 8 bits."""
 
-    local_steps: int = hyper(10, "q: local steps of a site between two communications", low=1, high=MOST_STEPS)
-    fraction: float = hyper(1.0, "share of the sites drawn for each round", above=0.0, high=1.0)
-    weighting: str = choice("uniform", "how sites count in averages: all the same, or by n_k", "uniform", "examples")
-    output: str = choice(
-        "last",
-        "which iterate a run returns; average: of the last stage; random: of a round drawn by the seed",
-        "last",
-        "average",
-        "random",
+    local_steps: int = Field(10, ge=1, le=MOST_STEPS, description="q: local steps of a site between two communications")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the sites drawn for each round")
+    weighting: Literal["uniform", "examples"] = Field(
+        "uniform", description="how sites count in averages: all the same, or by n_k"
     )
-    stage_iterations: int = hyper(0, "T1: local steps in the first stage; 0: one stage", low=0)
-    stage_decay: float = hyper(3.0, "η(s)/η(s+1): what step sizes are divided by from stage to stage", low=1.0)
-    stage_growth: float = hyper(
-        1.0, "T(s+1)/T(s); the papers' theory grows it as the step size shrinks", low=1.0, high=1e6
+    output: Literal["last", "average", "random"] = Field(
+        "last",
+        description="which iterate a run returns; average: of the last stage; random: of a round drawn by the seed",
     )
-    stage_steps_growth: float = hyper(1.0, "q(s+1)/q(s)", low=1.0, high=1e6)
-    seed: int = hyper(0, "of every random choice: same seed, same bits", low=0, high=2**63 - 1)
+    stage_iterations: int = Field(0, ge=0, description="T1: local steps in the first stage; 0: one stage")
+    stage_decay: float = Field(3.0, ge=1, description="η(s)/η(s+1): what step sizes are divided by from stage to stage")
+    stage_growth: float = Field(
+        1.0, ge=1, le=1e6, description="T(s+1)/T(s); the papers' theory grows it as the step size shrinks"
+    )
+    stage_steps_growth: float = Field(1.0, ge=1, le=1e6, description="q(s+1)/q(s)")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="of every random choice: same seed, same bits")
 
     # ------------------------------------------------------------------ the hooks
 
@@ -214,7 +214,7 @@ class Algorithm(ABC):
         """Return which of the run's other keys this algorithm cannot do with, a line each; ``keys`` are its own."""
         return []
 
-    def prepare(self, sites: int) -> None:  # noqa: B027  most algorithms have nothing to prepare
+    def prepare(self, sites: int) -> None:
         """Check what only the number of sites shows, before anything is sent; raise StrategyError if it is wrong."""
 
     # ------------------------------------------------------------------ checks and names, shared by all
@@ -233,7 +233,7 @@ class Algorithm(ABC):
         StrategyError
             Naming each key, its value and what is allowed.
         """
-        wrong = check_fields(self)
+        wrong = check_options(self)
         if not wrong and self.fraction < 1 and not self.partial:
             wrong.append(f"fraction = {self.fraction}: {self.name} needs all sites in every round, so it must be 1")
         if not wrong and self.personalised and self.output != "last":
@@ -258,7 +258,7 @@ class Algorithm(ABC):
 
     def log_hyper_parameters(self) -> None:
         """Write them to the log."""
-        values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in options_of(type(self)).values())
+        values = ", ".join(f"{f.name} {getattr(self, f.name)}" for f in fields(self))
         log.info("%s: %s", self.name, values)
 
     def context(self, server_round: int, rounds: int, phase: str, sites: int) -> RoundContext:

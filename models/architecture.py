@@ -1,4 +1,4 @@
-"""Which network a run trains, and where it computes."""
+"""The architecture of a run's network, and the device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edelweiss.common import ConfigError, shown
 from edelweiss.models.errors import ModelError
 from edelweiss.models.flat import FlatNetwork
 from edelweiss.models.networks import build
-from edelweiss.models.precision import computes_bf16
+from edelweiss.models.precision import supports_bf16
 
 DEVICE = re.compile("cpu|cuda(:[0-9]{1,4})?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Everything about a network that does not depend on data.
+    """The options of a network that do not depend on data.
 
     Attributes
     ----------
@@ -28,10 +28,10 @@ class Architecture:
     hidden : int
         The width of ``mlp``, the channels of ``conv4``.
     head : str
-        The layer that the head begins with, see `FlatNetwork`.
+        The first layer of the head, see `FlatNetwork`.
     amp : str
-        ``"bf16"`` takes gradients in bfloat16, forward and backward, where PyTorch deems it safe and the device has
-        instructions for it; ``""`` does not.
+        ``"bf16"`` computes gradients in bfloat16 where PyTorch deems it safe and the device supports it; ``""`` does
+        not.
     """
 
     model: str = "mlp"
@@ -48,33 +48,33 @@ class Architecture:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> FlatNetwork:
-        """Build the network, freshly initialised from the seed.
+        """Build the network, initialised from the seed.
 
         Raises
         ------
         ModelError
-            For a model that cannot take inputs of this shape, or has no such layer as ``head``.
+            If the model cannot take inputs of this shape, or has no layer named ``head``.
         """
         module = build(self.model, shape, outputs, hidden=self.hidden, seed=seed)
         try:
             return FlatNetwork(module.to(device, dtype), self.head)
         except ModelError as error:
-            raise ModelError(f"model = {self.model!r}, {error}") from None
+            raise ModelError(f"model = {self.model!r}, {error}", key=error.key, value=error.value) from None
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """Return the context in which a forward pass runs whose gradient is taken."""
-        if self.amp == "bf16" and computes_bf16(device.type):
+        """Return the context for forward passes that are differentiated."""
+        if self.amp == "bf16" and supports_bf16(device.type):
             return torch.autocast(device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
 
 def resolve_device(wanted: str) -> str:
-    """Turn ``"auto"`` into CUDA where there is one, else the CPU.
+    """Resolve ``"auto"`` to CUDA if available, else the CPU.
 
     Raises
     ------
     ConfigError
-        For what is no device, and for a CUDA device that is not there.
+        If the name is not a device, or the machine lacks it.
     """
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

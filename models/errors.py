@@ -1,7 +1,9 @@
-"""The one error of this package."""
+"""The error of this package."""
 
 from __future__ import annotations
 
+from edelweiss.common import FieldError
 
-class ModelError(ValueError):
-    """A model that does not exist or does not fit: the message names the mistake and what is needed."""
+
+class ModelError(FieldError):
+    """An unknown or unsuitable model; the message names the mistake and the fix."""

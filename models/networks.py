@@ -1,4 +1,4 @@
-"""The networks that a run can name, sized from the shape of one input."""
+"""The built-in networks, sized from the shape of one input."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from edelweiss.models.layout import statistics
 from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
 from edelweiss.models.torchvision import densenet, efficientnet, resnet
 
-_FRAME = 32  # pixels; smaller images of vgg11, alexnet and cnn7 stand in a frame of this size
-_ANY = (3, 32, 32)  # a shape that every model takes
+_FRAME = 32  # pixels; vgg11, alexnet and cnn7 pad smaller images to this size
+_ANY = (3, 32, 32)  # a shape that every model accepts
 
 
 def _body_and_head(body: list[nn.Module], width: int, outputs: int) -> nn.Module:
@@ -27,7 +27,7 @@ def _body_and_head(body: list[nn.Module], width: int, outputs: int) -> nn.Module
 
 
 def _dense(before: int, *rows: float) -> list[nn.Module]:
-    """Fully connected layers: a whole number is the width of one with its ReLU, a fraction the rate of a dropout."""
+    """Build fully connected layers: an int is the width of a layer with ReLU, a float the rate of a dropout."""
     layers: list[nn.Module] = []
     for row in rows:
         if isinstance(row, int):
@@ -49,7 +49,7 @@ def _mlp(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
 
 
 def _dnn(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
-    """DePRL's network for HARBox (Xiong et al. 2024, Table 6), on any shape, flattened; theirs are 900 numbers."""
+    """DePRL's network for HARBox (Xiong et al. 2024, Table 6), on any shape, flattened; 900 features there."""
     rows = (512, 0.05, 256, 0.05, 128, 0.05, 64)
     return _body_and_head([nn.Flatten(), *_dense(prod(shape), *rows)], 64, outputs)
 
@@ -71,7 +71,7 @@ def _cnn(
     before, height, width = image(name, shape, smallest)
     layers: list[nn.Module] = []
     for after, pad in zip(channels, padding, strict=True):
-        # ReLU is monotone, so it commutes with the maximum; after the pooling it has a quarter of the work.
+        # ReLU is monotone, so it commutes with the maximum; after pooling it has a quarter of the work.
         layers += [nn.Conv2d(before, after, 5, padding=pad), nn.MaxPool2d(2), nn.ReLU()]
         before, height, width = after, (height + 2 * pad - 4) // 2, (width + 2 * pad - 4) // 2
     layers += [nn.Flatten(), *_dense(before * height * width, *widths)]
@@ -79,11 +79,11 @@ def _cnn(
 
 
 def _lenet5(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998) in today's form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
+    """LeNet-5 (LeCun et al. 1998) in its modern form: max-pooling and ReLU. Images under 32 pixels are padded by 2.
 
-    AdaFGDA's network for MNIST (Huang et al. 2024, section 6.2), which names it and no more.
+    AdaFGDA's network for MNIST (Huang et al. 2024, section 6.2), which gives no details.
     """
-    # The original digits of 28 pixels stood in a frame of 32.
+    # The original padded digits of 28 pixels to 32.
     padding = (2 if min(shape[1:], default=0) < 32 else 0, 0)
     return _cnn(name, shape, outputs, hidden, channels=(6, 16), padding=padding, widths=(120, 84))
 
@@ -99,11 +99,11 @@ def _plain_deep(
     side: int,
     rows: tuple[float, ...],
 ) -> nn.Module:
-    """Blocks of 3 x 3 convolutions, a 2 x 2 pooling behind each block, then ``rows`` of `_dense`.
+    """Blocks of 3 x 3 convolutions, each followed by a 2 x 2 pooling, then ``rows`` of `_dense`.
 
-    The first convolution has the stride. A 32 x 32 image leaves ``side`` x ``side`` features. A smaller one is padded
-    to that frame by the first convolution; of a larger one's features the means of parts are taken. The convolutions
-    start as in He et al. 2015: without normalisation PyTorch's own start shrinks what passes each by a factor of 2.4.
+    The first convolution has the stride. A 32 x 32 image gives ``side`` x ``side`` features; the first convolution pads
+    smaller images to that size, adaptive pooling reduces larger ones. Convolutions are initialised as in He et al.
+    2015: without normalisation, PyTorch's default shrinks the signal by a factor of 2.4 per layer.
     """
     before, *sides = image(name, shape, SMALLEST_IMAGE)
     padding = tuple(1 + max(0, _FRAME - length + 1) // 2 for length in sides)
@@ -113,10 +113,10 @@ def _plain_deep(
             form = (1, 1) if layers else (stride, padding)
             convolution = nn.Conv2d(before, after, 3, *form)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # optional, and here it is
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # not None here
             layers += [convolution, nn.ReLU()]
             before = after
-        layers[-1:] = [nn.MaxPool2d(2), nn.ReLU()]  # commute, as in `_cnn`
+        layers[-1:] = [nn.MaxPool2d(2), nn.ReLU()]  # they commute, as in `_cnn`
     widths = [before * side * side, *(row for row in rows if isinstance(row, int))]
     layers += [nn.AdaptiveAvgPool2d(side), nn.Flatten(), *_dense(widths[0], *rows)]
     return _body_and_head(layers, widths[-1], outputs)
@@ -125,9 +125,9 @@ def _plain_deep(
 def _vgg11(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """DePRL's network for CIFAR-10 (Xiong et al. 2024, Table 4), after Simonyan & Zisserman 2015.
 
-    The third convolution has 128 channels there, not 256. One line of the table cannot hold: its first fully connected
-    layer takes 4096 numbers, and 512 channels leave 4096 of no square image. Behind the table's five poolings a 32 x 32
-    image has one pixel left, so the layer takes 512 here. All else is as printed.
+    The third convolution has 128 channels there, not 256. One line of the table is inconsistent: its first fully
+    connected layer takes 4096 features, which no square image gives with 512 channels. The table's five poolings leave
+    one pixel of a 32 x 32 image, so the layer takes 512 here. All else is as printed.
     """
     blocks, rows = ((64,), (128, 128), (256, 256), (512, 512), (512,)), (0.2, 512, 512, 0.2)
     return _plain_deep(name, shape, outputs, hidden, blocks=blocks, stride=1, side=1, rows=rows)
@@ -136,10 +136,10 @@ def _vgg11(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
 def _alexnet(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """DePRL's network for Fashion-MNIST (Xiong et al. 2024, Table 5), after Krizhevsky et al. 2012.
 
-    Where the table's weight and bias of a layer disagree on its width (second to fourth convolution, first two fully
-    connected layers), the weight holds here, for the next layer takes as many. The table is for three channels, and its
-    1024 features are those of 32 x 32 pixels: an image of 28 stands in that frame, and a grey one has one channel, with
-    which the first convolution can do as much as with three equal ones.
+    Where a layer's weight and bias in the table disagree on its width (second to fourth convolution, first two fully
+    connected layers), the weight is used, since the next layer agrees with it. The table assumes three channels and
+    32 x 32 pixels, which give its 1024 features: images of 28 pixels are padded, and a grey image keeps its one
+    channel, which is equivalent to three equal ones.
     """
     blocks, rows = ((64,), (192,), (384, 256, 256)), (0.2, 4096, 0.2, 4096)
     return _plain_deep(name, shape, outputs, hidden, blocks=blocks, stride=2, side=2, rows=rows)
@@ -149,13 +149,13 @@ def _conv4(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     """The few-shot network of MAML on Omniglot (Finn et al. 2017, after Vinyals et al. 2016).
 
     Four 3 x 3 convolutions of ``hidden`` channels (64 there) with stride 2 rather than pooling, each with batch norm
-    and ReLU, then the mean over the image. Batch norm uses the batch's statistics also in evaluation, and keeps none.
-    FCSG (Wu et al. 2023, section 5.2) takes this network too; it names the ReLU first, unlike the paper that it cites.
+    and ReLU, then the mean over the image. Batch norm uses the batch's statistics, in evaluation as well, and tracks
+    none. FCSG (Wu et al. 2023, section 5.2) also uses this network, but lists ReLU first, unlike the paper it cites.
     """
-    before = image(name, shape, 17)[0]  # the sides, divided by 16 and rounded up, are 2: batch norm can train
+    before = image(name, shape, 17)[0]  # leaves 2 x 2 pixels after the four strides, so that batch norm can train
     layers: list[nn.Module] = []
     for _ in range(4):
-        convolution = nn.Conv2d(before, hidden, 3, stride=2, padding=1, bias=False)  # batch norm adds its own
+        convolution = nn.Conv2d(before, hidden, 3, stride=2, padding=1, bias=False)  # batch norm has one
         layers += [convolution, nn.BatchNorm2d(hidden, track_running_stats=False), nn.ReLU()]
         before = hidden
     return _body_and_head([*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()], hidden, outputs)
@@ -171,12 +171,11 @@ _BUILDERS: dict[str, Callable[[str, Shape, int, int], nn.Module]] = {
     # The CNN of FedAvg (McMahan et al. 2017).
     "cnn-cifar": partial(_cnn, channels=(32, 64), padding=(2, 2), widths=(512,)),
     "conv4": _conv4,
-    # AdaFGDA's network for CIFAR-10 has 7 layers (Huang et al. 2024, section 6.2), and no more is said: these are ours.
+    # AdaFGDA's network for CIFAR-10 has 7 layers (Huang et al. 2024, section 6.2, without details): our choice.
     "cnn7": partial(_plain_deep, blocks=((32, 32), (64, 64), (128, 128)), stride=1, side=4, rows=()),
     "alexnet": _alexnet,
     "vgg11": _vgg11,
-    # He et al. 2016, whose strides of 2 between the stages DePRL's Table 3 does not print; it prints a bias in front of
-    # batch norm, which changes nothing.
+    # He et al. 2016. DePRL's Table 3 omits the strides of 2 between stages and has a redundant bias before batch norm.
     "resnet18": resnet,
     "resnet50": resnet,
     "densenet121": densenet,  # Huang et al. 2017
@@ -188,47 +187,49 @@ MODELS: tuple[str, ...] = tuple(_BUILDERS)
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 64, seed: int = 0) -> nn.Module:
-    """Build a freshly initialised network on the CPU.
+    """Build an initialised network on the CPU.
 
     Parameters
     ----------
     name : str
-        A name in `MODELS`; its function or row above says what it is.
+        A name in `MODELS`.
     shape : tuple of int
-        Of one input: (features,) or (channels, height, width), each 1 or more.
+        The shape of one input: (features,) or (channels, height, width), each at least 1.
     outputs : int
-        1 or more: the network maps (n, \\*shape) to (n, outputs), without a final activation.
+        At least 1: the network maps (n, \\*shape) to (n, outputs), without a final activation.
     hidden : int
-        1 or more: the width of ``mlp``, the channels of ``conv4``; the other networks ignore it.
+        At least 1: the width of ``mlp``, the channels of ``conv4``; ignored by other networks.
     seed : int
-        The initialisation, PyTorch's or torchvision's default, is a pure function of it. The global random
-        state of no device is read or changed.
+        Determines the initialisation, PyTorch's or torchvision's default. Global random states are neither read nor
+        changed.
 
     Returns
     -------
     nn.Module
-        float32, in training mode. Its last registered module is the head, an ``nn.Linear``.
+        In float32 and training mode. Its last registered module is the head, an ``nn.Linear``.
 
     Raises
     ------
     ModelError
-        For an unknown name, a shape that the model cannot take, outputs or hidden below 1, or more parameters than
-        there is memory for.
+        For an unknown name, an unsuitable shape, outputs or hidden below 1, or too little memory.
     """
     if name not in _BUILDERS:
-        raise ModelError(unknown("model", name, MODELS))
+        raise ModelError(unknown("model", name, MODELS), key="model", value=name, allowed=MODELS)
     if not shape or min(*shape, outputs, hidden) < 1:
         raise ModelError(
             f"model {name!r} cannot have shape {shape}, outputs {outputs} and hidden {hidden}: the shape is "
-            "(features,) or (channels, height, width), and every number is at least 1"
+            "(features,) or (channels, height, width), and every number is at least 1",
+            key="shape",
+            value=(*shape, outputs, hidden),
+            allowed=1,
         )
     if text := shortage(
-        8 * parameters(name, tuple(shape), outputs, hidden),  # float32, and once more as one vector
+        8 * parameters(name, tuple(shape), outputs, hidden),  # float32, plus the flat vector
         f"model {name!r} on inputs of shape {tuple(shape)} with hidden = {hidden} and {outputs} outputs",
-        "take a smaller one",
+        "choose a smaller one",
     ):
-        raise ModelError(text)
-    # The CPU's generator only: torch.manual_seed would reseed every GPU too, and this fork restores none.
+        raise ModelError(text, key="model", value=name)
+    # Only the CPU's generator: torch.manual_seed would also reseed the GPUs, which this fork does not restore.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         return _BUILDERS[name](name, tuple(shape), outputs, hidden)
@@ -236,13 +237,13 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
 
 @lru_cache
 def parameters(name: str, shape: Shape, outputs: int, hidden: int) -> int:
-    """Return how many parameters a model has, found by looking at one that has no memory and no numbers."""
+    """Return the number of parameters of a model, found on the meta device."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in _BUILDERS[name](name, shape, outputs, hidden).parameters())
 
 
 @lru_cache
-def keeps_statistics(name: str) -> bool:
-    """Return whether a model keeps running statistics, found by looking at one that has no memory and no numbers."""
+def tracks_statistics(name: str) -> bool:
+    """Return whether a model has running statistics, found on the meta device."""
     with torch.device("meta"):
         return bool(statistics(_BUILDERS[name](name, _ANY, 1, 1)))

@@ -1,4 +1,4 @@
-"""The shape of one input, as a network is built for it."""
+"""Input shapes of networks."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from edelweiss.models.errors import ModelError
 Shape = tuple[int, ...]
 """(features,) or (channels, height, width)."""
 
-SMALLEST_IMAGE = 16  # pixels; divided by eight, 2 x 2 are left: batch norm can train, even on one sample
+SMALLEST_IMAGE = 16  # pixels; leaves 2 x 2 after division by eight, so that batch norm can train on one sample
 
 
 def image(name: str, shape: Shape, smallest: int) -> Shape:
-    """Return the shape if it is that of a large enough image.
+    """Return the shape if it is that of an image of at least ``smallest`` pixels.
 
     Raises
     ------
     ModelError
-        If it is not, for the model of this name.
+        If it is not; the message names the model.
     """
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise ModelError(
             f"model {name!r} cannot take inputs of shape {shape}: it needs (channels, height, width) "
-            f"with height and width of at least {smallest}"
+            f"with height and width of at least {smallest}",
+            key="shape",
+            value=shape,
+            allowed=smallest,
         )
     return shape

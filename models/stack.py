@@ -1,4 +1,4 @@
-"""One network under many parameter vectors at once: clients side by side, or tasks that it adapts to."""
+"""Vectorised evaluation of one network under many parameter vectors: clients side by side, or MAML's tasks."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from edelweiss.models.errors import ModelError
 from edelweiss.models.flat import FlatNetwork
 from edelweiss.models.stream import is_plain
 
-OF_IMAGES = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
-OVERWRITTEN = (*OF_IMAGES, nn.Linear)  # layers whose output, their own, their gradient does not need
+IMAGE_LAYERS = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
+OVERWRITTEN = (*IMAGE_LAYERS, nn.Linear)  # layers whose gradient does not need their output
 
 
 class Stack:
-    """Evaluates t copies of a network, each with parameters and inputs of its own, in one pass.
+    """Vectorised evaluation of t copies of a network, each with its own parameters and inputs.
 
-    A convolution becomes one with t groups, batch norm one over t times the channels, a linear layer a batched product:
-    the same arithmetic as a loop over the copies, in kernels that are large enough to keep a machine busy, and
-    differentiable twice.
+    A convolution becomes one with t groups, batch norm runs over t times the channels, a linear layer becomes a batched
+    product: the same arithmetic as a loop over the copies, in larger kernels, and twice differentiable.
 
     Parameters
     ----------
     network : FlatNetwork
-        Of layers in a row: convolution, batch norm by the batch's own statistics, ReLU, pooling, flattening, linear.
+        A sequence of convolution, batch norm by the batch's own statistics, ReLU, pooling, flattening, linear layers.
 
     Raises
     ------
     ModelError
-        For any other layer or form of one, batch norm that keeps running statistics (copies would share them), and
-        parameters that are frozen or belong to two layers.
+        For any other layer or option of one, batch norm with running statistics (which copies would share), and frozen
+        or shared parameters.
     """
 
     def __init__(self, network: FlatNetwork) -> None:
         self.module = network.module
-        self.layers = list(_in_a_row(network.module))
+        self.layers = list(_flat_layers(network.module))
         self._shapes = [p.shape for p in network.module.parameters()]
         self._sizes = [shape.numel() for shape in self._shapes]
         for layer in network.module.modules():
-            if not _in_its_usual_form(layer):
+            if not _is_supported(layer):
                 raise ModelError(
-                    f"{type(layer).__name__} cannot be computed for many at once: take a network of layers in a "
-                    "row whose batch norm, if any, uses the batch's own statistics, such as conv4 or mlp"
+                    f"{type(layer).__name__} cannot be vectorised over clients: choose a sequential network whose "
+                    "batch norm, if any, uses the batch's own statistics, such as conv4 or mlp",
+                    key="layer",
+                    value=layer,
                 )
-        of_layers = sum(p.numel() for layer in self.layers for p in layer.parameters())
-        if not of_layers == sum(self._sizes) == network.size:
-            raise ModelError("parameters that are frozen, or belong to two layers, cannot be computed for many at once")
-        self.images = any(isinstance(layer, OF_IMAGES) for layer in self.layers)
+        in_layers = sum(p.numel() for layer in self.layers for p in layer.parameters())
+        if not in_layers == sum(self._sizes) == network.size:
+            raise ModelError("frozen or shared parameters cannot be vectorised over clients", key="parameters")
+        self.images = any(isinstance(layer, IMAGE_LAYERS) for layer in self.layers)
 
-    def widest(self, shape: Sequence[int]) -> int:
-        """Return the number of values in the largest tensor between layers, per input of this shape."""
+    def largest_activation(self, shape: Sequence[int]) -> int:
+        """Return the size of the largest activation, per input of this shape."""
         p = next(self.module.parameters())
         sizes = [prod(shape)]
         hook = nn.modules.module.register_module_forward_hook(lambda layer, args, z: sizes.append(z.numel() // 2))
@@ -63,15 +64,15 @@ class Stack:
         return max(sizes)
 
     def parameters(self, x: Tensor, copies: int) -> list[Tensor]:
-        """Return the vector x (d,) as ``copies`` equal sets of parameters: leaves of shape (t, *shape), new memory."""
+        """Return x (d,) as ``copies`` equal sets of parameters: leaves of shape (t, *shape) in new memory."""
         pieces = x.detach().split_with_sizes(self._sizes)
         return [
             piece.view(1, *shape).repeat(copies, *[1] * len(shape)).requires_grad_()
             for piece, shape in zip(pieces, self._shapes, strict=True)
         ]
 
-    def of_rows(self, x: Tensor) -> list[Tensor]:
-        """Return the rows of x (t, d) as sets of parameters: leaves of shape (t, *shape), in the memory of x."""
+    def from_rows(self, x: Tensor) -> list[Tensor]:
+        """Return the rows of x (t, d) as sets of parameters: leaves of shape (t, *shape) in the memory of x."""
         pieces = x.detach().split_with_sizes(self._sizes, 1)
         return [piece.view(len(x), *shape).requires_grad_() for piece, shape in zip(pieces, self._shapes, strict=True)]
 
@@ -81,17 +82,17 @@ class Stack:
         return torch.cat([p.detach().sum(0).flatten() for p in parameters])
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor, outermost: bool = False) -> Tensor:
-        """Return the outputs of each copy on its own inputs.
+        """Compute the outputs of each copy on its own inputs.
 
         Parameters
         ----------
         parameters : sequence of Tensor
             Each of shape (t, *shape), in the order of `FlatNetwork`.
         inputs : Tensor
-            Shape (t, n, *shape): n inputs for each of t copies.
+            Shape (t, n, *shape): n inputs for each copy.
         outermost : bool
-            Whether images lie with the channels outermost: so second derivatives of convolutions are fastest on a CPU,
-            and everything else with the channels innermost. The numbers are the same.
+            Whether images are stored channels-first, which is fastest for second derivatives of convolutions on a CPU;
+            everything else is fastest channels-last. The numbers are the same.
 
         Returns
         -------
@@ -99,11 +100,11 @@ class Stack:
             Shape (t, n, outputs).
         """
         t, n = inputs.shape[:2]
-        if self.images:  # copies side by side in the channels, until they are flattened
+        if self.images:  # copies share the channel dimension until they are flattened
             if outermost:
                 inputs = inputs.transpose(0, 1).reshape(n, -1, *inputs.shape[3:])
             else:
-                # Flat first: the strides of a single channel then say that it is innermost.
+                # Flatten first, so that the strides say channels-last even with a single channel.
                 flat = inputs.permute(1, 3, 4, 0, 2).flatten()
                 inputs = flat.view(n, *inputs.shape[3:], -1).permute(0, 3, 1, 2)
         z, rest, images, before = inputs, iter(parameters), self.images, None
@@ -118,8 +119,8 @@ class Stack:
         return z
 
 
-def not_stacked(network: FlatNetwork) -> str:
-    """Say why a network cannot be computed for many at once; empty: it can."""
+def unstackable_reason(network: FlatNetwork) -> str:
+    """Return why a network cannot be vectorised over clients; empty if it can."""
     try:
         Stack(network)
     except ModelError as error:
@@ -127,17 +128,17 @@ def not_stacked(network: FlatNetwork) -> str:
     return ""
 
 
-def _in_a_row(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a network that is a row of them, and of rows."""
+def _flat_layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of a network, nested sequences flattened."""
     if isinstance(module, nn.Sequential):
         for layer in module:
-            yield from _in_a_row(layer)
+            yield from _flat_layers(layer)
     else:
         yield module
 
 
-def _in_its_usual_form(layer: nn.Module) -> bool:
-    """Whether `_apply` does what a layer does."""
+def _is_supported(layer: nn.Module) -> bool:
+    """Whether `_apply` implements a layer."""
     if not is_plain(layer):
         return False
     match layer:
@@ -153,7 +154,7 @@ def _in_its_usual_form(layer: nn.Module) -> bool:
 
 
 def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) -> Tensor:
-    """Apply a layer; images are (n, t * channels, height, width), all else (t, n, *shape)."""
+    """Apply a layer; images have shape (n, t * channels, height, width), all else (t, n, *shape)."""
     match layer:
         case nn.Conv2d():
             weight = next(parameters).flatten(0, 1)
@@ -167,8 +168,8 @@ def _apply(layer: nn.Module, parameters: Iterator[Tensor], z: Tensor, t: int) ->
         case nn.Flatten():
             return z.flatten(2)
         case nn.Linear():
-            weight, z = next(parameters), z.transpose(1, 2)  # so its gradient lies as it does itself: no copy turns it
+            weight, z = next(parameters), z.transpose(1, 2)  # the gradient then has the weight's layout, without a copy
             z = torch.bmm(weight, z) if layer.bias is None else torch.baddbmm(next(parameters)[..., None], weight, z)
             return z.transpose(1, 2)
-    pooled: Tensor = layer(z)  # channel by channel
+    pooled: Tensor = layer(z)  # pooling acts per channel
     return pooled

@@ -1,4 +1,4 @@
-"""Files of named tensors that say what they are: safetensors, with one entry of JSON beside the tensors."""
+"""Files of named tensors with facts about them: safetensors with one JSON entry in the metadata."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from torch import Tensor
 
 from edelweiss.common.files import read_file
 
-CHECKSUM = "checksum"  # beside the facts
+CHECKSUM = "checksum"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replace a file as a whole: whoever stops this half-way leaves the old one in place, and so does a full disk.
+    """Write tensors and facts to a file; the write is atomic.
 
     Parameters
     ----------
     path : Path
-        In a folder that exists.
+        A file in an existing folder.
     tensors : mapping
-        What to store; contiguous copies are made where needed.
+        The tensors by name.
     facts : mapping
-        What else it takes to use them, as JSON has it. It is one entry of the metadata: the format keeps no order
-        between several, and equal contents give equal bytes.
+        JSON values. They form one entry of the metadata, because the format does not preserve the order of several and
+        equal contents must give equal bytes.
     """
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     facts = json.loads(json.dumps(facts))
     data = save(contiguous, {"edelweiss": json.dumps({**facts, CHECKSUM: checksum(contiguous, facts)})})
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be written, which takes the place of the old one when it is complete and on the disk."""
-    draft = draft_of(path)
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for an atomic write: it replaces the old one when it is complete and on disk."""
+    draft = draft_path(path)
     try:
         with open(draft, "wb") as file:
             yield file
@@ -57,48 +57,48 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What is in a file.
+class StoredTensors:
+    """The content of a file of tensors.
 
     Attributes
     ----------
     tensors, facts : dict
-        As `write_tensors` was given them; facts are empty for a file that it did not write.
+        As written by `write_tensors`; other files have no facts.
     whole : bool
-        Whether they are those that it was given, by their checksum.
+        Whether the checksum matches.
     """
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-    whole: bool
+    intact: bool
 
     @classmethod
-    def read(cls, path: Path) -> Stored:
+    def read(cls, path: Path) -> StoredTensors:
         """Read a file.
 
         Raises
         ------
         OSError
-            When there is no such file, or it cannot be read.
+            If the file cannot be read.
         ValueError
-            When it is something else.
+            If it is not a safetensors file.
         """
         return cls.of(read_file(path))
 
     @classmethod
-    def of(cls, data: bytes) -> Stored:
-        """Return what is in the content of a file; ValueError says why that is nothing."""
+    def of(cls, data: bytes) -> StoredTensors:
+        """Parse the bytes of a file; ValueError if they are not a safetensors file."""
         try:
             tensors = load(data)
-        except Exception as error:  # whatever a damaged header leads to
-            raise ValueError(f"it is no safetensors file ({error})") from None
+        except Exception as error:  # anything a damaged header raises
+            raise ValueError(f"not a safetensors file ({error})") from None
         facts = _entry(data)
         claimed = facts.pop(CHECKSUM, None)
         return cls(tensors, facts, claimed == checksum(tensors, facts))
 
 
 def checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> int:
-    """Return the CRC-32 of names, dtypes, shapes and bits of all tensors, and of the facts."""
+    """Compute the CRC-32 of the names, dtypes, shapes and bits of all tensors, and of the facts."""
     found = zlib.crc32(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
@@ -106,8 +106,8 @@ def checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> int:
     return found
 
 
-def facts_in(data: bytes) -> dict[str, Any]:
-    """Return what `write_tensors` was given besides the tensors; empty for a file that it did not write."""
+def read_facts(data: bytes) -> dict[str, Any]:
+    """Return the facts written by `write_tensors`; empty for other files."""
     return {name: fact for name, fact in _entry(data).items() if name != CHECKSUM}
 
 
@@ -118,6 +118,6 @@ def _entry(data: bytes) -> dict[str, Any]:
     return {}
 
 
-def draft_of(path: Path) -> Path:
-    """Return where a file is written before it replaces the old one."""
+def draft_path(path: Path) -> Path:
+    """Return the temporary path of an atomic write."""
     return path.with_suffix(".draft")

@@ -1,4 +1,4 @@
-"""A network's own random stream: what its layers draw follows from a seed, whatever else the process has drawn."""
+"""A random stream for each network: its layers' draws depend only on a seed, not on other draws of the process."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ PLAIN = (
     *(nn.Sequential, nn.Conv2d, nn.BatchNorm2d, nn.ReLU),
     *(nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear),
 )
-"""Layers of the built-in networks that draw nothing. Any other layer may: functional dropout leaves no trace."""
+"""Deterministic layers of the built-in networks. Any other layer may draw, such as by functional dropout."""
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Return whether a layer is one of `PLAIN`, and no hook does anything besides."""
+    """Return whether a layer is one of `PLAIN`, without hooks."""
     return type(layer) in PLAIN and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def may_draw(module: nn.Module) -> bool:
-    """Return whether a pass through a module may draw random numbers: unless it is all plain layers, it may."""
+    """Return whether a pass through a module may draw random numbers: unless all its layers are plain."""
     return not all(map(is_plain, module.modules()))
 
 
 class Stream:
-    """Lends PyTorch's global generators to one network, in a state of its own.
+    """A state of PyTorch's global generators reserved for one network.
 
-    Layers draw from the process's generators and take no other: dropout, stochastic depth, ``torch.rand`` in a forward
-    pass. So these are put into this stream's state for a pass, and back into their own after it. The layer need not be
-    known, and the process's own draws are neither read nor moved on. A pass costs some microseconds.
+    Layers can draw only from the global generators: dropout, stochastic depth, ``torch.rand`` in a forward pass. For
+    each pass these are set to the stream's state and restored afterwards. This works for any layer, leaves the
+    process's own draws unaffected, and costs a few microseconds per pass.
 
     Parameters
     ----------
     device : torch.device
-        Of the network. On a GPU, layers may draw from its generator and from that of the CPU.
+        The network's device. On a GPU, layers may draw from its generator and the CPU's.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -45,19 +45,19 @@ class Stream:
         self.seed(0)
 
     def seed(self, seed: int) -> None:
-        """Start the stream anew; the seed is in [0, 2^63)."""
+        """Restart the stream; the seed is in [0, 2^63)."""
         self._seed = seed
-        self._states: list[Tensor] = []  # empty: at the seed
+        self._states: list[Tensor] = []  # empty: start from the seed
 
     @contextmanager
-    def lent(self, training: bool) -> Iterator[None]:
-        """Let whatever is drawn inside be drawn from this stream.
+    def active(self, training: bool) -> Iterator[None]:
+        """Make all draws inside come from this stream.
 
         Parameters
         ----------
         training : bool
-            False: start at a fixed seed and leave the stream where it is, so that layers that draw in evaluation too
-            draw the same in every pass.
+            False: start at a fixed seed and leave the stream unchanged, so that layers that draw in evaluation draw the
+            same in every pass.
         """
         outside = [generator.get_state() for generator in self._generators]
         try:

@@ -1,4 +1,4 @@
-"""torchvision's networks, untrained, for images of any size and any number of channels."""
+"""torchvision's networks, untrained, for images of any size and number of channels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
 
-_SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too little of these
+_SMALL_IMAGE = 64  # pixels; a stem that divides the sides by four would leave too few of these
 
 STEMS = {
     "resnet18": "conv1",
@@ -18,7 +18,7 @@ STEMS = {
     "densenet161": "features.conv0",
     "efficientnet-b0": "features.0.0",
 }
-"""The networks that are torchvision's, and the first convolution of each."""
+"""The first convolution of each of torchvision's networks."""
 
 
 def _network(
@@ -33,10 +33,10 @@ def _network(
 ) -> nn.Module:
     """torchvision's network, untrained, with a first convolution for these channels and this size.
 
-    Where a side has 64 pixels or fewer, that is 3 x 3 with stride 1 and no max-pooling follows, as is usual on CIFAR.
+    For images with a side of up to 64 pixels it is 3 x 3 with stride 1, without max-pooling, as usual on CIFAR.
     """
     channels, height, width = image(name, shape, smallest)
-    from edelweiss.datasets.vision import import_torchvision  # slow, and only these models need it
+    from edelweiss.datasets.vision import import_torchvision  # slow to import
 
     models = import_torchvision().models
     network: nn.Module = models.get_model(name.replace("-", "_"), weights=None, num_classes=outputs)
@@ -55,4 +55,4 @@ def _network(
 
 resnet = partial(_network, pool="maxpool", fan="fan_out")
 densenet = partial(_network, pool="features.pool0", fan="fan_in")
-efficientnet = partial(_network, fan="fan_out", smallest=17)  # of 16, 1 x 1 is left
+efficientnet = partial(_network, fan="fan_out", smallest=17)  # 16 pixels leave only 1 x 1

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch.linalg import vecdot
 
-from edelweiss.common import choice, hyper
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import ClosedFormDual
 from edelweiss.problems.network import NetworkProblem, mean
@@ -66,10 +66,13 @@ class Auc(NetworkProblem, ClosedFormDual):
     terms = 2
     dual_scalars = ("alpha",)
 
-    prior: float = hyper(
-        0.0, "p: share of positives; 0: what the average over sites sees, or a site with its own α", low=0.0, below=1.0
+    prior: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="p: share of positives; 0: what the average over sites sees, or a site with its own α",
     )
-    score: str = choice("sigmoid", "h: what is ranked, of the network's output", "sigmoid", "identity")
+    score: Literal["sigmoid", "identity"] = Field("sigmoid", description="h: what is ranked, of the network's output")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +129,7 @@ class AucMargin(Auc):
     reports = ("auroc", "auprc")
     papers: ClassVar[tuple[Paper, ...]] = (papers.AUC_MARGIN,)
 
-    margin: float = hyper(1.0, "m: how far apart positives and negatives are pushed, in units of h", above=0.0)
+    margin: float = Field(1.0, gt=0, description="m: how far apart positives and negatives are pushed, in units of h")
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return f on the batch."""

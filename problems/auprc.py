@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.problems import papers
 from edelweiss.problems.network import NetworkProblem
 
@@ -49,9 +49,9 @@ class Auprc(NetworkProblem):
     )
     sampler = "fixed-positives"
 
-    margin: float = hyper(1.0, "s: how far a positive should rank above others, in units of h", above=0.0)
+    margin: float = Field(1.0, gt=0, description="s: how far a positive should rank above others, in units of h")
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """How many positives there are differs from batch to batch."""
         return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
 

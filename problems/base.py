@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from edelweiss.common import check_fields, key_of
+from edelweiss.common import HasOptions, check_options, key_of
 from edelweiss.datasets import DataSummary, Samples
 from edelweiss.models import Architecture
 from edelweiss.problems.errors import ProblemError
@@ -65,11 +65,11 @@ class Setting:
 
 
 @dataclass(eq=False)
-class Problem(ABC):
+class Problem(HasOptions, ABC):
     """``min over x, max over y of f(x, y; batch)`` at one site (a plain minimisation has no y).
 
-    A subclass's fields are its options, declared with `common.hyper`, `common.choice` or `common.filename`: the keys of
-    the run-config's table with the problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
+    A subclass's fields are its options, declared with pydantic's ``Field``: the keys of the run-config's table with the
+    problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class Problem(ABC):
                 f"problem {self.name!r} names a scalar {', '.join(map(repr, sorted(taken)))}, which has a meaning of "
                 "its own in a model's file: call it something else"
             )
-        if wrong := check_fields(self, f"{self.name}."):
+        if wrong := check_options(self, f"{self.name}."):
             raise ProblemError("\n".join(wrong))
         self.device, self.dtype = torch.device(self.setting.device), self.setting.dtype
 
@@ -220,7 +220,7 @@ class Problem(ABC):
         """Return y projected onto its feasible set (here: all of R^p)."""
         return y
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """Say why many clients cannot be computed side by side (`problems.stacked.Stacked`); empty: they can.
 
         They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes;
@@ -282,12 +282,12 @@ class Problem(ABC):
             return {}
         return dict(zip(self.dual_scalars, y.tolist(), strict=True)) if self.dual_scalars else {"y": y.tolist()}
 
-    def reseed(self, seed: int) -> None:  # noqa: B027  a problem whose model draws nothing has nothing to do
+    def reseed(self, seed: int) -> None:
         """Fix what the model itself draws in the gradients from here on: dropout. ``seed`` is in [0, 2^63)."""
 
     def buffers(self) -> Tensor:
         """Return what training changes besides x: batch-norm statistics, flat, often empty."""
         return torch.empty(0)
 
-    def load_buffers(self, flat: Tensor) -> None:  # noqa: B027  a problem without statistics has nothing to do
+    def load_buffers(self, flat: Tensor) -> None:
         """Set the batch-norm statistics."""

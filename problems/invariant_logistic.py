@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch.nn.functional import softplus
 
-from edelweiss.common import Stream, hyper
+from edelweiss.common import Stream
 from edelweiss.common.memory import shortage
 from edelweiss.problems import papers
 from edelweiss.problems.base import Problem
@@ -51,9 +52,9 @@ class InvariantLogistic(Problem):
     needs_data = False
     same_everywhere = True
 
-    inner_samples: int = hyper(10, "m: views of each of the batch-size outer samples", low=1)
-    dimension: int = hyper(10, "d", low=1)
-    sigma_ratio: float = hyper(1.0, "σ2/σ1: spread of the views over that of the outer samples", low=0.0)
+    inner_samples: int = Field(10, ge=1, description="m: views of each of the batch-size outer samples")
+    dimension: int = Field(10, ge=1, description="d")
+    sigma_ratio: float = Field(1.0, ge=0, description="σ2/σ1: spread of the views over that of the outer samples")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +110,7 @@ class InvariantLogistic(Problem):
         weight = -1 / signed.shape[1]
         return regular.baddbmm_(signed.mT, slope, beta=2 * LAMBDA * GAMMA, alpha=weight).squeeze(2), None
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """Sites differ in what they draw, and not in the function."""
         return ""
 

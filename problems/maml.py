@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch.nn.functional import cross_entropy
 
-from edelweiss.common import Stream, hyper
+from edelweiss.common import Stream
 from edelweiss.models import ModelError
 from edelweiss.models.stack import Stack
 from edelweiss.problems import papers
@@ -63,14 +64,14 @@ class Maml(NetworkProblem, InnerFunction):
     )
     multiclass = True
 
-    ways: int = hyper(5, "N: classes of a task", low=2, high=10**5)
-    shots: int = hyper(1, "K: samples of each class to adapt to", low=1)
-    queries: int = hyper(15, "Q: samples of each class to be judged by", low=1)
-    inner_lr: float = hyper(0.4, "λ: step size of adaptation", above=0.0)
-    inner_steps: int = hyper(1, "steps of adaptation, in training", low=1, high=1000)
-    test_inner_steps: int = hyper(3, "steps of adaptation, in evaluation", low=1, high=1000)
-    test_tasks: int = hyper(
-        100, "tasks in an evaluation, drawn by the seed: on equal samples always the same", low=1, high=10**6
+    ways: int = Field(5, ge=2, le=10**5, description="N: classes of a task")
+    shots: int = Field(1, ge=1, description="K: samples of each class to adapt to")
+    queries: int = Field(15, ge=1, description="Q: samples of each class to be judged by")
+    inner_lr: float = Field(0.4, gt=0, description="λ: step size of adaptation")
+    inner_steps: int = Field(1, ge=1, le=1000, description="steps of adaptation, in training")
+    test_inner_steps: int = Field(3, ge=1, le=1000, description="steps of adaptation, in evaluation")
+    test_tasks: int = Field(
+        100, ge=1, le=10**6, description="tasks in an evaluation, drawn by the seed: on equal samples always the same"
     )
 
     def __post_init__(self) -> None:
@@ -79,7 +80,9 @@ class Maml(NetworkProblem, InnerFunction):
             self.stack = Stack(self.network)
         except ModelError as error:
             raise ModelError(f"model = {self.setting.architecture.model!r}: {error}") from None
-        per_task = max(self.shots, self.queries) * self.ways * self.stack.widest(self.setting.data_summary.shape)
+        per_task = (
+            max(self.shots, self.queries) * self.ways * self.stack.largest_activation(self.setting.data_summary.shape)
+        )
         self.block = max(1, VALUES[self.device.type] // per_task)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from edelweiss.common import Stream
-from edelweiss.models.stack import not_stacked
+from edelweiss.models.stack import unstackable_reason
 from edelweiss.problems.base import Problem
 from edelweiss.problems.capabilities import Layers
 from edelweiss.problems.metrics import PARTIAL, correct_by_class, of_labels, ranked
@@ -282,12 +282,12 @@ class NetworkProblem(Problem, Layers):
         by_label = {name: ranked(own[own >= 0], scored[own >= 0]) for name, own, scored in each}
         return {"loss": loss.item(), "n": len(truth), **of_labels(by_label)}
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """Say why not: layers that `Stack` does not take; or a gradient of another kind than this class's."""
         names = ("gradient", "value", "outputs")
         if any(getattr(type(self), name) is not getattr(NetworkProblem, name) for name in names):
-            return super().not_stacked()
-        return not_stacked(self.network)
+            return super().unstackable_reason()
+        return unstackable_reason(self.network)
 
     def reseed(self, seed: int) -> None:
         """Fix the masks of dropout."""

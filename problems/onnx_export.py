@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edelweiss.common import shown
 from edelweiss.common.files import as_path, reason
 from edelweiss.models import ModelError, build
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
     from edelweiss.problems.trained_model import TrainedModel
@@ -100,7 +100,7 @@ def export(model: TrainedModel, target: str | Path) -> list[str]:
     if not worst <= TOLERANCE:
         raise ModelError(f"ONNX Runtime's scores differ by {worst:g} from PyTorch's, more than {TOLERANCE:g}")
     try:
-        with replacing(path) as file:
+        with atomic_writer(path) as file:
             file.write(content)
     except OSError as error:
         raise ModelError(f"{path} cannot be written: {reason(error)}") from None

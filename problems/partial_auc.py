@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.problems import papers
 from edelweiss.problems.auprc import PAIRS
 from edelweiss.problems.network import NetworkProblem
@@ -50,13 +50,13 @@ class PartialAuc(NetworkProblem):
     papers = (papers.SOPA,)
     sampler = "fixed-positives"
 
-    margin: float = hyper(1.0, "m: how far a positive should rank above a negative, in units of h", above=0.0)
+    margin: float = Field(1.0, gt=0, description="m: how far a positive should rank above a negative, in units of h")
     # Below, ℓ/λ has no digits left behind the point in float32; above, the loss has none.
-    temperature: float = hyper(
-        0.5, "λ, in units of ℓ: small for the worst negatives, large for all of them alike", low=1e-6, high=1e6
+    temperature: float = Field(
+        0.5, ge=1e-6, le=1e6, description="λ, in units of ℓ: small for the worst negatives, large for all of them alike"
     )
 
-    def not_stacked(self) -> str:
+    def unstackable_reason(self) -> str:
         """How many positives there are differs from batch to batch."""
         return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
 

@@ -16,7 +16,7 @@ from edelweiss.common.files import as_path, reason
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.site.inference_input import newcomers
 from edelweiss.datasets.units import Watched, rounded
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
     from edelweiss.datasets.site.inference_input.images import NewcomerImages
@@ -75,7 +75,7 @@ def predict(
         path = as_path(target)
         if os.path.lexists(path):
             raise DataError(f"{path} exists: remove it, or name another file with --to")
-        with replacing(path) as draft:
+        with atomic_writer(path) as draft:
             file = io.TextIOWrapper(draft, encoding="utf-8", newline="", write_through=True)
             lines = csv.writer(file)
             lines.writerow([*rows.kept, *added])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import shown
-from edelweiss.common.fields import is_number
 from edelweiss.common.files import is_file, read_json, reason
+from edelweiss.common.options import is_number
 from edelweiss.models import ModelError
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from pydantic import Field
 from torch.nn.functional import one_hot
 
-from edelweiss.common import choice, hyper
 from edelweiss.problems import papers
 from edelweiss.problems.cross_entropy import mean_cross_entropy
 from edelweiss.problems.metrics import correct_by_class
@@ -45,8 +45,8 @@ class Robust(NetworkProblem):
     papers = (papers.ADAFGDA,)
     multiclass = True
 
-    radius: float = hyper(1.0, "r: of the ball of perturbations, in units of the standardised inputs", above=0.0)
-    criterion: str = choice("cross-entropy", "the loss", "cross-entropy", "squared")
+    radius: float = Field(1.0, gt=0, description="r: of the ball of perturbations, in units of the standardised inputs")
+    criterion: Literal["cross-entropy", "squared"] = Field("cross-entropy", description="the loss")
 
     @property
     def dual(self) -> int:

@@ -10,12 +10,13 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from edelweiss.common import Stream, filename, hyper
+from edelweiss.common import FileName, Stream
 from edelweiss.common.files import read_file, reason
 from edelweiss.common.memory import shortage
 from edelweiss.problems import papers
@@ -53,9 +54,11 @@ class Saddle(Problem, ClosedFormDual):
     )
     needs_data = False
 
-    dimension: int = hyper(20, "d", low=1)
-    heterogeneity: float = hyper(1.0, "s: how much the sites differ", low=0.0)
-    file: str = filename("t (K,) and b (K, d) of the sites, instead of drawn ones", ".npz")
+    dimension: int = Field(20, ge=1, description="d")
+    heterogeneity: float = Field(1.0, ge=0, description="s: how much the sites differ")
+    file: Annotated[str, FileName(".npz")] = Field(
+        "", description="t (K,) and b (K, d) of the sites, instead of drawn ones"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

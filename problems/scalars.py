@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edelweiss.common import shown
-from edelweiss.common.fields import is_number
+from edelweiss.common.options import is_number
 from edelweiss.problems.errors import ProblemError
 
 if TYPE_CHECKING:

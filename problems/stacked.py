@@ -33,7 +33,7 @@ class Stacked:
     Parameters
     ----------
     problem : Problem
-        One that has no reason against it, see `Problem.not_stacked`.
+        One that has no reason against it, see `Problem.unstackable_reason`.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -49,7 +49,7 @@ class Stacked:
             return problem.gradients(x, y, batch)
         network, (inputs, labels, *weights) = problem.network, batch
         network.train(True)
-        parameters = self._stack.of_rows(x[:, : network.size])
+        parameters = self._stack.from_rows(x[:, : network.size])
         scalars = x[:, network.size :].detach().requires_grad_()
         dual = (x[:, :0] if y is None else y).detach().requires_grad_()
         with problem.forward_precision():  # on a GPU the channels lie outermost, as was measured there

@@ -13,7 +13,7 @@ from edelweiss.common import shown
 from edelweiss.common.files import as_path, is_file, read_json, reason
 from edelweiss.datasets import DataSummary, ModelSchema, Samples
 from edelweiss.models import Architecture, ModelError
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.base import Setting
 from edelweiss.problems.errors import ProblemError
@@ -75,7 +75,7 @@ class TrainedModel:
             path = as_path(place)
             folder = path if path.is_dir() else path.parent
             file = path / FILE if path.is_dir() else path
-            stored = Stored.read(file)
+            stored = StoredTensors.read(file)
         except FileNotFoundError:
             raise ModelError(f"there is no {file}{_why_none(folder)}") from None
         except (OSError, ValueError) as error:
@@ -86,11 +86,11 @@ class TrainedModel:
             raise ModelError(f"{file} cannot be used: {error}") from None
 
     @classmethod
-    def _of(cls, file: Path, stored: Stored, device: str) -> TrainedModel:
+    def _of(cls, file: Path, stored: StoredTensors, device: str) -> TrainedModel:
         facts = stored.facts
         if "shape" not in facts:
             raise ValueError("it does not say what the inputs are like, as the file of a run with a network does")
-        if not stored.whole:
+        if not stored.intact:
             raise ValueError("it is damaged: it does not hold what was written")
         data_summary = DataSummary.of_file(facts)
         meaning = ModelSchema.of_file(facts, data_summary)
@@ -232,7 +232,7 @@ def _unusable(facts: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _load(problem: NetworkProblem, stored: Stored) -> Tensor:
+def _load(problem: NetworkProblem, stored: StoredTensors) -> Tensor:
     """Return x, and give the network its statistics; a site's own file has flat vectors."""
     if "d" not in stored.facts:
         parameters, statistics = problem.network.flatten(stored.tensors)

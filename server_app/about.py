@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import to_record
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def gathered(
 
 def write(content: Mapping[str, Any], folder: Path) -> None:
     """Write the file, as a whole."""
-    with replacing(folder / FILE) as file:
+    with atomic_writer(folder / FILE) as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 

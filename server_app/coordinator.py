@@ -14,7 +14,7 @@ from edelweiss.common.files import reason
 from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.federation import Exchange, RunError, Site, pack, unpack
 from edelweiss.federation.returned_iterate import returned
-from edelweiss.models import prepare, resolve_device
+from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import ranks
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app import about
@@ -157,7 +157,7 @@ def _play(
     meaning = what_it_means(config, data_summary, progress)
     warnings = data_warnings(config, sites, meaning.features, progress)
     device = resolve_device(config.device)
-    prepare(device, config.matmul_precision)
+    prepare_device(device, config.matmul_precision)
     problem = config.build_problem(config.setting(data_summary, device))
     require_enough(problem, sites, progress)
     other = compared_with(config, problem, given.other)

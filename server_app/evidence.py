@@ -15,7 +15,7 @@ from edelweiss.evidence.design import Design
 from edelweiss.evidence.summary import NOT_COMPARED
 from edelweiss.evidence.text import format_estimate
 from edelweiss.models import ModelError
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 from edelweiss.problems import ranks
 from edelweiss.problems.metrics import shown
 from edelweiss.problems.network import NetworkProblem
@@ -137,7 +137,7 @@ def _scores(problem: NetworkProblem, model: Arrays, test: Samples) -> Floats:
 
 def write(content: Mapping[str, Any], folder: Path) -> None:
     """Write the file, as a whole."""
-    with replacing(folder / FILE) as file:
+    with atomic_writer(folder / FILE) as file:
         file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
 
 

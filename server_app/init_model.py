@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from edelweiss.common.files import as_path, read_file, reason
 from edelweiss.datasets import DataSummary, ModelSchema
 from edelweiss.models import ModelError
-from edelweiss.models.pretrained import fitted, read_weights
-from edelweiss.models.storage import Stored
+from edelweiss.models.pretrained import adapt_weights, read_weights
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import ProblemError
 from edelweiss.problems.scalars import restored
 
@@ -130,10 +130,10 @@ class GivenModel:
         """Return the state dict to start from, the problem's scalars by their names, and what was done, in words."""
         network, config = problem.network, self.config
         if config.pretrained:
-            state, said = fitted(config.model, network, self.state)
+            state, said = adapt_weights(config.model, network, self.state)
             return state, {}, ", ".join(["torchvision's weights", *said])
         if config.init_head == "fresh":
-            head, own = network.names_in_head(), network.state_dict(network.vector())
+            head, own = network.head_names(), network.state_dict(network.vector())
             state = {name: tensor for name, tensor in self.state.items() if name not in head}
             return state | {name: own[name] for name in head}, {}, "its body; a head that is drawn anew"
         if self.facts.get("problem") == config.problem:
@@ -170,11 +170,11 @@ class GivenModel:
         config, facts = self.config, self.facts
         if (model := facts.get("model", config.model)) != config.model:
             yield f"it is of model = {model!r}, and this run's is {config.model!r}: take the same model"
-        elif wrong := problem.network.misfits(state):
+        elif wrong := problem.network.mismatches(state):
             fix = f"take the weights of model = {config.model!r}"
             if facts.get("hidden", config.hidden) != config.hidden:
                 fix = f"it was trained with hidden = {facts['hidden']}, and this run has hidden = {config.hidden}"
-            elif wrong.keys() <= problem.network.names_in_head():
+            elif wrong.keys() <= problem.network.head_names():
                 if config.init_from and self.data_summary.labels != problem.setting.data_summary.labels:
                     return  # which is said
                 fix = f"only its body fits, so take {FRESH}"
@@ -193,7 +193,7 @@ def other_labels(theirs: Sequence[str], here: Sequence[str]) -> str:
 def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a run's file, and what else it says."""
     try:
-        stored = Stored.of(data)
+        stored = StoredTensors.of(data)
         if "d" in stored.facts:
             raise ModelError("it is a site's own model, whose vectors have no names of layers")
         if "shape" not in stored.facts:

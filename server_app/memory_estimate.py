@@ -182,5 +182,5 @@ def _with_few_numbers(config: RunConfig, problem: Problem, d: int) -> int:
     """Return of how many clients the vectors, and what is between two layers, have so few numbers that it pays."""
     between = 1
     if isinstance(problem, NetworkProblem):
-        between = config.batch_size * Stack(problem.network).widest(problem.setting.data_summary.shape)
+        between = config.batch_size * Stack(problem.network).largest_activation(problem.setting.data_summary.shape)
     return min(NUMBERS // d, BETWEEN[problem.device.type] // between)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edelweiss.common.files import json_in, read_file, reason
 from edelweiss.federation import RunError
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 from edelweiss.problems.metrics import HEADLINE, TIES, split, ties
 from edelweiss.problems.pooling import across, pool
 from edelweiss.server_app import about
@@ -104,7 +104,7 @@ class Report:
             text = "does not hold the lines that the run wrote: bring it back from a copy, or start the run anew"
             raise RunError(f"resume: {self.lines} {text}")
         if written:
-            with replacing(self.lines) as file:
+            with atomic_writer(self.lines) as file:
                 file.writelines(before)
         self.records = [with_nan(json_in(line)) for line in before]
         if record is not None:

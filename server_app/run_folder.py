@@ -19,7 +19,7 @@ from edelweiss.config import ConfigError, RunConfig
 from edelweiss.config.resume import changed, lasting
 from edelweiss.federation import RunError
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 from edelweiss.problems import PROBLEMS
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class RunFolder:
         """
         said = {"status": status, "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **more, **self._bound}
         try:
-            with replacing(self.path / "status.json") as file:
+            with atomic_writer(self.path / "status.json") as file:
                 file.write(json.dumps(said, indent=1).encode() + b"\n")
         except OSError as error:
             raise RunError(f"{self.path / 'status.json'} cannot be written ({reason(error)})") from None

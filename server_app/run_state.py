@@ -13,7 +13,7 @@ from edelweiss.common import from_record, to_record
 from edelweiss.common.files import reason
 from edelweiss.datasets import DataSummary, Facts
 from edelweiss.federation import Checkpoints, RunError, Snapshot
-from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.server_app.console import volume
 from edelweiss.server_app.local import LocalGrid
 
@@ -98,8 +98,8 @@ class RunState(Checkpoints):
             self.report.take_up(None, 0, 0)
             return
         try:
-            stored = Stored.read(self.path)
-            if not stored.whole:
+            stored = StoredTensors.read(self.path)
+            if not stored.intact:
                 raise ValueError("it does not hold what was written")
             self._take(stored.tensors, stored.facts)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -15,7 +15,7 @@ from edelweiss.common.files import as_path, is_file, reason, unwritable
 from edelweiss.common.memory import free_memory
 from edelweiss.common.scratch import Scratch
 from edelweiss.federation import RunError
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,7 +140,7 @@ class States:
         folder = run_folder(self.folder, run)
         if not folder.exists():
             return None
-        with replacing(file) as out, tarfile.open(fileobj=out, mode="w") as archive:
+        with atomic_writer(file) as out, tarfile.open(fileobj=out, mode="w") as archive:
             for site in sorted(folder.iterdir()):
                 if then := [place for place in places(site) if place[0] <= server_round][-1:]:
                     path = path_of(site, then[0])

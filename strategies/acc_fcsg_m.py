@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.recursive_momentum import (
@@ -54,9 +55,9 @@ class AccFCSGM(RecursiveMomentum):
     estimators = ("u",)
     partial = False
 
-    lr: float = hyper(0.1, "α: step size; times η_t", above=0.0)
-    beta: float = hyper(0.5, "β: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
-    schedule_c: float = hyper(1.0, "c of a schedule: β_t = c η_t², at most 1", above=0.0)
+    lr: float = Field(0.1, gt=0, description="α: step size; times η_t")
+    beta: float = Field(0.5, gt=0, le=1, description="β: weight of the fresh gradient in u, constant schedule")
+    schedule_c: float = Field(1.0, gt=0, description="c of a schedule: β_t = c η_t², at most 1")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import choice, hyper
 from edelweiss.federation import AlgorithmInfo, Oracle, SkipsPhases, average
 from edelweiss.problems import papers
 from edelweiss.strategies.fgda import Fgda
@@ -61,11 +61,11 @@ class AdaFgda(Fgda, SkipsPhases):
     )
     stacks = True
 
-    lr: float = hyper(0.001, "γ: step size of x; times η_t, and up to 1/ρ times that", above=0.0)
-    lr_dual: float = hyper(0.001, "λ: step size of y; times η_t, and up to 1/ρ times that", above=0.0)
-    matrix: str = choice("adam", "what the elements of A and B follow", "adam", "belief")
-    rho: float = hyper(0.01, "ρ: least element of A and B", above=0.0)
-    varrho: float = hyper(0.9, "ϱ: what a and b keep of themselves at a synchronisation", low=0.0, high=1.0)
+    lr: float = Field(0.001, gt=0, description="γ: step size of x; times η_t, and up to 1/ρ times that")
+    lr_dual: float = Field(0.001, gt=0, description="λ: step size of y; times η_t, and up to 1/ρ times that")
+    matrix: Literal["adam", "belief"] = Field("adam", description="what the elements of A and B follow")
+    rho: float = Field(0.01, gt=0, description="ρ: least element of A and B")
+    varrho: float = Field(0.9, ge=0, le=1, description="ϱ: what a and b keep of themselves at a synchronisation")
 
     @property
     def step_sizes(self) -> str:

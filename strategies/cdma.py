@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, FirstCome, Oracle, average
 from edelweiss.problems import papers
 
@@ -60,9 +61,9 @@ class Cdma(FederatedStrategy, FirstCome):
     stacks = True
     estimators = ("u", "v")
 
-    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
-    alpha: float = hyper(0.1, "α: weight of the fresh gradient in u and v", above=0.0, high=1.0)
+    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
+    alpha: float = Field(0.1, gt=0, le=1, description="α: weight of the fresh gradient in u and v")
 
     @property
     def phases(self) -> tuple[str, ...]:

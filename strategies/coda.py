@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Mean, Oracle, SkipsPhases
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import ClosedFormDual
@@ -55,7 +56,9 @@ class Coda(CodaPlus, SkipsPhases):
     needs = frozenset({ClosedFormDual})
     partial = False  # the dual of those who happen to be there is not that of all
 
-    dual_batch: int = hyper(0, "m: samples per site for the best y at the end of a stage; 0 = all it has", low=0)
+    dual_batch: int = Field(
+        0, ge=0, description="m: samples per site for the best y at the end of a stage; 0 = all it has"
+    )
 
     @property
     def phases(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
 from edelweiss.problems import papers
 
@@ -56,8 +56,8 @@ class CodaPlus(FederatedStrategy):
     stacks = True
     averages_stages = True
 
-    lr: float = hyper(0.1, "η_1: local step size of x and y in the first stage", above=0.0)
-    gamma: float = hyper(0.002, "γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002", low=0.0)
+    lr: float = Field(0.1, gt=0, description="η_1: local step size of x and y in the first stage")
+    gamma: float = Field(0.002, ge=0, description="γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002")
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Start with x_ref at the initial point."""

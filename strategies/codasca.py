@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from edelweiss.common import Stream, hyper
+from edelweiss.common import Stream
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.variate_versions import ROUND, SINCE, Ledger, origin, still_valid
@@ -69,9 +70,9 @@ class Codasca(FederatedStrategy):
     estimators = ("cx", "cy")
     stages_output = True
 
-    lr: float = hyper(0.1, "ηl: local step size of x and y in the first stage", above=0.0)
-    server_lr: float = hyper(1.0, "ηg: step size of the server", above=0.0)
-    gamma: float = hyper(0.002, "γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002", low=0.0)
+    lr: float = Field(0.1, gt=0, description="ηl: local step size of x and y in the first stage")
+    server_lr: float = Field(1.0, gt=0, description="ηg: step size of the server")
+    gamma: float = Field(0.002, ge=0, description="γ: weight of the proximal term; the paper's 1/γ = 500 is 0.002")
 
     def initial_state(self, start: Arrays) -> Arrays:
         """Start with x_ref at the initial point and no correction."""

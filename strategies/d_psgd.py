@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.decentralised import Decentralised
@@ -49,8 +50,8 @@ class DPSGD(Decentralised):
     stacks = True
     shares = ("x",)
 
-    lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
+    lr: float = Field(0.1, gt=0, description="ηx: step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import choice, filename, hyper
+from edelweiss.common import FileName
 from edelweiss.federation import StrategyError
-from edelweiss.strategies.graphs import TOPOLOGIES, Graph, mixing_graph
+from edelweiss.strategies.graphs import Graph, Topology, mixing_graph
 from edelweiss.strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class Decentralised(LocalSteps):
     shares: ClassVar[tuple[str, ...]]
     """Names of the vectors that a site shares with its neighbours; the first of them is never empty."""
 
-    topology: str = choice("ring", "who is whose neighbour", *TOPOLOGIES)
-    mean_degree: float = hyper(4.0, 'neighbours per site, on average, of topology "random"', above=0.0)
-    regraph: str = choice("never", 'when topology "random" is drawn anew', "never", "every-round")
-    graph_file: str = filename('edges of topology "file"', ".toml", ".csv")
-    mixing: str = choice("server", "who mixes the vectors of neighbours", "server", "client")
+    topology: Topology = Field("ring", description="who is whose neighbour")
+    mean_degree: float = Field(4.0, gt=0, description='neighbours per site, on average, of topology "random"')
+    regraph: Literal["never", "every-round"] = Field("never", description='when topology "random" is drawn anew')
+    graph_file: Annotated[str, FileName(".toml", ".csv")] = Field("", description='edges of topology "file"')
+    mixing: Literal["server", "client"] = Field("server", description="who mixes the vectors of neighbours")
 
     # ------------------------------------------------------------------ what an algorithm may write
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.decentralised import Decentralised
@@ -54,8 +55,8 @@ class DePRL(HeadAndBody, Decentralised):
     stacks = True
     shares = ("body",)
 
-    decay: float = hyper(0.96, "what step sizes are multiplied with from round to round", above=0.0, high=1.0)
-    weight_decay: float = hyper(1e-5, "λ: weight decay of head and body", low=0.0)
+    decay: float = Field(0.96, gt=0, le=1, description="what step sizes are multiplied with from round to round")
+    weight_decay: float = Field(1e-5, ge=0, description="λ: weight decay of head and body")
 
     def beginning(self, state: Arrays) -> Arrays:
         """Send the common body."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import Layers
@@ -66,10 +66,12 @@ class DisPFL(Decentralised):
     needs = frozenset({Layers})
     shares = ("mask", "values")
 
-    lr: float = hyper(0.1, "ηx: step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
-    density: float = hyper(0.5, "share of the weights that a worker has", above=0.0, high=1.0)
-    prune: float = hyper(0.5, "α: share of a layer's weights that are pruned in the first round", low=0.0, high=1.0)
+    lr: float = Field(0.1, gt=0, description="ηx: step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
+    density: float = Field(0.5, gt=0, le=1, description="share of the weights that a worker has")
+    prune: float = Field(
+        0.5, ge=0, le=1, description="α: share of a layer's weights that are pruned in the first round"
+    )
 
     def mix(self, row: Row, own: int) -> Arrays:
         """Line 1; a site whose mask is lost has all that its neighbours have, and no mask."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps, existing
@@ -60,9 +61,9 @@ class Ditto(LocalSteps):
     own_statistics = True
     own_dual = True
 
-    lr: float = hyper(0.1, "η: step size of w and v", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: step size of y and z, where there is a y", above=0.0)
-    lam: float = hyper(0.1, "λ: how strongly v is pulled to w", low=0.0)
+    lr: float = Field(0.1, gt=0, description="η: step size of w and v")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y and z, where there is a y")
+    lam: float = Field(0.1, ge=0, description="λ: how strongly v is pulled to w")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.momentum import momentum
@@ -48,8 +49,10 @@ class FCSG(FederatedStrategy):
     solves = frozenset({"conditional"})
     stacks = True
 
-    lr: float = hyper(0.1, "α: local step size", above=0.0)
-    initial_batch: int = hyper(0, "B: outer samples of the first gradient; 0: a mini-batch, as of any other", low=0)
+    lr: float = Field(0.1, gt=0, description="α: local step size")
+    initial_batch: int = Field(
+        0, ge=0, description="B: outer samples of the first gradient; 0: a mini-batch, as of any other"
+    )
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
@@ -92,7 +95,7 @@ class FCSGM(FCSG):
     stacks = True
     estimators = ("u",)
 
-    beta: float = hyper(0.1, "β: weight of a fresh gradient in u", above=0.0, high=1.0)
+    beta: float = Field(0.1, gt=0, le=1, description="β: weight of a fresh gradient in u")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

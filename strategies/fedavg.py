@@ -6,9 +6,10 @@ With Adam's steps (arXiv:1412.6980) on request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from edelweiss.common import choice, hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.adam import Adam
@@ -52,11 +53,13 @@ class FedAvg(LocalSteps):
     solves = frozenset({"minimisation"})
     stacks = True
 
-    lr: float = hyper(0.1, "η: local step size; with adam rather 0.001", above=0.0)
-    optimiser: str = choice("sgd", "what x moves against: gx, or Adam's direction, anew in each round", "sgd", "adam")
-    beta1: float = hyper(0.9, "β1 of adam: what m keeps of itself", low=0.0, below=1.0)
-    beta2: float = hyper(0.999, "β2 of adam: what v keeps of itself", low=0.0, below=1.0)
-    eps: float = hyper(1e-8, "ε of adam", above=0.0)
+    lr: float = Field(0.1, gt=0, description="η: local step size; with adam rather 0.001")
+    optimiser: Literal["sgd", "adam"] = Field(
+        "sgd", description="what x moves against: gx, or Adam's direction, anew in each round"
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="β1 of adam: what m keeps of itself")
+    beta2: float = Field(0.999, ge=0, lt=1, description="β2 of adam: what v keeps of itself")
+    eps: float = Field(1e-8, gt=0, description="ε of adam")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

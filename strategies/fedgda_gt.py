@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
@@ -62,8 +62,8 @@ class FedGdaGt(FederatedStrategy):
     solves = frozenset({"minimax"})
     estimators = ("vx", "vy")
 
-    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
+    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
 
     @property
     def phases(self) -> tuple[str, ...]:

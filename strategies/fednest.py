@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
 from edelweiss.problems import papers
 
@@ -51,10 +52,12 @@ class FedNest(FederatedStrategy):
     stacks = True
     estimators = ("h",)
 
-    lr: float = hyper(0.1, "α: step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "β: step size of y", above=0.0)
-    inner_rounds: int = hyper(1, "T: SVRG rounds on y for each one on x", low=1, high=1000)
-    anchor_batch: int = hyper(0, "samples of an anchor gradient; 0 = batch-size, a mini-batch as any other", low=0)
+    lr: float = Field(0.1, gt=0, description="α: step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="β: step size of y")
+    inner_rounds: int = Field(1, ge=1, le=1000, description="T: SVRG rounds on y for each one on x")
+    anchor_batch: int = Field(
+        0, ge=0, description="samples of an anchor gradient; 0 = batch-size, a mini-batch as any other"
+    )
 
     @property
     def phases(self) -> tuple[str, ...]:

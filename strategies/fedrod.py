@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import BalancedLoss, Layers
@@ -63,8 +63,8 @@ class FedRoD(LocalSteps):
     personalised = True
     own_statistics = True
 
-    lr: float = hyper(0.1, "η: step size of the generic model", above=0.0)
-    lr_head: float = hyper(0.1, "α: step size of the personal head", above=0.0)
+    lr: float = Field(0.1, gt=0, description="η: step size of the generic model")
+    lr_head: float = Field(0.1, gt=0, description="α: step size of the personal head")
 
     @classmethod
     def misfits(cls, keys: Mapping[str, Value]) -> list[str]:

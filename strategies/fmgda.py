@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.recursive_momentum import (
@@ -55,12 +56,12 @@ class Fmgda(RecursiveDescentAscent):
     )
     stacks = True
 
-    lr: float = hyper(0.1, "ĉ: step size of x; times η_t", above=0.0)
-    lr_dual: float = hyper(0.1, "c: step size of y; times η_t", above=0.0)
-    fresh_weight: float = hyper(0.1, "α: weight of the fresh gradient in u, constant schedule", above=0.0, high=1.0)
-    fresh_weight_dual: float = hyper(0.1, "β: that in v", above=0.0, high=1.0)
-    schedule_c: float = hyper(1.0, "c1 of a schedule: α_t = c1 η_t², at most 1", above=0.0)
-    schedule_c_dual: float = hyper(1.0, "c2 of a schedule: β_t = c2 η_t², at most 1", above=0.0)
+    lr: float = Field(0.1, gt=0, description="ĉ: step size of x; times η_t")
+    lr_dual: float = Field(0.1, gt=0, description="c: step size of y; times η_t")
+    fresh_weight: float = Field(0.1, gt=0, le=1, description="α: weight of the fresh gradient in u, constant schedule")
+    fresh_weight_dual: float = Field(0.1, gt=0, le=1, description="β: that in v")
+    schedule_c: float = Field(1.0, gt=0, description="c1 of a schedule: α_t = c1 η_t², at most 1")
+    schedule_c_dual: float = Field(1.0, gt=0, description="c2 of a schedule: β_t = c2 η_t², at most 1")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from edelweiss.federation import StrategyError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TOPOLOGIES = ("ring", "random", "full", "star", "file")
+Topology = Literal["ring", "random", "full", "star", "file"]
 LISTED = 5  # components, and sites of each, that an error names
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import choice, hyper
 from edelweiss.federation.stages import MOST_STEPS
 from edelweiss.problems.capabilities import Layers
 from edelweiss.strategies.local_steps import LocalSteps, existing
@@ -49,15 +49,19 @@ class HeadAndBody(LocalSteps):
     splits_model = True
     own_dual = True
 
-    first_head: str = choice(
-        "own", "the head that a site starts with: a random one of its own, or one for all", "own", "common"
+    first_head: Literal["own", "common"] = Field(
+        "own", description="the head that a site starts with: a random one of its own, or one for all"
     )
-    lr_head: float = hyper(0.1, "α: step size of the head", above=0.0)
-    lr_body: float = hyper(0.1, "β: step size of the body", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: step size of y, where there is one", above=0.0)
-    head_unit: str = choice("steps", "what local-steps counts: steps on the head, or epochs", "steps", "epochs")
-    body_steps: int = hyper(1, "steps on the body, after local-steps on the head", low=1, high=MOST_STEPS)
-    body_unit: str = choice("steps", "what body-steps counts: steps on the body, or epochs", "steps", "epochs")
+    lr_head: float = Field(0.1, gt=0, description="α: step size of the head")
+    lr_body: float = Field(0.1, gt=0, description="β: step size of the body")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
+    head_unit: Literal["steps", "epochs"] = Field(
+        "steps", description="what local-steps counts: steps on the head, or epochs"
+    )
+    body_steps: int = Field(1, ge=1, le=MOST_STEPS, description="steps on the body, after local-steps on the head")
+    body_unit: Literal["steps", "epochs"] = Field(
+        "steps", description="what body-steps counts: steps on the body, or epochs"
+    )
 
     @classmethod
     def misfits(cls, keys: Mapping[str, Value]) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import InnerFunction
@@ -49,8 +50,8 @@ class LocalSCGD(FederatedStrategy):
     solves = frozenset({"conditional"})
     needs = frozenset({InnerFunction})
 
-    lr: float = hyper(0.1, "α: local step size", above=0.0)
-    beta: float = hyper(0.1, "β: weight of a fresh inner value in s", above=0.0, high=1.0)
+    lr: float = Field(0.1, gt=0, description="α: local step size")
+    beta: float = Field(0.1, gt=0, le=1, description="β: weight of a fresh inner value in s")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
@@ -94,7 +95,7 @@ class LocalSCGDM(LocalSCGD):
     )
     estimators = ("u",)
 
-    mu: float = hyper(0.1, "μ: weight of a fresh gradient in u", above=0.0, high=1.0)
+    mu: float = Field(0.1, gt=0, le=1, description="μ: weight of a fresh gradient in u")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

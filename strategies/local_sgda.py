@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
 from edelweiss.problems import papers
 
@@ -44,8 +45,8 @@ class LocalSGDA(FederatedStrategy):
     solves = frozenset({"minimax"})
     stacks = True
 
-    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
+    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
 
     def local_update(
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext

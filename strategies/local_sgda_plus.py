@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.local_sgda import LocalSGDA
@@ -58,7 +59,7 @@ class LocalSGDAPlus(LocalSGDA):
         sends="x and the dual variable y",
     )
 
-    snapshot_steps: int = hyper(0, "S: iterations between two snapshots, a multiple of q; 0 = q²", low=0)
+    snapshot_steps: int = Field(0, ge=0, description="S: iterations between two snapshots, a multiple of q; 0 = q²")
 
     def contradictions(self) -> list[str]:
         """Require that snapshots fall on synchronisations."""

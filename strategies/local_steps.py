@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.federation import FederatedStrategy
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class LocalSteps(FederatedStrategy):
     defaults, x ← x - η g.
     """
 
-    decay: float = hyper(1.0, "what step sizes are multiplied with from round to round", above=0.0, high=1.0)
-    weight_decay: float = hyper(0.0, "λ: weight decay of x, with all its parts", low=0.0)
-    momentum: float = hyper(0.0, "μ: momentum of x (heavy ball), from zero in each round", low=0.0, below=1.0)
+    decay: float = Field(1.0, gt=0, le=1, description="what step sizes are multiplied with from round to round")
+    weight_decay: float = Field(0.0, ge=0, description="λ: weight decay of x, with all its parts")
+    momentum: float = Field(0.0, ge=0, lt=1, description="μ: momentum of x (heavy ball), from zero in each round")
 
     def descent(self, context: RoundContext) -> Descent:
         """Return what takes the steps of this round on one x."""

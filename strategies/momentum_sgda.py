@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.problems import papers
 from edelweiss.strategies.local_sgda import LocalSGDA
@@ -54,9 +55,9 @@ class MomentumLocalSGDA(LocalSGDA):
     stacks = True
     estimators = ("dx", "dy")
 
-    alpha: float = hyper(1.0, "α: scales the steps and the weight of a fresh gradient", above=0.0, high=1.0)
-    beta: float = hyper(0.1, "βx: weight of a fresh gradient in dx, times α", above=0.0)
-    beta_dual: float = hyper(0.1, "βy: weight of a fresh gradient in dy, times α", above=0.0)
+    alpha: float = Field(1.0, gt=0, le=1, description="α: scales the steps and the weight of a fresh gradient")
+    beta: float = Field(0.1, gt=0, description="βx: weight of a fresh gradient in dx, times α")
+    beta_dual: float = Field(0.1, gt=0, description="βy: weight of a fresh gradient in dy, times α")
 
     def contradictions(self) -> list[str]:
         """Require weights of at most 1."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.common import hyper
+from pydantic import Field
+
 from edelweiss.federation import AlgorithmInfo, Oracle
 from edelweiss.federation.stages import MOST_STEPS
 from edelweiss.strategies.local_sgda import LocalSGDA
@@ -42,8 +43,8 @@ class NPA(LocalSGDA):
         sends="x and the dual variable y",
     )
 
-    local_steps: int = hyper(1, "q: 1, as NPA communicates after every step", low=1, high=MOST_STEPS)
-    batch: int = hyper(512, "samples of a step at each site; instead of the run's batch size", low=1)
+    local_steps: int = Field(1, ge=1, le=MOST_STEPS, description="q: 1, as NPA communicates after every step")
+    batch: int = Field(512, ge=1, description="samples of a step at each site; instead of the run's batch size")
 
     def contradictions(self) -> list[str]:
         """Require q = 1 in all stages."""

@@ -18,11 +18,11 @@ and AdaFGDA use both, Acc-FCSG-M uses u alone::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import choice, hyper
 from edelweiss.federation import FederatedStrategy, Oracle
 
 if TYPE_CHECKING:
@@ -119,12 +119,16 @@ class RecursiveMomentum(FederatedStrategy):
     q is that of the stage. Stages shrink the steps further, and not the weights.
     """
 
-    initial_batch: int = hyper(0, "B: samples of the first estimator; 0: q mini-batches, as in theory", low=0)
-    schedule: str = choice(
-        "constant", "how step sizes and weights change over iterations", "constant", "cube-root", "corollary-1"
+    initial_batch: int = Field(
+        0, ge=0, description="B: samples of the first estimator; 0: q mini-batches, as in theory"
     )
-    schedule_n: float = hyper(1.0, "n of a schedule, which η_t is proportional to; 1/L in FMGDA's theory", above=0.0)
-    schedule_m: float = hyper(100.0, "m of cube-root: the larger, the later η_t begins to fall", above=0.0)
+    schedule: Literal["constant", "cube-root", "corollary-1"] = Field(
+        "constant", description="how step sizes and weights change over iterations"
+    )
+    schedule_n: float = Field(
+        1.0, gt=0, description="n of a schedule, which η_t is proportional to; 1/L in FMGDA's theory"
+    )
+    schedule_m: float = Field(100.0, gt=0, description="m of cube-root: the larger, the later η_t begins to fall")
 
     def eta(self, context: RoundContext, step: int) -> float:
         """Return η_t of local step ``step`` of this round, t = turn.iteration + step; 1 without a schedule.
@@ -155,8 +159,8 @@ class RecursiveDescentAscent(RecursiveMomentum):
     estimators = ("u", "v")
     partial = False
 
-    lr: float = hyper(0.1, "step size of x; times η_t", above=0.0)
-    lr_dual: float = hyper(0.1, "step size of y; times η_t", above=0.0)
+    lr: float = Field(0.1, gt=0, description="step size of x; times η_t")
+    lr_dual: float = Field(0.1, gt=0, description="step size of y; times η_t")
     fresh_weight: float
     fresh_weight_dual: float
     schedule_c: float

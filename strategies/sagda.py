@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field
 
-from edelweiss.common import hyper
 from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle, average
 from edelweiss.problems import papers
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
@@ -64,10 +64,12 @@ class Sagda(FederatedStrategy):
     stacks = True
     estimators = ("vx", "vy")
 
-    lr: float = hyper(0.1, "ηx: local step size of x", above=0.0)
-    lr_dual: float = hyper(0.1, "ηy: local step size of y", above=0.0)
-    server_lr: float = hyper(1.0, "ηg: step size of the server", above=0.0)
-    control_batch: int = hyper(0, "samples of a control variate; 0 = batch-size, a mini-batch as any other", low=0)
+    lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
+    lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")
+    server_lr: float = Field(1.0, gt=0, description="ηg: step size of the server")
+    control_batch: int = Field(
+        0, ge=0, description="samples of a control variate; 0 = batch-size, a mini-batch as any other"
+    )
 
     @property
     def phases(self) -> tuple[str, ...]:

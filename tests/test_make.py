@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from bin.run import is_path
 from edelweiss.common import Value, read_overrides, to_toml
+from edelweiss.common.options import suffixes
 from edelweiss.config import RunConfig
 from edelweiss.config.tables import tables
 from edelweiss.server_app import simulate
@@ -157,9 +158,7 @@ def test_ctrl_c_in_the_first_moments_is_no_crash() -> None:
 
 
 def test_whatever_is_declared_as_a_file_is_one_for_make_run() -> None:
-    declared = {
-        f"{name}.{key}" for name, found in tables().items() for key, f in found.items() if "suffixes" in f.metadata
-    }
+    declared = {f"{name}.{key}" for name, found in tables().items() for key, f in found.items() if suffixes(f)}
     assert {"deprl.graph-file", "saddle.file"} <= declared
     assert {key for key in declared if not is_path(key)} == set()
     paths = {key for key, value in RunConfig.parse({}).flat().items() if is_path(key)}

@@ -233,7 +233,7 @@ def value_of(run: RunConfig, key: str) -> float | None:
     if table in ("", run.algorithm):
         return float(getattr(run.strategy, name.replace("-", "_")))
     if table == run.problem:
-        return float(run.options.get(name, tables()[table][name].default))  # type: ignore[arg-type]
+        return float(run.options.get(name, tables()[table][name].default))
     return None
 
 

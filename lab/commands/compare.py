@@ -28,6 +28,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Compare runs; returns the exit code."""
+    from edelweiss.common import shown
     from edelweiss.common.files import as_path, reason, unwritable
     from edelweiss.config import ConfigError
     from edelweiss.lab.compare.comparison import Comparison
@@ -37,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
         if options.against and not options.to:
             raise ConfigError("command", ["--against is for curves: name a folder for them, --to, or leave it out"])
         if options.to and (wrong := unwritable(options.to)):
-            raise ConfigError("command", [f"--to {options.to!r}: {wrong}"])
+            raise ConfigError("command", [f"--to {shown(options.to)}: {wrong}"])
         found, notes = read(options.runs)
         comparison = Comparison.of(found, options.metric, options.versus, notes)
     except ConfigError as error:

@@ -29,6 +29,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Do a sweep; returns the exit code."""
+    from edelweiss.common import shown
     from edelweiss.common.files import as_path, reason, unwritable
     from edelweiss.config import ConfigError
     from edelweiss.lab.compare.comparison import require_metrics
@@ -42,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
         if not 1 <= options.jobs <= MOST_JOBS:
             raise ConfigError("command", [f"--jobs {options.jobs}: must be from 1 to {MOST_JOBS}"])
         if wrong := unwritable(folder):
-            raise ConfigError("command", [f"--to {str(folder)!r}: {wrong}"])
+            raise ConfigError("command", [f"--to {shown(str(folder))}: {wrong}"])
         folder = as_path(folder).resolve()
         study, content = read(options.file)
         sweep = Sweep(study, folder / "runs")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import Value
-from edelweiss.common.fields import MOST
 from edelweiss.common.files import json_in, read_file, read_json
+from edelweiss.common.options import MOST
 from edelweiss.config import RunConfig
 from edelweiss.config.resume import COMPUTED, LEFT
 from edelweiss.problems.metrics import METRICS, TIES, split

@@ -13,7 +13,7 @@ from edelweiss.lab.report.content import UNKNOWN, shares
 from edelweiss.lab.report.figures import estimate
 from edelweiss.lab.report.judged import PLACES
 from edelweiss.lab.report.page import CONSERVATIVE
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS
 
@@ -28,7 +28,7 @@ CARD, TRIPOD = "model-card.md", "tripod-ai.md"
 def write(run: Content) -> None:
     """Write both files."""
     for name, text in ((CARD, card(run)), (TRIPOD, tripod(run))):
-        with replacing(run.folder / name) as file:
+        with atomic_writer(run.folder / name) as file:
             file.write(text.encode())
 
 

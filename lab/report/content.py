@@ -16,7 +16,7 @@ from edelweiss.datasets import DataSummary, ModelSchema
 from edelweiss.datasets.config import SITE
 from edelweiss.evidence import VERSION
 from edelweiss.federation import RunError
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import HEADLINE, by_label
 from edelweiss.server_app import about
@@ -161,7 +161,7 @@ class Content:
         if not (PROBLEMS[self.config.problem].needs_data and os.path.lexists(path)):
             return None
         try:
-            facts = Stored.read(path).facts
+            facts = StoredTensors.read(path).facts
             return ModelSchema.of_file(facts, DataSummary.of_file(facts))
         except (OSError, ValueError) as error:
             raise RunError(f"{path} is damaged, or of another version ({reason(error)}): run it anew") from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.lab.report import account, drawing, figures
 from edelweiss.lab.report.judged import anchored, in_short, judged, label_table, numbers
-from edelweiss.models.storage import replacing
+from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ CONSERVATIVE = (
 def write(run: Content) -> Path:
     """Write the page, and its curves as files of their own; returns the page's path."""
     path = run.folder / FILE
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         file.write(html(run, pictures := drawings(run)).encode())
     if run.records:
         drawing.save(pictures["curves"], run.folder / "curves")

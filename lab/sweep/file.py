@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edelweiss.common import shorter, unknown
 from edelweiss.common import shown as quoted
-from edelweiss.common import unknown
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import ConfigError, RunConfig, flatten
 from edelweiss.config.tables import SHARED, tables
@@ -31,7 +31,8 @@ KEYS: dict[str, tuple[Any, int, int]] = {
     "halving": (0, 0, 10),
 }
 """Numbers of a file: the default, the least and the most."""
-PARTS = ("base", "compare", "tune", "seeds", "select", *KEYS)
+SEARCHES = ("grid", "random", "tpe")
+PARTS = ("base", "compare", "tune", "seeds", "select", "search", *KEYS)
 PLACE = ("data-root", "device", "tracker")  # of [base], for all runs; other keys of the machine are the sweep's own
 UNUSED = {
     "seed": "the runs have seeds = [...], and tuning-seed",
@@ -54,7 +55,7 @@ def read(file: Path) -> tuple[Study, dict[str, Any]]:
     try:
         content = read_toml(file)
     except (OSError, ValueError) as error:
-        raise ConfigError("sweep", [f"{file}: {reason(error)}"]) from None
+        raise ConfigError("sweep", [f"{shorter(str(file))}: {reason(error)}"]) from None
     reader = _Reader(content, file)
     study = reader.study()
     if reader.wrong:
@@ -82,6 +83,7 @@ class _Reader:
         compared = list(dict.fromkeys(key for each in compare for key in each))
         named = {word for key in (*compared, *tune) for word in key.split()}
         self.wrong += _unknown_keys({**dict.fromkeys(named, 0), **base})
+        search = self.search(numbers["draws"])
         ranges = [key for key, values in tune.items() if isinstance(values, Between)]
         if ranges and not numbers["draws"]:
             self.wrong.append(f"tune.{ranges[0]} is a range: say how many points to draw from it, such as draws = 20")
@@ -108,6 +110,7 @@ class _Reader:
             tuning_seed=numbers["tuning-seed"],
             extend=numbers["grow"],
             trials=numbers["draws"],
+            by_model=search == "tpe",
             halving=numbers["halving"],
             rank=len(methods) > 1,
             place={key: value for key, value in base.items() if key in PLACE},
@@ -200,6 +203,17 @@ class _Reader:
             self.wrong.append(f"{name} = {quoted(given)}: {why}")
             return Between(1.0, 2.0)
         return Between(low, high, whole=isinstance(low, int) and isinstance(high, int))
+
+    def search(self, draws: int) -> str:
+        """Return how points are found."""
+        search = self.content.get("search", "random" if draws else "grid")
+        if search not in SEARCHES:
+            self.wrong.append(f"search: {unknown('search', str(search), SEARCHES)}")
+        elif search == "grid" and draws:
+            self.wrong.append(f'search = "grid" and draws = {draws}: a grid has all its points: leave one out')
+        elif search != "grid" and not draws:
+            self.wrong.append(f'search = "{search}": say how many points to draw, such as draws = 20')
+        return str(search)
 
     def folds(self, base: Settings) -> int:
         """Return how many folds each seed is run with; 0 without cross-validation."""

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from edelweiss.common.files import is_file, read_toml, reason
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.lab.compare.grids import beyond, steps
-from edelweiss.lab.compare.runs import MACHINE, OUTCOME, PAUSE, Outcome, Run, final, lower_is_better, metric
+from edelweiss.lab.compare.grids import beyond
+from edelweiss.lab.compare.runs import MACHINE, OUTCOME, PAUSE, Outcome, Run
 from edelweiss.lab.sweep.job import Job, combinations, parsed
-from edelweiss.lab.sweep.study import Study, drawn
+from edelweiss.lab.sweep.study import STARTUP, Study, drawn, rungs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from edelweiss.common import Value
     from edelweiss.lab.compare.runs import Settings
+    from edelweiss.lab.sweep.search import Search
     from edelweiss.lab.sweep.study import Method
 
 S = TypeVar("S", bound=Study)
@@ -43,6 +42,8 @@ class Sweep(Generic[S]):
     study: S
     folder: Path
     changes: Settings = field(default_factory=dict)
+    _expected: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _searches: dict[str, Search] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def extend(self) -> int:
@@ -67,10 +68,11 @@ class Sweep(Generic[S]):
         return {key: value for key, value in merged.items() if key.rpartition(".")[0] in own and key not in MACHINE}
 
     def grid(self, method: Method) -> tuple[Settings, ...]:
-        """Return the method's points, before any extension."""
+        """Return the method's points as far as they are known before any run."""
         if not (self.study.trials and method.ranges):
             return method.grid or ({},)
-        return tuple({str(point): point for point in drawn(method, self.study.trials)}.values())
+        first = min(self.study.trials, STARTUP) if self.study.by_model else self.study.trials
+        return drawn(method, first)
 
     def place(self, job: Job, data_root: str) -> Settings:
         """Return where a run finds what it needs: keys of `placed`, which win over its settings."""
@@ -89,106 +91,48 @@ class Sweep(Generic[S]):
 
     def tuning(self, method: Method) -> list[Job]:
         """Return the runs of all choices, as far as one can say which there are."""
-        return [job for cell in self.tuned_cells() for job in self.trials(method, cell)]
+        return [job for cell in self.tuned_cells() for job in self.search(method, cell).jobs]
 
-    def trials(self, method: Method, tuned: Settings) -> list[Job]:
-        """Return the runs of one choice: one per point of the grid, as far as it was extended; none without a choice.
+    def search(self, method: Method, cell: Settings | None = None) -> Search:
+        """Return the search for a cell of what is compared, as far as it has come; left out: for the first one."""
+        from edelweiss.lab.sweep.search import Search  # loads Optuna
 
-        A grid whose best point lies on its edge grows there by a point, once all of its runs are there.
-        """
-        grid = self.grid(method)
-        if len(grid) == 1 and not self.study.rank:
-            return []
-        jobs = self._halved([self._trial(method, point, tuned) for point in grid])
-        for _ in range(self.extend):
-            if (best := self._best(jobs)) is None or (point := beyond([job.point for job in jobs], best)) is None:
-                break
-            jobs.append(self._trial(method, point, tuned))
-        return jobs
+        cell = cell or next(combinations(self.study.compare))
+        tuned = {key: cell[key] for key in self.study.tune_by}
+        key = str((method.label, tuned))
+        if key not in self._searches:
+            self._searches[key] = Search(self, method, tuned)
+        return self._searches[key].advance()
 
-    def _trial(self, method: Method, point: Settings, tuned: Settings) -> Job:
+    def trial(self, method: Method, point: Settings, tuned: Settings) -> Job:
+        """Return the run that judges a point."""
         cell, repeat = {**next(combinations(self.study.compare)), **tuned}, next(combinations(self.study.repeat))
         repeat |= {"seed": self.study.tuning_seed}
         quick: dict[str, Value] = {"evaluate-every": 0, "central-test": False}
         settings = self.settings(method, cell, point, repeat, quick)
-        if self.study.halving and (early := self._rungs(settings)):
+        if self.study.halving and (early := rungs(settings, self.study.halving)):
             settings = {**settings, "evaluate-every": early[0]}
         # Not on the test set, even where each site is given its part of that.
         settings = {key: value for key, value in settings.items() if key != "personal-test"}
         return Job(method, point, tuned, repeat, settings, tuning=True)
-
-    def _rungs(self, settings: Settings) -> list[int]:
-        """Return the rounds after which runs that do badly end."""
-        rounds, share = int(settings.get("rounds", RunConfig.keys()["rounds"].default)), self.study.halving
-        first = max(1, rounds // share**2)
-        return [rung for rung in (first, first * share) if rung < rounds]
-
-    def _halved(self, jobs: list[Job]) -> list[Job]:
-        """Say of each run how far it goes: the rule looks at all runs of a rung, in whatever order they ended."""
-        left = list(range(len(jobs)))
-        for rung in self._rungs(jobs[0].settings) if self.study.halving else ():
-            keep = math.ceil(len(left) / self.study.halving)
-            if keep == len(left):
-                break
-            for place in left:
-                jobs[place] = replace(jobs[place], until=rung)
-            outcomes = {place: self.outcome(jobs[place]) for place in left}
-            if None in outcomes.values():
-                return jobs
-            sign = -1 if lower_is_better(self.study.select) else 1
-            there = {
-                place: value
-                for place, outcome in outcomes.items()
-                if outcome
-                and not outcome.diverged
-                and (value := metric(outcome.records[rung - 1], self.study.select)) is not None
-            }
-            left = sorted(sorted(there, key=lambda place: (-sign * there[place], place))[:keep])
-        return [replace(job, until=0) if place in left else job for place, job in enumerate(jobs)]
-
-    def _best(self, jobs: Sequence[Job]) -> Settings | None:
-        """Return the point with the best value, the smallest one if all diverged; None before all runs are there."""
-        if (values := self._values(jobs)) is None:
-            return None
-        if not values:
-            return min((job.point for job in jobs), key=lambda point: min(steps(point).values(), default=0.0))
-        return jobs[max(values, key=lambda place: (values[place], -place))].point
-
-    def _values(self, jobs: Sequence[Job]) -> dict[int, float] | None:
-        """Return the value of each run to its end that has one, the larger the better; None before all are there."""
-        outcomes = [self.outcome(job) for job in jobs]
-        if None in outcomes:
-            return None
-        sign = -1 if lower_is_better(self.study.select) else 1
-        found = {
-            place: final(outcome, self.study.select)
-            for place, outcome in enumerate(outcomes)
-            if outcome and not jobs[place].until
-        }
-        return {place: sign * value for place, value in found.items() if value is not None}
 
     def choose(self, method: Method, cell: Settings | None = None) -> Settings | None:
         """Return the best point by the held-out samples, for a cell of what is compared; left out: for the first one.
 
         None when the tuning runs are not all there, or when all of them diverged.
         """
-        cell = cell or next(combinations(self.study.compare))
-        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
-        if not jobs:
+        search = self.search(method, cell)
+        if not search.jobs:
             return self.grid(method)[0]
-        if all((outcome := self.outcome(job)) is not None and outcome.diverged for job in jobs):
-            return None
-        return self._best(jobs)
+        return search.best if search.complete and not search.diverged else None
 
     def chosen_by(self, method: Method) -> float | None:
         """Return the value of `Study.select` that the first choice was made by; None without one."""
-        cell = next(combinations(self.study.compare))
-        values = self._values(self.trials(method, {key: cell[key] for key in self.study.tune_by}))
-        return (-1 if lower_is_better(self.study.select) else 1) * max(values.values()) if values else None
+        return self.search(method).value
 
     def on_edge(self, method: Method, point: Settings, cell: Settings) -> bool:
         """Return whether a choice lies on the edge of a grid that has grown as far as it may."""
-        jobs = self.trials(method, {key: cell[key] for key in self.study.tune_by})
+        jobs = self.search(method, cell).jobs
         return self.extend > 0 and beyond([job.point for job in jobs], point) is not None
 
     # ------------------------------------------------------------------ runs that are reported
@@ -264,7 +208,9 @@ class Sweep(Generic[S]):
         except (OSError, ValueError) as error:
             text = f"{folder} is damaged, or of another version ({reason(error)}): remove it, and the run is done again"
             raise ConfigError("runs that are kept", [text]) from None
-        now = tomllib.loads(parsed(job.settings).to_toml())
+        if job.name not in self._expected:
+            self._expected[job.name] = tomllib.loads(parsed(job.settings).to_toml())
+        now = self._expected[job.name]
         # A default that has changed since makes it another run; a key that was added or removed does not.
         if any(now[key] != then[key] for key in now.keys() & then.keys() - self.placed):
             return None

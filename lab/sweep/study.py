@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import random
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from edelweiss.common import Value
+from edelweiss.config import RunConfig
 from edelweiss.lab.compare.runs import Settings
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 Ranges = Mapping[str, "Between | tuple[Value, ...]"]
 """What a random search draws from, by key; a key of several words takes one draw for all of them."""
 
 SEARCH_SEED = 0  # of the points that a search draws
+REPEATS = 10  # draws for each point, since some are there already
+STARTUP = 10  # random points of a search by TPE, before it has a model
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,6 @@ class Between:
     low: float
     high: float
     whole: bool = False
-
-    def draw(self, rng: random.Random) -> Value:
-        """Return a number of the range, in two digits."""
-        drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        return round(drawn) if self.whole else float(f"{drawn:.2g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +56,50 @@ class Method:
     ranges: Ranges = field(default_factory=dict)
 
 
+def seed_of(method: Method) -> int:
+    """Return the seed of a method's search; methods with other labels draw other points."""
+    return zlib.crc32(f"{method.label}: {SEARCH_SEED}".encode())
+
+
+def distributions(ranges: Ranges) -> dict[str, BaseDistribution]:
+    """Return what Optuna draws each key from."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    def of(choices: Between | tuple[Value, ...]) -> BaseDistribution:
+        if not isinstance(choices, Between):
+            return CategoricalDistribution(choices)
+        if choices.whole:
+            return IntDistribution(round(choices.low), round(choices.high), log=True)
+        return FloatDistribution(choices.low, choices.high, log=True)
+
+    return {keys: of(choices) for keys, choices in ranges.items()}
+
+
+def point_of(params: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the point that Optuna's parameters mean: numbers in two digits, the words of a key one by one."""
+    point: dict[str, Value] = {}
+    for keys, value in params.items():
+        point |= dict.fromkeys(keys.split(), float(f"{value:.2g}") if isinstance(value, float) else value)
+    return point
+
+
 def drawn(method: Method, trials: int) -> tuple[Settings, ...]:
-    """Return so many points of a method's ranges; the same ones at any time, and other ones for another label."""
-    rng = random.Random(f"{method.label}: {SEARCH_SEED}")  # a text seeds alike on every machine
-    points = []
-    for _ in range(trials):
-        point: dict[str, Value] = {}
-        for keys, choices in method.ranges.items():
-            value = choices.draw(rng) if isinstance(choices, Between) else rng.choice(choices)
-            point |= dict.fromkeys(keys.split(), value)
-        points.append(point)
-    return tuple(points)
+    """Return ``trials`` different random points of a method's ranges, fewer where there are not as many.
+
+    They are always the same, and a larger number only adds some.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space = distributions(method.ranges)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed_of(method)))
+    points: dict[str, Settings] = {}
+    for _ in range(REPEATS * trials):
+        point = point_of(study.ask(space).params)
+        points.setdefault(str(point), point)
+        if len(points) == trials:
+            break
+    return tuple(points.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +126,12 @@ class Study:
         By how many points at most a grid grows whose best point lies on its edge.
     trials : int
         If above 0, points per method, drawn from its ranges: a random search instead of grids.
+    by_model : bool
+        Whether a search goes where Optuna's TPE expects the best, after its first `STARTUP` random points.
     halving : int
-        If above 1, of the points of a choice one in so many goes on after 1 / halving² of the rounds, and again after
-        1 / halving of them: the better ones by ``select``. What a grid grows by is run to the end.
+        If above 1, one in ``halving`` points of a choice goes on after 1 / halving² of the rounds, and again after
+        1 / halving of them: the better ones by ``select``. Points that a grid grows by, or that a model proposes, are
+        run to their end.
     rank : bool
         Whether methods without a choice are run at the tuning seed, too, so that one can be chosen among all.
     place : Settings
@@ -112,7 +149,15 @@ class Study:
     tune_by: tuple[str, ...] = ()
     extend: int = 2
     trials: int = 0
+    by_model: bool = False
     halving: int = 0
     rank: bool = False
     place: Settings = field(default_factory=dict)
     equal_iterations: bool = False
+
+
+def rungs(settings: Settings, share: int) -> list[int]:
+    """Return the rounds after which the worse runs of a search stop: a share² and a share of all."""
+    rounds = int(settings.get("rounds", RunConfig.keys()["rounds"].default))
+    first = max(1, rounds // share**2)
+    return [rung for rung in (first, first * share) if rung < rounds]

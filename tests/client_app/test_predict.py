@@ -19,7 +19,7 @@ from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.recalibration import fitted
 from edelweiss.evidence.calibration import probability
 from edelweiss.models import ModelError
-from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
 from tests.server_app.sites import FEATURES, hospitals, images, run_at, site_job, table, with_study
@@ -110,7 +110,7 @@ def test_a_site_predicts_with_its_own_model(tmp_path: Path, algorithm: str) -> N
         assert card.read_text().startswith(f"# This site's own model, of {algorithm} on auc")
         out = tmp_path / f"{node['site']}.csv"
         assert main(["predict", str(file), "--model", str(kept), "--to", str(out)]) == 0
-        x = Stored.read(kept).tensors["x"]
+        x = StoredTensors.read(kept).tensors["x"]
         model = TrainedModel.read(kept)
         assert torch.equal(model.x, x)
         found.append(scored(out))
@@ -189,7 +189,7 @@ def test_probabilities_after_bce_need_no_map(tmp_path: Path) -> None:
     nodes = with_states(tmp_path)
     run_at(site_job(tmp_path, algorithm="fedavg", problem="bce", share_model=True), nodes)
     kept = models(nodes[0])[1]
-    assert "platt" not in Stored.read(kept).facts
+    assert "platt" not in StoredTensors.read(kept).facts
     assert TrainedModel.read(kept).probable
 
 
@@ -199,7 +199,7 @@ def test_a_map_that_is_none_is_named(maps: Any, tmp_path: Path) -> None:
     nodes = with_states(tmp_path)
     run_at(site_job(tmp_path, rounds=1, share_model=True), nodes)
     kept = models(nodes[0])[1]
-    stored = Stored.read(kept)
+    stored = StoredTensors.read(kept)
     write_tensors(kept, stored.tensors, {**stored.facts, "platt": maps})
     with pytest.raises(ModelError, match="platt = "):
         TrainedModel.read(kept)
@@ -211,7 +211,7 @@ def test_a_kept_model_is_a_site_s_own_and_of_the_size_of_its_network(tmp_path: P
     kept = models(nodes[0])[1]
     assert "this site has fitted no recalibration" in TrainedModel.read(kept).about_scores()
     assert "this site" not in TrainedModel.read(result.folder).about_scores()
-    stored = Stored.read(kept)
+    stored = StoredTensors.read(kept)
     for x in (stored.tensors["x"][:3], stored.tensors["x"][None]):
         write_tensors(kept, {**stored.tensors, "x": x}, stored.facts)
         with pytest.raises(ModelError, match="it has no x of"):
@@ -224,7 +224,7 @@ def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_no
     card, kept = models(nodes[0])
     assert "not with `predict`" in card.read_text()
     assert "tells more than two classes apart" in card.read_text()
-    assert Stored.read(kept).whole
+    assert StoredTensors.read(kept).intact
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_a_new_hospital_predicts_with_the_head_that_it_trained(tmp_path: Path) -
     assert main(["predict", str(file), "--state-dir", str(state), "--to", str(tmp_path / "out.csv")]) == 0
     [kept] = (state / "models").glob("*.safetensors")
     assert scored(tmp_path / "out.csv") == TrainedModel.read(kept).scores(features).tolist()
-    assert len(Stored.read(kept).facts["platt"]) == 1, "fitted here, too, or none"
+    assert len(StoredTensors.read(kept).facts["platt"]) == 1, "fitted here, too, or none"
 
 
 @pytest.mark.slow
@@ -273,6 +273,6 @@ def test_what_was_kept_is_no_larger_than_the_model(tmp_path: Path) -> None:
     [node, *_] = nodes = with_states(tmp_path)
     result = run_at(site_job(tmp_path, share_model=True), nodes)
     [kept] = Path(str(node["state-dir"])).glob("models/*.safetensors")
-    stored = Stored.read(kept).tensors
+    stored = StoredTensors.read(kept).tensors
     assert {name: len(vector) for name, vector in stored.items()} == {n: len(v) for n, v in result.arrays.items()}
     assert not list(Memory(str(node["state-dir"]), "key", "north").folder.parent.glob("*")), "the run is forgotten"

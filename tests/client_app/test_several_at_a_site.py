@@ -15,7 +15,7 @@ from edelweiss.client_app.doctor import examine
 from edelweiss.client_app.doctor.finding import Finding
 from edelweiss.client_app.policy.records import Records
 from edelweiss.common import Value
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems.trained_model import TrainedModel
 from tests.server_app.labelled import LABELS, folders
 from tests.server_app.sites import run_at, site_job
@@ -85,7 +85,7 @@ def test_a_new_hospital_trains_a_head_for_the_labels_that_it_has(
     assert "mean auroc" in said
     assert re.search(r"auroc\.Edema +\d", said)
     [kept] = (tmp_path / "new" / "models").glob("*.safetensors")
-    before, after = Stored.read(folder / "model.safetensors").tensors, TrainedModel.read(kept)
+    before, after = StoredTensors.read(folder / "model.safetensors").tensors, TrainedModel.read(kept)
     network = after.problem.network.state_dict(after.x)
     [weight] = [name for name, tensor in network.items() if tensor.ndim == 2 and len(tensor) == len(LABELS)]
     moved = (network[weight] != before[weight]).any(1).tolist()

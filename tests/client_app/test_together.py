@@ -318,7 +318,7 @@ def test_what_was_not_foreseen_is_found_by_trying() -> None:
     problem = problem_of("bce")
     assert not tried(problem)
     picky = Picky(problem.setting)
-    assert not picky.not_stacked()
+    assert not picky.unstackable_reason()
     assert "problem = 'bce' does not allow it" in tried(picky)
 
 
@@ -329,7 +329,7 @@ def test_how_long_both_ways_take_can_be_tried_of_whatever_is_stacked(name: str) 
 
 def test_in_bfloat16_the_numbers_are_those_of_one_client_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as its three digits go."""
-    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.supports_bf16", lambda kind: True)  # emulated, if need be
     layers = [nn.Conv2d(1, 3, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(3, 1)]
     problem = make("bce", model=nn.Sequential(*layers), shape=SQUARE, amp="bf16", dtype=torch.float32)
     x = problem.initial()["x"] + torch.randn(4, len(problem.initial()["x"]), generator=torch.Generator().manual_seed(3))
@@ -350,4 +350,4 @@ class Shifted(Bce):
 
 
 def test_outputs_of_a_problems_own_are_computed_one_client_at_a_time() -> None:
-    assert "one client at a time" in Shifted(problem_of("bce").setting).not_stacked()
+    assert "one client at a time" in Shifted(problem_of("bce").setting).unstackable_reason()

@@ -6,13 +6,13 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from pydantic.fields import FieldInfo
 
 from edelweiss.common import Value, shown
 from edelweiss.config import ConfigError, RunConfig, flatten, parse_node_config, parse_run_config
@@ -260,21 +260,28 @@ def test_a_wrong_type_or_range_names_key_and_value(key: str, value: Value) -> No
     assert problem.startswith(f"{key} = {value!r}: ")
 
 
-def out_of_range(f: Field[Any]) -> Iterator[Value]:
+def bounds(f: FieldInfo) -> dict[str, float]:
+    """The ends of an option's range by pydantic's names for them."""
+    return {end: getattr(each, end) for each in f.metadata for end in ("ge", "gt", "le", "lt") if hasattr(each, end)}
+
+
+def out_of_range(f: FieldInfo) -> Iterator[Value]:
     """Values that an option must refuse: of another type, and right beyond each end of its range."""
-    if "options" in f.metadata or "suffixes" in f.metadata:
+    if isinstance(f.default, str):
         yield from ("text", 1)
         return
     yield from ("text", True, math.nan, math.inf, 10**400)
-    whole = type(f.default) is int
+    whole, ends = type(f.default) is int, bounds(f)
     if whole:
         yield f.default + 0.5
-    for end, outwards in (("low", -1), ("high", 1)):
-        if math.isfinite(bound := f.metadata[end]):
-            yield int(bound) + outwards if whole else math.nextafter(bound, outwards * math.inf)
-    for end in ("above", "below"):
-        if math.isfinite(bound := f.metadata[end]):
-            yield type(f.default)(bound)
+    if "le" not in ends and "lt" not in ends:
+        yield 10**9 + 1 if whole else 1.0001e38
+    for end, outwards in (("ge", -1), ("le", 1)):
+        if end in ends:
+            yield int(ends[end]) + outwards if whole else math.nextafter(ends[end], outwards * math.inf)
+    for end in ("gt", "lt"):
+        if end in ends:
+            yield type(f.default)(ends[end])
 
 
 @pytest.mark.parametrize("table", ["", *(name for name, options in tables().items() if options)])
@@ -285,9 +292,8 @@ def test_every_option_is_refused_out_of_its_range_and_named_in_full(table: str) 
         for value in out_of_range(f):
             [problem] = problems_of({full: value})
             assert problem.startswith(f"{full} = {shown(value)}: ")
-        for end in ("low", "high"):
-            if math.isfinite(bound := f.metadata.get(end, math.inf)):
-                RunConfig.parse({full: type(f.default)(bound)})
+        for end in {"ge", "le"} & bounds(f).keys():
+            RunConfig.parse({full: type(f.default)(bounds(f)[end])})
 
 
 def test_an_integer_is_a_number() -> None:

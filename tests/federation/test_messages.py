@@ -13,11 +13,11 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 
-from benchmarks.malformed.changes import arrays, packed, records, values
-from benchmarks.malformed.messages import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
 from edelweiss.common import mistakes
 from edelweiss.federation import RunError, unpack
 from edelweiss.problems.metrics_record import schema_like
+from tests.federation.changes import arrays, packed, records, values
+from tests.federation.meddler import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
 
 CHANGES: dict[str, Callable[..., Any]] = {
     "arrays": arrays,
@@ -27,7 +27,7 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "metrics": lambda content: values(content, "metrics", "cost"),
 }
 Case = tuple[str, int, Callable[[RecordDict], None]]
-few = settings(deadline=None, max_examples=5, suppress_health_check=list(HealthCheck))  # benchmarks.malformed has more
+few = settings(deadline=None, max_examples=5, suppress_health_check=list(HealthCheck))
 
 
 @cache

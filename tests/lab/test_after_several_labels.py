@@ -22,7 +22,7 @@ from edelweiss.lab.report.figures import estimate
 from edelweiss.lab.report.page import CONSERVATIVE, drawings, html
 from edelweiss.lab.sweep.file import read as read_sweep
 from edelweiss.models import ModelError
-from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.server_app import simulate
 from edelweiss.server_app.trackers import numbers
 from tests.lab.read_page import Page
@@ -64,7 +64,7 @@ def test_labels_that_are_copies_have_the_evidence_of_one(tmp_path: Path) -> None
     config = labelled(tmp_path, folders(tmp_path / "data", labels=names, copies=True), names, test_share=0.2)
     config |= {"algorithm": "fedavg", "problem": "bce"}
     first = simulate(config | {"rounds": 1}).folder / "model.safetensors"
-    stored = Stored.read(first)
+    stored = StoredTensors.read(first)
     alike = {
         name: tensor[:1].expand_as(tensor).contiguous() if len(tensor) == 2 else tensor
         for name, tensor in stored.tensors.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -119,6 +120,9 @@ WRONG: dict[str, tuple[str, str]] = {
     "a single value": ("[tune]\ncodasca.lr = 0.1", "tune.codasca.lr = 0.1: must be a list"),
     "a value twice": ("[compare]\nlocal-steps = [4, 4]", "a value is there twice"),
     "a range without draws": ("[tune]\ncodasca.lr = {low = 0.1, high = 1}", "say how many points to draw"),
+    "a search that is none": ('search = "grd"\n[tune]\ncodasca.lr = [0.1, 1.0]', "Did you mean 'grid'"),
+    "a model without draws": ('search = "tpe"\n[tune]\ncodasca.lr = [0.1, 1.0]', "say how many points to draw"),
+    "draws of a grid": ('search = "grid"\ndraws = 3\n[tune]\ncodasca.lr = [0.1, 1.0]', "a grid has all its points"),
     "a range downwards": ("draws = 3\n[tune]\ncodasca.lr = {low = 1, high = 0.1}", "low must be above 0, and below"),
     "a table that no run has": ("[tune]\nfedavg.lr = [0.1, 1]", "fedavg.lr: no run has it: the algorithms are codasca"),
     "seeds that choose and count": ("seeds = [100, 1]", "tuning-seed = 100 is among the seeds"),
@@ -215,6 +219,41 @@ def test_all_mistakes_are_told_at_once(file: Path) -> None:
     with pytest.raises(ConfigError) as told:
         Sweep(read(file)[0], file.parent).check()
     assert len(told.value.problems) == 4
+
+
+# ---------------------------------------------------------------------- a search by a model
+
+
+def modelled(file: Path, draws: int, name: str = "runs") -> Sweep[Study]:
+    text = "[tune]\ncodasca.lr = {low = 1e-4, high = 1.0}\ncodasca.server-lr = [0.9, 1.0]\n"
+    file.write_text(f'search = "tpe"\ndraws = {draws}\n[base]\nrounds = 1\n{text}')
+    return Sweep(read(file)[0], file.parent / name)
+
+
+def searched(sweep: Sweep[Study], order: int = 1) -> list[dict[str, Any]]:
+    """Do all runs of a search whose best step size is 0.01, each batch in this order; return its points."""
+    (method,) = sweep.study.methods
+    while missing := [job for job in sweep.tuning(method) if sweep.outcome(job) is None]:
+        for job in {job.name: job for job in missing[::order]}.values():
+            pretend(sweep, job, 1 - abs(math.log10(float(job.point["codasca.lr"])) + 2) / 4)
+    return [dict(job.point) for job in sweep.tuning(method)]
+
+
+def test_a_model_draws_where_the_best_is_and_the_same_in_whatever_order_runs_end(file: Path) -> None:
+    points = searched(modelled(file, 30))
+    assert len(points) == 30
+    off = [abs(math.log10(point["codasca.lr"]) + 2) for point in points]
+    assert sum(off[-10:]) / 10 < 0.6 * sum(off[:10]) / 10, "the last points lie nearer to the best than the random ones"
+    assert points == searched(modelled(file, 30, "backwards"), order=-1)
+    assert points[:12] == searched(modelled(file, 12, "fewer")), "more draws only add some"
+
+
+def test_a_search_that_is_taken_up_again_from_its_run_folders_is_where_it_was(file: Path) -> None:
+    first = modelled(file, 16)
+    points = searched(first)
+    again = Sweep(first.study, first.folder)
+    assert [dict(job.point) for job in again.tuning(again.study.methods[0])] == points
+    assert again.choose(again.study.methods[0]) == first.choose(first.study.methods[0])
 
 
 # ---------------------------------------------------------------------- runs that are stopped early

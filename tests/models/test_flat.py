@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_the_gradient_is_the_parameters_gradients_in_order(name: str, shape: tup
     assert gradient.abs().sum() > 0
 
 
-@pytest.mark.usefixtures("small_resnet")  # with the real one the gradients above are compared
+@pytest.mark.usefixtures("small_resnet")  # the real one is compared above
 @cases
 def test_steps_on_the_vector_are_steps_of_sgd(name: str, shape: tuple[int, ...]) -> None:
     plain = build(name, shape, 2).double()
@@ -77,7 +78,7 @@ def test_binding_copies_nothing_and_follows_the_vector() -> None:
     network, x = bound("mlp", (30,))
     inputs = batch((30,))
     first = network.forward(inputs)
-    other = torch.zeros(network.size + 2)  # two scalars of a problem follow
+    other = torch.zeros(network.size + 2)  # plus two scalars of a problem
     network.bind(other)
     assert not network.forward(inputs).any()
     other[network.size - 2 : network.size] = torch.tensor([5.0, 6.0])  # the bias of the head
@@ -100,7 +101,7 @@ def test_a_vector_that_requires_a_gradient_can_be_bound() -> None:
 
 
 @pytest.mark.parametrize("module", [nn.Linear(3, 1, bias=False), build("mlp", (3,))], ids=["one", "several"])
-def test_vectors_and_gradients_have_memory_of_their_own(module: nn.Module) -> None:
+def test_vectors_and_gradients_are_copies(module: nn.Module) -> None:
     network = FlatNetwork(module)
     first, second = (network.gradient(network.forward(batch((3,), seed)).square().sum())[0] for seed in (0, 1))
     vector = network.vector()
@@ -130,7 +131,7 @@ def test_a_shared_parameter_counts_once_and_a_frozen_one_not() -> None:
     network = FlatNetwork(Tied())
     assert network.size == 25 + 5 + 5 + 5
     assert list(network.spans) == ["encoder.weight", "norm.weight", "norm.bias", "decoder.bias"]
-    assert network.buffer_size == 10  # neither the counter nor the buffer that state dicts leave out
+    assert network.buffer_size == 10  # without the counter and the non-persistent buffer
     state = network.state_dict(network.vector(), network.buffers())
     plain.load_state_dict(state, strict=True)
     x, buffers = network.flatten(plain.state_dict())
@@ -164,11 +165,11 @@ def test_binding_keeps_the_vector_alive() -> None:
     assert alive() is not None
     assert next(network.module.parameters()).data_ptr() == address
     network.bind(network.vector())
-    assert alive() is None, "the old vector must go when another is bound"
+    assert alive() is None, "the old vector must be freed when another is bound"
 
 
 @pytest.mark.parametrize("name", ["resnet18", pytest.param("densenet121", marks=pytest.mark.slow)])
-def test_buffers_round_trip_and_evaluation_follows_them(name: str) -> None:
+def test_buffers_round_trip_and_evaluation_uses_them(name: str) -> None:
     shape = (1, 16, 16)
     network, _ = bound(name, shape)
     start = network.buffers()
@@ -186,13 +187,13 @@ def test_buffers_round_trip_and_evaluation_follows_them(name: str) -> None:
         assert not torch.equal(network.forward(batch(shape, 1)), after)
         network.load_buffers(moved)
         assert torch.equal(network.forward(batch(shape, 1)), after)
-        assert torch.equal(network.buffers(), moved), "evaluation leaves them alone"
+        assert torch.equal(network.buffers(), moved), "evaluation does not move them"
         kept = moved.clone()
         network.load_buffers(torch.zeros_like(moved))
     assert torch.equal(moved, kept), "what buffers() returned is a copy"
 
 
-def test_a_network_without_buffers_has_an_empty_vector_of_them() -> None:
+def test_a_network_without_buffers_has_an_empty_buffer_vector() -> None:
     network, _ = bound("mlp", (30,))
     assert network.buffer_size == 0
     assert network.buffers().shape == (0,)
@@ -232,7 +233,7 @@ def test_a_state_dict_makes_the_same_network(name: str, shape: tuple[int, ...]) 
 
 
 @pytest.mark.slow
-def test_a_state_dict_takes_the_vectors_it_is_given() -> None:
+def test_a_state_dict_can_be_made_of_any_vectors() -> None:
     network, bound_x = bound("resnet18", (1, 16, 16))
     before = bound_x.clone(), network.buffers()
     x, statistics = torch.rand(network.size + 2), torch.rand(network.buffer_size)
@@ -251,7 +252,7 @@ def test_any_vector_survives_the_state_dict(seed: int, d: int, hidden: int, outp
     assert torch.equal(network.flatten(network.state_dict(x))[0], x[: network.size])
 
 
-def test_the_mode_is_switched_only_when_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_is_switched_only_if_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     network, _ = bound("resnet18", (1, 16, 16))
     modes: list[bool] = []
     switch = network.module.train
@@ -276,7 +277,7 @@ def test_all_vectors_are_of_the_modules_dtype(dtype: torch.dtype) -> None:
         assert x.dtype == buffers.dtype == dtype
 
 
-def test_flatten_names_everything_that_is_wrong_at_once() -> None:
+def test_flatten_reports_all_mismatches_at_once() -> None:
     network, _ = bound("resnet18", (1, 16, 16))
     state = network.module.state_dict()
     del state["bn1.running_mean"], state["bn1.num_batches_tracked"]
@@ -284,64 +285,59 @@ def test_flatten_names_everything_that_is_wrong_at_once() -> None:
     state["head"] = torch.zeros(1)
     with pytest.raises(ModelError) as caught:
         network.flatten(state)
-    for said in (
-        "ResNet",
-        "missing 'bn1.running_mean'",
-        "missing 'bn1.num_batches_tracked'",
-        "unexpected 'head'",
-        "'fc.weight' has shape (512, 2), not (2, 512)",
-    ):
-        assert said in str(caught.value)
+    assert caught.value.value.keys() == {"bn1.running_mean", "bn1.num_batches_tracked", "head", "fc.weight"}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda x: x[1:], "(30,)"),
-        (lambda x: x.double(), "torch.float64"),
-        (lambda x: x.view(1, -1), "(1, 31)"),
-        (lambda x: x.to("meta"), "meta"),
-    ],
+    "change",
+    [lambda x: x[1:], lambda x: x.double(), lambda x: x.view(1, -1), lambda x: x.to("meta")],
+    ids=["too short", "dtype", "shape", "device"],
 )
-def test_a_vector_that_does_not_fit_is_refused_and_the_old_one_stays(wrong: object, said: str) -> None:
+def test_an_unsuitable_vector_is_refused_and_the_old_one_stays(change: Callable[[Tensor], Tensor]) -> None:
     network = FlatNetwork(build("linear", (30,)))
     x = network.vector()
-    assert callable(wrong)
-    with pytest.raises(ModelError, match="at least 31 entries") as caught:
-        network.bind(wrong(x))
-    assert said in str(caught.value)
+    with pytest.raises(ModelError) as caught:
+        network.bind(change(x))
+    assert caught.value.key == "x"
     assert torch.equal(network.vector(), x)
 
 
 def test_wrong_lengths_are_refused() -> None:
     network, x = bound("resnet18", (1, 16, 16))
-    with pytest.raises(ModelError, match="9600"):
-        network.load_buffers(torch.ones(1))  # would be spread over all entries
-    with pytest.raises(ModelError, match="9600"):
-        network.state_dict(x, torch.ones(9601))
-    with pytest.raises(ModelError, match=str(network.size)):
-        network.state_dict(x[1:])
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("buffers", lambda: network.load_buffers(torch.ones(1))),  # would be broadcast
+        ("buffers", lambda: network.state_dict(x, torch.ones(9601))),
+        ("x", lambda: network.state_dict(x[1:])),
+    ]
+    for key, call in calls:
+        with pytest.raises(ModelError) as caught:
+            call()
+        assert caught.value.key == key
 
 
-def test_a_module_that_no_vector_can_hold_is_refused() -> None:
-    with pytest.raises(ModelError, match="no trainable parameters"):
-        FlatNetwork(nn.ReLU())
-    with pytest.raises(ModelError, match=r"mixes torch.float32 on cpu and torch.float64 on cpu"):
-        FlatNetwork(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double()))
+@pytest.mark.parametrize(
+    ("module", "key"),
+    [(nn.ReLU(), "parameters"), (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double()), "dtype")],
+)
+def test_a_module_that_no_vector_can_hold_is_refused(module: nn.Module, key: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        FlatNetwork(module)
+    assert caught.value.key == key
 
 
-def test_the_head_has_its_layers_statistics_with_it() -> None:
+def test_the_head_includes_its_layers_statistics() -> None:
     layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 1)]
     names = {name for name in nn.Sequential(*layers).state_dict() if name[0] in "234"}
     assert len(names) == 1 + 5 + 2
-    assert FlatNetwork(nn.Sequential(*layers), "2").names_in_head() == names
+    assert FlatNetwork(nn.Sequential(*layers), "2").head_names() == names
 
 
-def test_a_batch_without_variance_is_refused_in_training_alone() -> None:
+def test_a_single_sample_is_refused_in_training_only() -> None:
     network = FlatNetwork(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
     network.train(True)
-    with pytest.raises(ModelError, match=r"a batch of 1: batch norm needs more than one .*raise batch-size"):
+    with pytest.raises(ModelError) as caught:
         network.forward(torch.zeros(1, 3))
+    assert (caught.value.key, caught.value.value) == ("batch-size", 1)
     assert network.forward(torch.zeros(2, 3)).shape == (2, 4)
     network.train(False)
     assert network.forward(torch.zeros(1, 3)).shape == (1, 4)

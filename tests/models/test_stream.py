@@ -1,4 +1,4 @@
-"""What a network draws: a seed alone decides it, whatever the layer and whatever else the process has drawn."""
+"""A network's draws depend on a seed alone, for any layer and any other draws of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edelweiss.models.stream import may_draw
 
 
 class Functional(nn.Module):
-    """A layer that draws by calling a function, so that no module tells of it."""
+    """A layer that draws by calling a function, invisible in the module tree."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], always: bool = False) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ NETWORKS = {name: (lambda make=make: between(make()), shape) for name, (make, sh
     "efficientnet-b0": (lambda: build("efficientnet-b0", (1, 18, 18)), (2, 1, 18, 18)),
     "efficientnet_b0": (lambda: import_torchvision().models.efficientnet_b0(num_classes=1), (2, 3, 33, 33)),
 }
-# Each has to be found out to draw; what is then done about it is the same for all.
+# Each must be recognised as drawing; the treatment is the same for all.
 every_network = pytest.mark.parametrize("name", NETWORKS)
 some_networks = pytest.mark.parametrize("name", ["Dropout", "in evaluation too", "efficientnet-b0"])
 
 
 def opened(name: str) -> tuple[FlatNetwork, Tensor]:
-    """Return a network with weights that follow from its name, and inputs for it."""
+    """Return a network and inputs for it."""
     make, shape = NETWORKS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -93,7 +93,7 @@ def opened(name: str) -> tuple[FlatNetwork, Tensor]:
 
 
 def steps(network: FlatNetwork, inputs: Tensor, count: int = 2) -> list[Tensor]:
-    """Return outputs and gradients of training passes in a row; statistics that they move are put back."""
+    """Return outputs and gradients of consecutive training passes; restores the statistics."""
     network.train(True)
     before, found = network.buffers(), []
     for _ in range(count):
@@ -109,27 +109,27 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 @pytest.mark.slow
 @every_network
-def test_a_seed_decides_what_is_drawn_and_the_global_state_plays_no_part(name: str) -> None:
+def test_the_seed_alone_determines_the_draws(name: str) -> None:
     network, inputs = opened(name)
     torch.manual_seed(1)
     before = torch.get_rng_state()
     network.reseed(7)
     first = steps(network, inputs)
-    assert torch.equal(torch.get_rng_state(), before), "the global state is not touched"
+    assert torch.equal(torch.get_rng_state(), before), "the global state must not change"
     torch.manual_seed(2)
     network.reseed(8)
     assert not same(steps(network, inputs), first)
     network.reseed(7)
     assert same(steps(network, inputs), first)
-    assert not torch.equal(first[0], first[2]), "two passes in a row draw anew"
+    assert not torch.equal(first[0], first[2]), "consecutive passes must differ"
     again, inputs = opened(name)
     again.reseed(7)
-    assert same(steps(again, inputs), first), "nor does another network of the process"
+    assert same(steps(again, inputs), first), "also in another network of the process"
 
 
 @pytest.mark.slow
 @some_networks
-def test_whoever_draws_between_two_passes_disturbs_neither(name: str) -> None:
+def test_draws_between_passes_have_no_effect(name: str) -> None:
     network, inputs = opened(name)
     network.reseed(7)
     alone = steps(network, inputs, 3)
@@ -147,7 +147,7 @@ def test_whoever_draws_between_two_passes_disturbs_neither(name: str) -> None:
 
 
 @some_networks
-def test_an_evaluation_is_the_same_every_time(name: str) -> None:
+def test_evaluation_is_deterministic(name: str) -> None:
     network, inputs = opened(name)
     network.train(False)
     outputs = []
@@ -160,7 +160,7 @@ def test_an_evaluation_is_the_same_every_time(name: str) -> None:
     assert torch.equal(*outputs)
 
 
-def test_a_pass_that_fails_leaves_the_global_state_as_it_was() -> None:
+def test_a_failed_pass_restores_the_global_state() -> None:
     network, inputs = opened("Dropout")
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError):
@@ -169,15 +169,15 @@ def test_a_pass_that_fails_leaves_the_global_state_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_networks_of_plain_layers_pay_nothing() -> None:
-    """Their passes are so short that the change of the generators' state would show."""
+def test_networks_of_plain_layers_need_no_stream() -> None:
+    """Their passes are so short that switching the generators' state would cost time."""
     plain = {"linear", "mlp", "lenet5", "cnn-mnist", "cnn-cifar", "cnn7", "conv4"}
-    with torch.device("meta"):  # without numbers, which take longest
+    with torch.device("meta"):
         built = {name: networks._BUILDERS[name](name, (3, 32, 32), 1, 4) for name in MODELS}
     assert {name for name, module in built.items() if not may_draw(module)} == plain
 
 
-def test_a_gpus_generator_is_lent_too_and_our_dropout_draws_the_same_there() -> None:
+def test_a_gpus_generator_is_covered_and_our_dropout_draws_the_same_there() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     network, inputs = FlatNetwork(between(nn.Dropout()).cuda()), torch.ones(TABLE, device="cuda")
@@ -199,7 +199,7 @@ def test_a_gpus_generator_is_lent_too_and_our_dropout_draws_the_same_there() -> 
 # ---------------------------------------------------------------------- the dropout of the built-in networks
 
 
-def test_a_share_p_is_dropped_and_the_mean_is_kept() -> None:
+def test_dropout_preserves_the_mean() -> None:
     layer = Dropout(0.2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -209,7 +209,7 @@ def test_a_share_p_is_dropped_and_the_mean_is_kept() -> None:
     assert torch.equal(layer.eval()(values), values)
 
 
-def test_gradients_pass_where_values_do() -> None:
+def test_gradients_pass_where_values_pass() -> None:
     layer = Dropout(0.5)
     inputs = torch.ones(8, 8, requires_grad=True)
     values = layer(inputs)
@@ -222,4 +222,4 @@ def test_the_layers_of_a_network_draw_different_masks() -> None:
     network.bind(torch.cat([torch.zeros(64 * 64), torch.ones(64)]))
     outputs = network.forward(torch.ones(64, 64))
     assert set(outputs.unique().tolist()) == {0.0, 4.0}
-    assert abs(float((outputs > 0).float().mean()) - 0.25) < 0.05, "of equal masks, half would be left"
+    assert abs(float((outputs > 0).float().mean()) - 0.25) < 0.05, "equal masks would leave half"

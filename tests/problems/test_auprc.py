@@ -168,7 +168,7 @@ def test_gradients_belong_to_the_caller() -> None:
 
 
 def test_bfloat16_changes_little_and_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.supports_bf16", lambda kind: True)  # emulated, if need be
     whole, short = (make("auprc", model="mlp", hidden=8, amp=amp, dtype=torch.float32) for amp in ("", "bf16"))
     x, drawn = whole.initial()["x"], batch(6, 8, 24, torch.float32)
     exact, rough = (problem.gradient(x, None, drawn)[0] for problem in (whole, short))

@@ -204,7 +204,7 @@ def test_the_start_of_the_saddle_problem_is_the_same_at_all_sites_and_another_fo
 
 @pytest.mark.parametrize("variant", WITH_DATA, ids=name_of)
 def test_bfloat16_changes_little_and_something(variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.supports_bf16", lambda kind: True)  # emulated, if need be
     whole = make(**variant, model="mlp", dtype=torch.float32)
     short = make(**variant, model="mlp", dtype=torch.float32, amp="bf16")
     x, y = point(whole, 5)

@@ -14,7 +14,7 @@ import torch
 
 from edelweiss.datasets import DataSummary, ModelSchema
 from edelweiss.models import ModelError
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems.onnx_export import Exported, absent, export
 from edelweiss.problems.prediction import predict
 from edelweiss.problems.trained_model import TrainedModel
@@ -61,7 +61,8 @@ def predicted(model: TrainedModel, folder: Path) -> tuple[torch.Tensor, list[dic
 def test_the_columns_are_the_outputs_of_the_network_and_platts_of_them(run: Path, tmp_path: Path) -> None:
     model = TrainedModel.read(run)
     inputs, lines = predicted(model, tmp_path)
-    tensors, facts = Stored.read(run / "model.safetensors").tensors, Stored.read(run / "model.safetensors").facts
+    stored = StoredTensors.read(run / "model.safetensors")
+    tensors, facts = stored.tensors, stored.facts
     weight, bias = (next(t for t in tensors.values() if t.ndim == ndim) for ndim in (2, 1))
     values = (inputs - torch.tensor(facts["shift"])) / torch.tensor(facts["scale"])
     scores = values.nan_to_num(0) @ weight.T + bias
@@ -123,7 +124,7 @@ def test_another_program_gets_the_scores_of_each_label(run: Path, tmp_path: Path
 
 
 def test_the_file_says_what_uncertain_and_blank_stood_for(run: Path) -> None:
-    facts = Stored.read(run / "model.safetensors").facts
+    facts = StoredTensors.read(run / "model.safetensors").facts
     data_summary = DataSummary.of_file(facts)
     meaning = ModelSchema.of_file(facts, data_summary)
     assert list(meaning.unusual()) == [
@@ -144,14 +145,14 @@ def test_the_file_says_what_uncertain_and_blank_stood_for(run: Path) -> None:
     ],
 )
 def test_what_it_cannot_say_is_refused(run: Path, key: str, value: object, said: str) -> None:
-    facts = Stored.read(run / "model.safetensors").facts
+    facts = StoredTensors.read(run / "model.safetensors").facts
     facts["data"]["labels"][key] = value
     with pytest.raises(ValueError, match=said):
         ModelSchema.of_file(facts, DataSummary.of_file(facts))
 
 
 def test_it_cannot_name_other_labels_than_the_model_has(run: Path) -> None:
-    facts = Stored.read(run / "model.safetensors").facts
+    facts = StoredTensors.read(run / "model.safetensors").facts
     single = DataSummary.of_file({**facts, "labels": [], "priors": []})
     with pytest.raises(ValueError, match=r"data\.labels\.names has 3 columns, and labels none"):
         ModelSchema.of_file(facts, single)

@@ -129,7 +129,7 @@ def test_a_gradient_belongs_to_the_caller_and_depends_on_nothing_else() -> None:
 
 
 def test_bfloat16_changes_little_and_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edelweiss.models.architecture.computes_bf16", lambda kind: True)  # emulated, if need be
+    monkeypatch.setattr("edelweiss.models.architecture.supports_bf16", lambda kind: True)  # emulated, if need be
     whole, short = make(dtype=torch.float32, hidden=8), make(dtype=torch.float32, hidden=8, amp="bf16")
     x, batch = whole.initial()["x"], drawn(whole)
     exact, rough = (problem.gradient(x, None, batch)[0] for problem in (whole, short))

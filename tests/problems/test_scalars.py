@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from edelweiss.client_app.personalise import FinishedRun, starting_point
-from edelweiss.common import ConfigError, hyper
+from edelweiss.common import ConfigError
 from edelweiss.config import RunConfig, flatten
-from edelweiss.models.storage import facts_in
+from edelweiss.models.storage import read_facts
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.scalars import restored
@@ -34,7 +35,7 @@ class Tail(NetworkProblem):
     kind = "minimisation"
     scalars = ("t",)
 
-    share: float = hyper(0.5, "α: of the samples that count", above=0.0, high=1.0)
+    share: float = Field(0.5, gt=0, le=1, description="α: of the samples that count")
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor) -> Tensor:
         """Return t + mean max(loss - t, 0) / α."""
@@ -92,7 +93,7 @@ def test_a_round_trains_them_and_the_models_file_carries_their_names(name: str, 
     keys = job(tmp_path, problem=name, algorithm=algorithm, rounds=1) | {f"{name}.share": 0.3}
     result = simulate(keys)
     x, y = result.arrays["x"], result.arrays.get("y")
-    facts = facts_in((result.folder / "model.safetensors").read_bytes())
+    facts = read_facts((result.folder / "model.safetensors").read_bytes())
     entries = [x[-1]] if y is None else [x[-1], y[0]]
     assert [facts[own] for own in names] == [float(entry) for entry in entries]
     assert all(entry != 0 for entry in entries), "they start at 0 and are trained"

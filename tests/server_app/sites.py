@@ -7,15 +7,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from PIL import Image
+from pydantic import Field
 
 from edelweiss.client_app.oracle import SiteOracle
-from edelweiss.common import Value, choice, hyper, to_record
+from edelweiss.common import Value, to_record
 from edelweiss.config import RunConfig
 from edelweiss.datasets import DataSummary
 from edelweiss.federation import Oracle, RoundContext, Site, pack
@@ -219,10 +220,10 @@ class Sabotage(LocalSGDA):
     name = "sabotage"
     stacks = True
 
-    harm: str = choice("none", "what happens", "none", "nan", "inf", "raise", "kill", "hang")
-    victim: int = hyper(2, "index of the site", low=0)
-    when: int = hyper(2, "round", low=1)
-    again: int = hyper(0, "1: in every later round, too", low=0)
+    harm: Literal["none", "nan", "inf", "raise", "kill", "hang"] = Field("none", description="what happens")
+    victim: int = Field(2, ge=0, description="index of the site")
+    when: int = Field(2, ge=1, description="round")
+    again: int = Field(0, ge=0, description="1: in every later round, too")
 
     def broadcast(self, state: Arrays, round_context: RoundContext, site: Site) -> Arrays:
         """Mark the message to the victim; a site does not know its own number."""

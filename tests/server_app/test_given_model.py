@@ -21,7 +21,7 @@ from edelweiss.datasets import DataSummary
 from edelweiss.datasets.vision import import_torchvision
 from edelweiss.lab.cli import main
 from edelweiss.models import ModelError, build, networks
-from edelweiss.models.storage import facts_in, write_tensors
+from edelweiss.models.storage import read_facts, write_tensors
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.server_app import Result, simulate
 from edelweiss.server_app.init_model import GivenModel
@@ -60,7 +60,7 @@ def start(folder: Path, algorithm: str = "codasca", **keys: Value) -> Result:
 def left(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the facts of a run's model."""
     file = folder / "model.safetensors"
-    return load_file(file), facts_in(file.read_bytes())
+    return load_file(file), read_facts(file.read_bytes())
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
@@ -251,8 +251,8 @@ def rewritten(change: Callable[[dict[str, Tensor], dict[str, Any]], None], first
             None,
             "there is no file {}: name the model.safetensors of a finished run, or the folder of one",
         ),
-        (b"", "it is no safetensors file"),
-        (b"PK\3\4, a zip", "it is no safetensors file"),
+        (b"", "not a safetensors file"),
+        (b"PK\3\4, a zip", "not a safetensors file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_before_there_is_a_run(
@@ -358,7 +358,7 @@ def test_torchvisions_weights_are_a_start(tmp_path: Path) -> None:
     data_summary = DataSummary(shape=(1, 16, 16), shift=(0.3,), scale=(0.2,))
     start, said, problem = given_start(config, data_summary)
     assert said.endswith(
-        "resnet18.pth: torchvision's weights, fc drawn anew, conv1 drawn anew, which for images of this size is 3x3"
+        "resnet18.pth: torchvision's weights, fc randomly initialised, conv1 (here 3x3) randomly initialised"
     )
     state, anew = problem.network.state_dict(start["x"], problem.buffers()), {"conv1.weight", "fc.weight", "fc.bias"}
     drawn = build("resnet18", (1, 16, 16), seed=config.seed).state_dict()
@@ -383,5 +383,5 @@ def test_what_does_not_fit_torchvisions_network_is_refused(first: Path, tmp_path
         assert len(said[name].splitlines()) == 1
         assert "model = 'resnet18'" in said[name]
     assert "there is no file" in said["nowhere.pth"]
-    assert "it is damaged, or holds more than tensors" in said["page.pth"]
+    assert "damaged, or holds more than tensors" in said["page.pth"]
     assert "and 9" in said["other.pth"]

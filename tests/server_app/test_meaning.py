@@ -15,7 +15,7 @@ from edelweiss.datasets.site.study import Column
 from edelweiss.datasets.sources.bundled import BREAST_CANCER
 from edelweiss.federation import RunError
 from edelweiss.models import ModelError
-from edelweiss.models.storage import facts_in, write_tensors
+from edelweiss.models.storage import read_facts, write_tensors
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
 from edelweiss.server_app.init_model import GivenModel
@@ -26,7 +26,7 @@ UNNAMED = "the model's file will not name its features"
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what the model's file of a run says."""
-    return facts_in((folder / "model.safetensors").read_bytes())
+    return read_facts((folder / "model.safetensors").read_bytes())
 
 
 def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rewritten(file: Path, target: Path, **changes: object) -> Path:
     """Write a model's file whose facts say something else; None leaves one out."""
-    facts = facts_in(file.read_bytes()) | changes
+    facts = read_facts(file.read_bytes()) | changes
     write_tensors(target, load_file(file), {key: value for key, value in facts.items() if value is not None})
     return target
 
@@ -132,7 +132,7 @@ def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:
         TrainedModel.read(tmp_path)
     data = model.read_bytes()
     (tmp_path / "model.safetensors").write_bytes(data[:-40])
-    with pytest.raises(ModelError, match="it is no safetensors file"):
+    with pytest.raises(ModelError, match="not a safetensors file"):
         TrainedModel.read(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(data[:-4] + b"\0\0\0\1")
     with pytest.raises(ModelError, match="it is damaged: it does not hold what was written"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edelweiss.common import Value, files_named
+from edelweiss.common.options import suffixes
 from edelweiss.config import MISTAKES, ConfigError, RunConfig
 from edelweiss.config.tables import tables
 from edelweiss.federation import RunError
@@ -67,7 +68,7 @@ def test_what_a_key_names_and_is_not_there_is_said_once_before_anything_starts(
     table_there = write_table(tmp_path, *table(40, seed=0)) / "data.csv"
     keys = {k: str(table_there) if value == "DATA" else value for k, value in keys.items()}
     field = next((f for name in tables() for full, f in tables()[name].items() if f"{name}.{full}" == key), None)
-    gone = tmp_path / f"nowhere{field.metadata['suffixes'][0] if field else '.csv'}"
+    gone = tmp_path / f"nowhere{suffixes(field)[0] if field else '.csv'}"
     with pytest.raises(MISTAKES) as caught:
         simulate(job(tmp_path) | keys | {key: str(gone)}, quiet=False)
     said = str(caught.value)

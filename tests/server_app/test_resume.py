@@ -20,7 +20,7 @@ from edelweiss.common import Value, with_resumed
 from edelweiss.config import RunConfig
 from edelweiss.federation import Checkpoints, FederatedStrategy, RunError, unpack
 from edelweiss.lab.cli import main
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app import run_state, simulate
 from edelweiss.server_app.console import Progress
@@ -117,7 +117,7 @@ def test_in_the_midst_of_a_round_and_when_all_rounds_are_over(
     keys = saddle_job(tmp_path, algorithm="codasca")
     keys = {key: value for key, value in keys.items() if not key.startswith("local-sgda")}
     quiet, folder = simulate(keys), stopped(keys, when)
-    assert Stored.read(folder / "state.safetensors").facts["round"] == (2 if when[0] == "train" else 4)
+    assert StoredTensors.read(folder / "state.safetensors").facts["round"] == (2 if when[0] == "train" else 4)
     assert_same(quiet, simulate({"resume": str(folder)}))
 
 
@@ -288,7 +288,7 @@ class Apart(Elsewhere):
         if messages[0].metadata.message_type == "train":
             assert int(str(config["settled"])) < int(str(config["round"])), "whoever is asked again has forgotten"
         if messages[0].metadata.message_type != "query":
-            stored = int(Stored.read(self.state).facts["round"]) if self.state.exists() else 0
+            stored = int(StoredTensors.read(self.state).facts["round"]) if self.state.exists() else 0
             self.told.append((int(str(messages[0].content.config_records["config"]["settled"])), stored))
         return self._grid.push_messages(messages)
 

@@ -13,7 +13,7 @@ from edelweiss.client_app import vectorised as together
 from edelweiss.common import Value
 from edelweiss.config import RunConfig
 from edelweiss.federation import RunError
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.server_app import run_state, simulate
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
@@ -190,7 +190,7 @@ def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monke
         with pytest.raises(KeyboardInterrupt):
             simulate(run | {"run-name": "stopped"})
     folder = tmp_path / "runs" / "stopped"
-    assert Stored.read(folder / "state.safetensors").facts["stack"] == (SITES if share == 0.5 else 1)
+    assert StoredTensors.read(folder / "state.safetensors").facts["stack"] == (SITES if share == 0.5 else 1)
     monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: 1.4 - share)
     rest = simulate({"resume": str(folder)})
     assert len(rest.metrics) == 4

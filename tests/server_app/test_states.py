@@ -11,7 +11,7 @@ import torch
 
 from edelweiss.config import RunConfig
 from edelweiss.federation import RunError, StrategyError
-from edelweiss.models.storage import Stored
+from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app import simulate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
@@ -35,7 +35,7 @@ def test_it_is_as_much_as_was_foreseen(name: str, tmp_path: Path) -> None:
         simulate(keys, quiet=True)
     files = [*(tmp_path / "state").glob("run-*/*.memory/*.safetensors")]
     assert len(files) == keys["sites"]
-    kept = sum(vector.nbytes for file in files for vector in Stored.read(file).tensors.values())
+    kept = sum(vector.nbytes for file in files for vector in StoredTensors.read(file).tensors.values())
     network = make(
         problem,
         model="mlp",

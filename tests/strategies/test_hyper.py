@@ -6,11 +6,13 @@ import math
 import re
 from dataclasses import FrozenInstanceError, dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
+from pydantic import Field
+from pydantic.fields import FieldInfo
 
-from edelweiss.common import check_fields, choice, hyper, options_of
+from edelweiss.common import HasOptions, check_options
 from edelweiss.config.tables import SHARED, own_options
 from edelweiss.federation import FederatedStrategy, StrategyError
 from edelweiss.problems import PROBLEMS, Problem, ProblemError, Setting
@@ -20,23 +22,23 @@ from edelweiss.strategies.codasca import Codasca
 from edelweiss.strategies.fedavg import FedAvg
 from edelweiss.strategies.local_sgda import LocalSGDA
 
-OWNERS: list[type] = [*ALGORITHMS.values(), *PROBLEMS.values()]
-FIELDS = list({id(f): (owner, f) for owner in OWNERS for f in options_of(owner).values()}.values())
+OWNERS: list[type[HasOptions]] = [*ALGORITHMS.values(), *PROBLEMS.values()]
+FIELDS = list({id(f): (owner, key, f) for owner in OWNERS for key, f in owner.declared.items()}.values())
 """Every option once, with a class that has it: those that inherit it have the same object."""
 
 
 @dataclass
-class Example:
-    count: int = hyper(3, "n: how many", low=1, high=9)
-    rate_of: float = hyper(0.5, "η: how fast", above=0.0, high=1.0)
-    kind: str = choice("a", "which", "a", "b")
+class Example(HasOptions):
+    count: int = Field(3, ge=1, le=9, description="n: how many")
+    rate_of: float = Field(0.5, gt=0, le=1, description="η: how fast")
+    kind: Literal["a", "b"] = Field("a", description="which")
 
 
 @pytest.mark.parametrize(
     "good", [{}, {"count": 1}, {"count": 9}, {"rate_of": 1.0}, {"rate_of": 1}, {"rate_of": 1e-300}, {"kind": "b"}]
 )
 def test_values_in_range(good: dict[str, Any]) -> None:
-    assert check_fields(Example(**good)) == []
+    assert check_options(Example(**good)) == []
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,21 @@ def test_values_in_range(good: dict[str, Any]) -> None:
     ],
 )
 def test_values_out_of_range_are_named_with_what_is_allowed(key: str, value: object, allowed: str) -> None:
-    (text,) = check_fields(Example(**{key: value}), prefix="table.")  # type: ignore[arg-type]
+    (text,) = check_options(Example(**{key: value}), prefix="table.")  # type: ignore[arg-type]
     assert text.startswith(f"table.{key.replace('_', '-')} = {value!r}: ")
     assert allowed in text
+
+
+def test_a_plain_default_is_an_option_too_and_a_constant_is_none() -> None:
+    @dataclass
+    class Own(Example):
+        steps: int = 3
+        slow: bool = False
+        name: ClassVar[str] = "own"
+
+    assert [*Own.declared] == ["count", "rate-of", "kind", "steps", "slow"]
+    assert check_options(Own()) == []
+    assert [text.partition(" ")[0] for text in check_options(Own(steps=2.5, slow=0))] == ["steps", "slow"]  # type: ignore[arg-type]
 
 
 def test_everything_wrong_is_listed_at_once() -> None:
@@ -80,23 +94,27 @@ def test_every_algorithm_checks_all_its_fields_those_that_it_inherits_too() -> N
         assert [line.partition(" = None: ")[0] for line in str(error.value).splitlines()] == keys
 
 
-@pytest.mark.parametrize(("owner", "field"), FIELDS, ids=lambda v: getattr(v, "name", str(v)))
-def test_every_option_is_checked_and_documented(owner: type, field: Any) -> None:
+@pytest.mark.parametrize(("owner", "name", "field"), FIELDS, ids=[f"{o.__name__}-{key}" for o, key, _ in FIELDS])
+def test_every_option_is_checked_and_documented(owner: type, name: str, field: FieldInfo) -> None:
     """Of algorithms and of problems, whose messages name the table."""
-    assert field.metadata["doc"]
+    assert field.description
+    assert isinstance(field.default, str) or field.annotation is type(field.default)
     of_problem = issubclass(owner, Problem)
     build: Any = partial(owner, Setting()) if of_problem else owner
     error = ProblemError if of_problem else StrategyError
-    key = re.escape((f"{owner.name}." if of_problem else "") + field.name.replace("_", "-"))  # type: ignore[attr-defined]
+    key = re.escape((f"{owner.name}." if of_problem else "") + name)  # type: ignore[attr-defined]
     for wrong in (math.nan, "nonsense", None):
         with pytest.raises(error, match=rf"^{key} = "):
-            build(**{field.name: wrong})
+            build(**{name.replace("-", "_"): wrong})
     if isinstance(field.default, float | int):
-        low, above, high = (field.metadata[end] for end in ("low", "above", "high"))
-        assert max(low, above) <= field.default <= high
-        assert max(low, above) >= 0, "nothing here can be negative"
+        bounds = {
+            end: getattr(each, end) for each in field.metadata for end in ("ge", "gt", "le") if hasattr(each, end)
+        }
+        low = max(bounds.get("ge", -1), bounds.get("gt", -1))
+        assert low <= field.default <= bounds.get("le", math.inf)
+        assert low >= 0, "nothing here can be negative"
         with pytest.raises(error, match=rf"^{key} = -1: "):
-            build(**{field.name: -1})
+            build(**{name.replace("-", "_"): -1})
 
 
 def test_own_fields_are_what_only_this_algorithm_has() -> None:
@@ -105,7 +123,7 @@ def test_own_fields_are_what_only_this_algorithm_has() -> None:
         own, built = own_options(algorithm), algorithm()
         assert not set(own) & set(SHARED)
         assert any(key.startswith("lr") for key in own)
-        assert all(getattr(built, f.name) == f.default and key == f.name.replace("_", "-") for key, f in own.items())
+        assert all(getattr(built, key.replace("-", "_")) == f.default for key, f in own.items())
 
 
 def test_own_fields_by_algorithm() -> None:

@@ -1,7 +1,4 @@
-"""Messages of a buggy or hostile other side: what a site is sent, and what a coordinator is answered.
-
-Each input is a run in which one message to one site, or one of its answers, is changed in one way.
-"""
+"""A run in which one message to one site, or one of its replies, is changed on its way."""
 
 from __future__ import annotations
 
@@ -9,21 +6,18 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from benchmarks.malformed import Case, Kind
-from benchmarks.malformed.changes import Change, arrays, copied, records, values
 from edelweiss.common import Value
 from edelweiss.config import RunConfig
 from edelweiss.federation import RunError
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
+from tests.federation.changes import Change, copied, values
 
 SITES, ROUNDS = 3, 3
 VICTIM = 1  # the node that it happens to
@@ -171,27 +165,6 @@ def at_the_coordinator(name: str, place: int, change: Callable[[RecordDict], Non
     return "\n".join(text for text in grid.said if any(name in text for name in names)) or None
 
 
-def kind(
-    changes: Changes,
-    attempt: Callable[[str, int, Callable[[RecordDict], None]], str | None],
-    contents: Callable[[Meddler], list[RecordDict]],
-) -> Kind:
-    """Return a kind: every change of every message to, or from, a site in a run of each of `JOBS`, in any order."""
-
-    def cases(random: Random) -> Iterator[Case]:
-        found: list[tuple[str, int, str]] = []
-        for name in JOBS:
-            with meddler(name) as grid:
-                grid.play()
-                for place, content in enumerate(contents(grid)):
-                    found += [(name, place, text) for text, _ in changes(content)]
-        random.shuffle(found)
-        for name, place, text in found:
-            yield f"{name}, message {place}: {text}", partial(attempt, name, place, chosen(changes, text))
-
-    return cases
-
-
 def chosen(changes: Changes, text: str) -> Callable[[RecordDict], None]:
     """Return the change of a content that is called so; the first, where one comes of two values."""
 
@@ -199,16 +172,6 @@ def chosen(changes: Changes, text: str) -> Callable[[RecordDict], None]:
         next(found for called, found in changes(content) if called == text)(content)
 
     return change
-
-
-def to_a_site(changes: Changes) -> Kind:
-    """Return a kind: something that a site is sent is changed. It refuses in one line, and writes nothing."""
-    return kind(changes, at_the_site, lambda grid: grid.sent)
-
-
-def from_a_site(changes: Changes) -> Kind:
-    """Return a kind: an answer is changed. The coordinator says whose it is in one line, and goes on without it."""
-    return kind(changes, at_the_coordinator, lambda grid: grid.answered)
 
 
 def configs(content: RecordDict) -> Iterator[Change]:
@@ -219,15 +182,3 @@ def configs(content: RecordDict) -> Iterator[Change]:
     for text, change in values(content, "config"):
         if text != "config: cuts is missing" and ("arrays" in content or text != "config: run is missing"):
             yield text, change
-
-
-KINDS: dict[str, Kind] = {
-    "to a site: arrays": to_a_site(arrays),
-    "to a site: records": to_a_site(records),
-    "to a site: what holds for the round": to_a_site(configs),
-    "from a site: facts": from_a_site(lambda content: values(content, "facts")),
-    "from a site: arrays": from_a_site(arrays),
-    "from a site: records": from_a_site(records),
-    "from a site: metrics and cost": from_a_site(lambda content: values(content, "metrics", "cost")),
-}
-"""What can be wrong with a message."""
