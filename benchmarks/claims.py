@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.comparisons import stays
 from benchmarks.pages import insert
 from benchmarks.studies import REPO, STUDIES
-from edelweiss.lab.compare.groups import CONFIDENCE, Difference, half_width, holm, p_value
+from edelweiss.lab.compare.groups import CONFIDENCE, Difference, half_width
 from edelweiss.lab.compare.runs import name_of
 from edelweiss.lab.compare.text import markdown
 from edelweiss.problems.metrics import METRICS
@@ -463,6 +463,29 @@ def pairs(folder: Path, study: str) -> str:
         difference = Difference(statistics.mean(each), half_width(each), len(each))
         lines_of_table.append([*place, str(difference), f"{p_value(each):.2g}", f"{p:.2g}"])
     return markdown(lines_of_table)
+
+
+def p_value(values: Sequence[float]) -> float:
+    """Return Student's two-sided p of a mean of zero, from two values or more; below 1 - `CONFIDENCE` as `half_width`
+    leaves out zero."""
+    from scipy.stats import t
+
+    mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+    if not error:
+        return float(mean == 0)
+    return float(2 * t.sf(abs(mean) / error, len(values) - 1))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number (Holm, Scand. J. Statist. 6:65-70, 1979), in the same order.
+
+    The smallest is multiplied with their number, the next with one less, and so on; none is below a smaller one.
+    """
+    corrected, least = [0.0] * len(ps), 0.0
+    for rank, place in enumerate(sorted(range(len(ps)), key=lambda place: ps[place])):
+        least = max(least, min(1.0, ps[place] * (len(ps) - rank)))
+        corrected[place] = least
+    return corrected
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.sweep import Sweep
 from edelweiss.lab.compare.groups import Group
-from edelweiss.lab.compare.runs import final, shown
+from edelweiss.lab.compare.runs import final, metric, shown
 from edelweiss.lab.compare.text import NOTHING, amount, markdown, number, remark, spread
 from edelweiss.lab.sweep.job import combinations
 
@@ -32,6 +32,33 @@ class Row(Group):
 
     method: Method
     chosen: Settings | None
+
+    def reached(self, path: str, target: float) -> list[tuple[float, float]]:
+        """Return when a metric reached a target, of each run that came so far: the round, and seconds per worker."""
+        found = []
+        for run in self.runs:
+            seconds = 0.0
+            for record in run.outcome.records:
+                seconds += record.get("seconds", 0.0) / run.sites
+                if (metric(record, path) or 0.0) >= target:
+                    found.append((float(record["round"]), seconds))
+                    break
+        return found
+
+    def within(self, path: str, kind: str, budget: float) -> float | None:
+        """Return a metric's mean over the runs, each as it was last evaluated before it exceeded a budget."""
+        found = []
+        for run in self.converged:
+            lines = zip(run.outcome.records, run.spending(kind), strict=True)
+            affordable = [
+                value
+                for record, (_, total) in lines
+                if total <= budget * 1.001 and (value := metric(record, path)) is not None
+            ]
+            if not affordable:
+                return None
+            found.append(affordable[-1])
+        return statistics.mean(found) if found else None
 
 
 Tables = dict[Cell, list[Row]]

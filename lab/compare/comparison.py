@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from edelweiss.common import unknown
 from edelweiss.config import ConfigError
@@ -12,7 +15,7 @@ from edelweiss.lab.compare.groups import CONFIDENCE, Difference, Group
 from edelweiss.lab.compare.pictures import draw
 from edelweiss.lab.compare.runs import final, label_of, metric, name_of, paths
 from edelweiss.lab.compare.samples import require_comparable
-from edelweiss.lab.compare.text import NOTHING, amount, latex, markdown, remark, spread, write_csv
+from edelweiss.lab.compare.text import NOTHING, amount, latex, markdown, remark, spread
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import HEADLINE, METRICS, RANKINGS
 from edelweiss.strategies import ALGORITHMS
@@ -29,7 +32,7 @@ WHERE = {"central": "test set", "pooled": "held out", "over-sites": "over sites"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups of runs, and what is said of them.
+    """Groups of runs, compared in some metrics; in a notebook it shows its table.
 
     Attributes
     ----------
@@ -85,7 +88,7 @@ class Comparison:
         runs = [run for group in self.groups for run in group.runs]
         seeds = {key: sorted({run.repeat[key] for run in runs}) for key in runs[0].repeat}
         over = " × ".join(f"{key} {', '.join(map(str, values))}" for key, values in seeds.items())
-        yield f"Mean ± standard deviation over runs ({over}). A run that diverged is no part of a mean."
+        yield f"Mean ± standard deviation over runs ({over}). Diverged runs are excluded from means."
         if len(self.groups) > 1:
             yield (
                 f"Differences in {heading} to {self.base.label}, paired by seed: mean and {CONFIDENCE:.0%} confidence "
@@ -94,8 +97,8 @@ class Comparison:
             )
         if (off := max(group.off(path) for group in self.groups)) >= 5e-5:
             yield (
-                f"Some sites told of groups of patients, so {heading} of a run may be off by {off:.2g} at most, and a "
-                "difference that is smaller shows no order."
+                f"Some sites reported groups of patients, so {heading} of a run may be off by up to {off:.2g}; smaller "
+                "differences show no order."
             )
         if alone := [
             group.label
@@ -141,23 +144,31 @@ class Comparison:
         """Return the table for LaTeX with booktabs; the notes are its comments."""
         return latex(self.lines(), self.notes)
 
-    def csv_lines(self) -> Iterator[dict[str, Any]]:
-        """Yield a line per run."""
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row for each run: its group, seed, metrics, costs and folder; NaN where it has no value."""
         place = {id(each.run): each for each in self.found}
+        rows = []
         for group in self.groups:
             for run in group.runs:
-                line: dict[str, Any] = {"group": group.label, **run.repeat}
-                line |= {"rounds": len(run.outcome.records), "outcome": "diverged" if run.outcome.diverged else "done"}
+                row: dict[str, Any] = {"group": group.label, **run.repeat}
+                row |= {"rounds": len(run.outcome.records), "outcome": "diverged" if run.outcome.diverged else "done"}
                 for path in self.metrics:
-                    line |= {path: final(run.outcome, path)} | place[id(run)].over_patients(path)
-                line |= {
+                    row |= {path: final(run.outcome, path)} | place[id(run)].over_patients(path)
+                row |= {
                     heading: round(curve[-1][1], 6) for kind, heading in COSTS.items() if (curve := run.spending(kind))
                 }
-                yield line | {"folder": place[id(run)].path}
+                rows.append(row | {"folder": str(place[id(run)].path)})
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        heading, *rest = self.lines()
+        return pd.DataFrame(rest, columns=heading).to_html(index=False)
 
     def write(self, folder: Path, against: Sequence[str] = ("rounds",)) -> None:
         """Write runs.csv, table.md and table.tex, and a picture for each of what curves are drawn against."""
-        write_csv(folder / "runs.csv", list(self.csv_lines()))
+        folder.mkdir(parents=True, exist_ok=True)
+        self.runs.to_csv(folder / "runs.csv", index=False)
         text = self.markdown()
         if any(group.converged for group in self.groups):
             for each in against:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from edelweiss.lab.compare import AGAINST
 from edelweiss.lab.compare.runs import metric, name_of
@@ -50,21 +50,20 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
     What the runs had spent by a round is averaged, too.
     """
     for place, group in enumerate(groups):
-        by_round: dict[int, list[float]] = defaultdict(list)
-        spent: dict[int, list[float]] = defaultdict(list)
+        lines = []
         for run in group.converged:
             costs = dict(run.spending(KINDS[against])) if against in KINDS else {}
             for record in run.outcome.records:
-                if (value := metric(record, path)) is not None:
-                    by_round[record["round"]].append(value)
-                    spent[record["round"]].append(costs.get(record["round"], float(record["round"])))
-        most = max(map(len, by_round.values()), default=0)
-        rounds = sorted(r for r in by_round if len(by_round[r]) == most)  # some runs may be evaluated more often
-        means, deviations = zip(*(spread(by_round[r]) for r in rounds), strict=True) if rounds else ((), ())
-        places = [statistics.mean(spent[r]) for r in rounds]
+                r = record["round"]
+                lines.append((r, metric(record, path), costs.get(r, float(r))))
+        by_round = pd.DataFrame(lines, columns=["round", "value", "spent"], dtype=float).dropna().groupby("round")
+        counts = by_round.size()
+        rounds = counts.index[counts == counts.max()]  # some runs may be evaluated more often
+        means, deviations = by_round["value"].mean()[rounds], by_round["value"].std().fillna(0.0)[rounds]
+        places = by_round["spent"].mean()[rounds]
         kind = style(place)
         axes.plot(places, means, linewidth=1.5, label=group.label, **kind)
-        low, high = (within_range(name_of(path), np.array(means) + side * np.array(deviations)) for side in (-1, 1))
+        low, high = (within_range(name_of(path), np.array(means + side * deviations)) for side in (-1, 1))
         if len(rounds) == 1:  # neither a line nor a band has a width there
             bars = [means - low, high - means]
             axes.errorbar(places, means, bars, fmt="o", color=kind["color"], markersize=4, capsize=2)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import statistics
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from edelweiss.problems.metrics import shown
 
@@ -55,10 +56,7 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 def write_csv(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write a line each, under all the keys that any of them has."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    pd.DataFrame(lines, dtype=object).to_csv(file, index=False)
 
 
 TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": r"\textendash{}", "‖": r"$\|$", "²": r"$^2$"}
@@ -71,20 +69,10 @@ TEX |= {"[": "{[}", "*": "{*}"}  # behind the end of a line they would be taken 
 def latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     """Return a table for LaTeX with booktabs, the notes before it as comments."""
     heading, *rest = ([_tex(cell) for cell in line] for line in lines)
-    return "\n".join(
-        [
-            *(f"% {' '.join(note.split())}" for note in notes),
-            r"% needs \usepackage{booktabs}",
-            rf"\begin{{tabular}}{{l{'r' * (len(heading) - 1)}}}",
-            r"\toprule",
-            f"{' & '.join(heading)} \\\\",
-            r"\midrule",
-            *(f"{' & '.join(line)} \\\\" for line in rest),
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    table = pd.DataFrame(rest, columns=heading)
+    text = table.to_latex(index=False, escape=False, column_format=f"l{'r' * (len(heading) - 1)}")
+    comments = [*(" ".join(note.split()) for note in notes), r"needs \usepackage{booktabs}"]
+    return "".join(f"% {comment}\n" for comment in comments) + text
 
 
 def _tex(cell: str) -> str:

@@ -12,9 +12,23 @@ import pytest
 from hypothesis import given, settings
 from scipy.stats import ttest_1samp
 
-from benchmarks.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNSHOWN, Claim, Order, Reach, first, main, table
+from benchmarks.claims import (
+    CLAIMS,
+    FAILS,
+    HOLDS,
+    IN_PART,
+    UNSHOWN,
+    Claim,
+    Order,
+    Reach,
+    first,
+    holm,
+    main,
+    p_value,
+    table,
+)
 from benchmarks.studies import REPO, STUDIES
-from edelweiss.lab.compare.groups import half_width, holm, p_value
+from edelweiss.lab.compare.groups import half_width
 
 (MNIST,) = first("FMGDA", "best", "AUROC", "fmgda", ["codasca", "coda-plus"], "order-mnist")
 

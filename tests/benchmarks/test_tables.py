@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.pages import markdown
+from benchmarks.studies import Method
 from benchmarks.sweep import Sweep
-from benchmarks.tables import gather
+from benchmarks.tables import Row, gather
+from edelweiss.lab.compare.folders import read
 from tests.benchmarks.pretended import every_run, leave, pretend
+from tests.lab.compared import COST
+from tests.lab.compared import leave as leave_run
 
 
 def test_columns_at_equal_cost(sweep: Sweep) -> None:
@@ -95,3 +101,32 @@ def test_published_numbers_stand_beside_ours_by_the_first_key_where_they_depend_
     assert lines[0].startswith("| method | step sizes | AUROC | AUROC, paper |")
     theirs = [line.split(" | ")[3] for line in lines if line.startswith(("| fedavg", "| codasca"))]
     assert theirs == ["0.8000", "0.9000", "0.8000", "0.7000"]
+
+
+FEDAVG = {"algorithm": "fedavg", "problem": "bce"}
+
+
+def row(runs: Path) -> Row:
+    found, _ = read([str(runs / "*")])
+    return Row(label="", method=Method(label="", algorithm="fedavg"), chosen=None, runs=[each.run for each in found])
+
+
+def test_a_target_is_reached_in_the_round_that_meets_it(tmp_path: Path) -> None:
+    """By those runs that came so far: of seeds 0, 1 and 2 the last two meet 0.7 in round 2, and nobody does before."""
+    for seed, value in enumerate((0.5, 0.7, 0.9)):
+        leave_run(tmp_path / "runs" / str(seed), [value / 2, value], seed=seed, **FEDAVG)
+    fedavg = row(tmp_path / "runs")
+    assert fedavg.reached("central.auroc", 0.7) == [(2.0, 0.5)] * 2
+    assert fedavg.reached("central.auroc", 0.25) == [(1.0, 0.25)] * 3
+
+
+def test_a_mean_within_a_budget_is_over_all_runs_or_there_is_none(tmp_path: Path) -> None:
+    """One run takes all of the budget for its first round: a mean of the others would be one of the cheap seeds."""
+    leave_run(tmp_path / "runs" / "cheap", [0.5, 0.7, 0.9], seed=0, **FEDAVG)
+    dear = leave_run(tmp_path / "runs" / "dear", [0.4, 0.6, 0.8], seed=1, **FEDAVG) / "metrics.jsonl"
+    lines = [json.loads(line) for line in dear.read_text().splitlines()]
+    dear.write_text("".join(json.dumps(line | {"seconds": 2 * COST["seconds"]}) + "\n" for line in lines))
+    fedavg = row(tmp_path / "runs")
+    each = [curve[0][1] for run in fedavg.runs for curve in [run.spending("seconds")]]
+    assert fedavg.within("central.auroc", "seconds", max(each)) == pytest.approx((0.7 + 0.4) / 2)
+    assert fedavg.within("central.auroc", "seconds", min(each)) is None

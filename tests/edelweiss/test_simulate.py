@@ -124,7 +124,7 @@ def test_a_run_shows_itself(run: ew.Run) -> None:
 
 def test_runs_are_compared(run: ew.Run, patients: pd.DataFrame, folder: Path) -> None:
     other = ew.simulate(ew.FedAvg(lr=0.05), ew.Bce(), by_clinic(patients), runs_dir=folder, **QUICK)
-    lines = list(ew.compare(run, str(other.folder), metrics=["auroc"]).csv_lines())
+    lines = list(ew.compare(run, str(other.folder), metrics=["auroc"]).runs.to_dict("records"))
     assert len(lines) == 2
 
 

@@ -196,7 +196,7 @@ def test_runs_are_compared_by_the_mean_and_on_request_by_a_label(folder: Path) -
     last = found[0].run.outcome.last
     expected = [last["central"]["auroc"], last["central"]["auroc.Edema"], last["pooled"][f"auroc.{LABELS[2]}"]]
     assert line[2:5] == [f"{value:.4f}" for value in expected]
-    [row] = comparison.csv_lines()
+    [row] = comparison.runs.to_dict("records")
     own = evidence_in(folder)
     assert row["central.auroc, low over patients"] == own["mean"]["common-test-set"]["auroc"]["low"]
     assert row["central.auroc.Edema, high over patients"] == own["labels"]["Edema"]["common-test-set"]["auroc"]["high"]

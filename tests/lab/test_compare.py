@@ -106,25 +106,6 @@ def test_where_every_run_diverged_there_is_no_number_and_no_cost(runs: Path) -> 
     assert [line[cost] for cost in ("rounds", *COSTS.values())] == ["0"] * (1 + len(COSTS))
 
 
-def test_a_target_is_reached_in_the_round_that_meets_it(runs: Path) -> None:
-    """By those runs that came so far: of seeds 0, 1 and 2 the last two meet 0.7 in round 2, and nobody does before."""
-    _, fedavg = compared(runs / "*").groups
-    assert fedavg.reached("central.auroc", 0.7) == [(2.0, 0.5)] * 2
-    assert fedavg.reached("central.auroc", VALUES["fedavg"][0] / 2) == [(1.0, 0.25)] * 3
-
-
-def test_a_mean_within_a_budget_is_over_all_runs_or_there_is_none(tmp_path: Path) -> None:
-    """One run takes all of the budget for its first round: a mean of the others would be one of the cheap seeds."""
-    leave(tmp_path / "runs" / "cheap", [0.5, 0.7, 0.9], seed=0, **FEDAVG)
-    dear = leave(tmp_path / "runs" / "dear", [0.4, 0.6, 0.8], seed=1, **FEDAVG) / "metrics.jsonl"
-    lines = [json.loads(line) for line in dear.read_text().splitlines()]
-    dear.write_text("".join(json.dumps(line | {"seconds": 2 * COST["seconds"]}) + "\n" for line in lines))
-    [fedavg] = compared(tmp_path / "runs" / "*").groups
-    each = [curve[0][1] for run in fedavg.runs for curve in [run.spending("seconds")]]
-    assert fedavg.within("central.auroc", "seconds", max(each)) == pytest.approx((0.7 + 0.4) / 2)
-    assert fedavg.within("central.auroc", "seconds", min(each)) is None
-
-
 def test_the_same_run_twice_counts_once(runs: Path) -> None:
     leave(runs / "zz", [0.1, 0.9], algorithm="codasca", seed=0)
     comparison = compared(runs / "codasca*", runs / "zz", runs / "codasca-1")
