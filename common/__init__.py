@@ -18,7 +18,7 @@ from edelweiss.common.options import (
 from edelweiss.common.order import natural
 from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
-from edelweiss.common.registry import by_name
+from edelweiss.common.registry import PlugInError, Registry, by_name, require_declared
 from edelweiss.common.schema import Binary, Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
 from edelweiss.common.streams import Stream
 from edelweiss.common.suggest import CLOSE, closest, hint, repeated, shorter, shown, unknown
@@ -33,6 +33,8 @@ __all__ = [
     "Flag",
     "HasOptions",
     "Number",
+    "PlugInError",
+    "Registry",
     "Schema",
     "Several",
     "Stream",
@@ -61,6 +63,7 @@ __all__ = [
     "record_in",
     "records_in",
     "repeated",
+    "require_declared",
     "shorter",
     "shown",
     "text_errors",

@@ -5,6 +5,7 @@ Algorithms and problems declare theirs like this. A field's name with dashes is 
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Mapping
@@ -42,12 +43,18 @@ class HasOptions:
     A field with a plain default (``lr: float = 0.1``) is an option, too.
     """
 
+    name: ClassVar[str]
     declared: ClassVar[Mapping[str, FieldInfo]] = {}
     """The options by key."""
 
     def __init_subclass__(cls, **keywords: object) -> None:
-        """Read the declarations, and leave plain defaults for the decorator that makes it a dataclass."""
+        """Read the declarations, and leave plain defaults for the decorator that makes it a dataclass.
+
+        A class that gives no name is called as its Python name says, never as the class that it is derived from.
+        """
         super().__init_subclass__(**keywords)
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", "-", cls.__name__).strip("-").lower()
         own: dict[str, FieldInfo] = {}
         for base in reversed(cls.__mro__[1:]):  # the order of a dataclass's fields
             own |= vars(base).get("declared", {})

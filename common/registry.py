@@ -1,13 +1,34 @@
-"""Registries: classes by the names that they bear."""
+"""Registries: things of one kind by name, built in, given to this process, or offered by installed packages.
+
+Looking up a name never imports what a file or a message names. `Registry.load` imports: only a caller who answers for
+the name calls it. Entry points are what somebody has installed, and are found by their own names; a hospital's
+commands do without (`Registry.discovers`), for there the policy says what may run.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cache, reduce
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Generic, TypeVar
 
-T = TypeVar("T", bound=type[Any])
+from edelweiss.common.errors import ConfigError
+from edelweiss.common.options import HasOptions, key_of
+from edelweiss.common.suggest import shown, unknown
+
+T = TypeVar("T")
 
 
-def by_name(*classes: T) -> dict[str, T]:
+class PlugInError(ConfigError):
+    """Something that was given or named from outside the package cannot be used; the message is for the user."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__("run-config", list(texts))
+
+
+def by_name(*classes: Any) -> dict[str, Any]:
     """Return classes by their ``name``, in this order.
 
     Raises
@@ -15,9 +36,167 @@ def by_name(*classes: T) -> dict[str, T]:
     ValueError
         When two have the same: one would replace the other without a word.
     """
-    found: dict[str, T] = {}
+    found: dict[str, Any] = {}
     for cls in classes:
         if cls.name in found:
             raise ValueError(f"{cls.__name__} and {found[cls.name].__name__} are both called {cls.name!r}")
         found[cls.name] = cls
     return found
+
+
+class Registry(MutableMapping[str, T], Generic[T]):
+    """Things of one kind by name: what is built in, then what was given to this process.
+
+    Parameters
+    ----------
+    kind : str
+        What they are: "algorithm". ``edelweiss.algorithms`` is their group of entry points.
+    rows : mapping
+        What is built in.
+    accept : callable
+        Checks something from outside and returns its name and its row; raises `PlugInError` with what is wrong.
+
+    Attributes
+    ----------
+    discovers : bool
+        Whether entry points of installed packages are found, of all registries.
+    changes : int
+        How often something was given to this process, of all registries: what was built by name before may be old.
+    all : dict
+        Every registry, by its kind.
+    """
+
+    discovers: ClassVar[bool] = True
+    changes: ClassVar[int] = 0
+    all: ClassVar[dict[str, Registry[Any]]] = {}
+
+    def __init__(self, kind: str, rows: Mapping[str, T], accept: Callable[[str, Any], tuple[str, T]]) -> None:
+        self.kind, self._rows, self._accept = kind, dict(rows), accept
+        self.built_in = frozenset(rows)
+        self.given: dict[str, object] = {}  # as it was given, by name
+        Registry.all[kind] = self
+
+    # ------------------------------------------------------------------ a mapping
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._rows and self.discovers and name in _offered(self.kind):
+            self.load(name)
+        return self._rows[name]
+
+    def __setitem__(self, name: str, row: T) -> None:
+        self._rows[name] = row
+        Registry.changes += 1
+
+    def __delitem__(self, name: str) -> None:
+        del self._rows[name]
+        self.given.pop(name, None)
+        Registry.changes += 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # ------------------------------------------------------------------ from outside
+
+    def give(self, thing: object, name: str = "") -> str:
+        """Make something known to this process; returns the name that a run-config has for it.
+
+        Raises
+        ------
+        PlugInError
+            When it is none of this kind, or has the name of something built in.
+        """
+        name, row = self._accept(name or name_of(thing), thing)
+        if name in self.built_in:
+            text = f"{self.kind} {name_of(thing)} is called {name!r}, as one that is built in: give it another name"
+            raise PlugInError(text)
+        if self.given.get(name) is not thing:
+            self.given[name] = thing
+            self[name] = row
+        return name
+
+    def load(self, name: str) -> str:
+        """Import what an entry point or ``module:name`` names, unless it is here; returns its name in a run-config.
+
+        Raises
+        ------
+        PlugInError
+            When it cannot be imported, or is none of this kind.
+        """
+        if name in self._rows:
+            return name
+        if (found := find(self.kind, name)) is None:
+            return name  # a plain name, which a look-up refuses with those that there are
+        module, _, path = found.partition(":")
+        try:
+            thing = reduce(getattr, path.split("."), importlib.import_module(module))
+        except Exception as error:  # of the module's own code, too
+            text = f"{self.kind} = {shown(name)} cannot be imported: {type(error).__name__}: {error}"
+            raise PlugInError(text) from error
+        return self.give(thing, name if ":" not in name else found)
+
+    def alias(self, name: str) -> str:
+        """Return the name in a run-config of what was given to this process and is called ``module:name``."""
+        return next((own for own, thing in self.given.items() if name_of(thing) == name), name) if ":" in name else name
+
+    def missing(self, name: str) -> str:
+        """Say that there is no such name, and what to do about it."""
+        if ":" in name:
+            return (
+                f"{self.kind} {shown(name)} is not loaded, and no file can make this process import it: name it "
+                f"yourself, {self.kind} = {shown(name)}, or give the object in Python"
+            )
+        offered = _offered(self.kind) if self.discovers else {}
+        return unknown(self.kind, name, [*self, *(each for each in offered if each not in self._rows)])
+
+
+def name_of(thing: object) -> str:
+    """Return ``module:name`` of a class or a function; it is found again under that only if `is_importable`."""
+    while hasattr(thing, "func"):  # of a partial
+        thing = thing.func
+    own: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{own.__module__}:{own.__qualname__}"
+
+
+def is_importable(thing: object) -> bool:
+    """Whether another process can find it by its name."""
+    module, _, path = name_of(thing).partition(":")
+    try:
+        return module != "__main__" and reduce(getattr, path.split("."), importlib.import_module(module)) is thing
+    except (AttributeError, ImportError):
+        return False
+
+
+def find(kind: str, name: str) -> str | None:
+    """Return the ``module:name`` that a name means, without importing it; None for a plain name."""
+    if ":" in name:
+        return name
+    found = _offered(kind).get(name)
+    return found.value if found else None
+
+
+@cache
+def _offered(kind: str) -> dict[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=f"edelweiss.{kind}s")}
+
+
+def require_declared(kind: str, thing: Any, base: type[HasOptions], how: str) -> None:
+    """Require that something is a finished class of a kind, whose fields are declared by ``@dataclass(how)``.
+
+    Raises
+    ------
+    PlugInError
+        Saying what is missing.
+    """
+    name = name_of(thing)
+    if not (isinstance(thing, type) and issubclass(thing, base)):
+        raise PlugInError(f"{kind} {name} must be a class derived from edelweiss.{base.__name__}")
+    if inspect.isabstract(thing):
+        lacks = ", ".join(sorted(getattr(thing, "__abstractmethods__", ())))
+        raise PlugInError(f"{kind} {name} must write {lacks}")
+    own = [n for n in inspect.get_annotations(thing) if key_of(n) in thing.declared]
+    if own and "__dataclass_fields__" not in vars(thing):
+        text = f"{kind} {name} declares {', '.join(own)}: put @dataclass({how}) above the class"
+        raise PlugInError(text)

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from edelweiss.common import (
     LISTED,
     ConfigError,
+    Registry,
     Value,
     arguments,
     closest,
@@ -26,6 +27,7 @@ from edelweiss.config.classes import parse_classes
 from edelweiss.config.contradictions import contradictions
 from edelweiss.config.errors import explain
 from edelweiss.config.node import SiteConfig
+from edelweiss.config.plug_ins import as_known
 from edelweiss.config.run_keys import RunKeys
 from edelweiss.config.study import read_study
 from edelweiss.config.tables import MOVED, SHARED, own_options, tables
@@ -72,6 +74,7 @@ class RunConfig(RunKeys):
         ConfigError
             Listing everything that is wrong, each with the key, the value and what is allowed.
         """
+        flat = as_known(flat)
         fields = cls.keys()
         chosen = [str(flat.get(key, fields[key].default)) for key in ("algorithm", "problem")]
         declared_in = tables()
@@ -273,10 +276,10 @@ def _has(table: str, last: str, near: Collection[str], declared: Collection[str]
 
 
 @lru_cache(maxsize=8, typed=True)  # typed, or 1 would pass where true has been
-def _parsed(keys: tuple[str, ...], *values: Value) -> RunConfig:
+def _parsed(changes: int, keys: tuple[str, ...], *values: Value) -> RunConfig:
     return RunConfig.parse(dict(zip(keys, values, strict=True)))
 
 
 def parse_run_config(flat: Mapping[str, Value]) -> RunConfig:
     """Like `RunConfig.parse`, once per process for equal input: a client parses at every message."""
-    return _parsed(tuple(flat), *flat.values())
+    return _parsed(Registry.changes, tuple(flat), *flat.values())

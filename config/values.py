@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from edelweiss.common import unknown
+from edelweiss.common import Registry, unknown
 from edelweiss.config.classes import class_list
 from edelweiss.config.words import word_list
-from edelweiss.datasets import DATASETS, PARTITIONS, SAMPLERS
+from edelweiss.datasets import PARTITIONS, SAMPLERS, SOURCES
+from edelweiss.datasets.config import FILES
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS
@@ -19,13 +20,15 @@ from edelweiss.strategies import ALGORITHMS
 class OneOf:
     """A name out of a registry; a wrong one gets a suggestion and the list."""
 
-    def __init__(self, kind: str, names: Collection[str]) -> None:
-        self.kind, self.names = kind, names
+    def __init__(self, kind: str, names: Collection[str], more: Collection[str] = ()) -> None:
+        self.kind, self.names, self.more = kind, names, more
 
     def __call__(self, name: str) -> str:
         """Return the name if there is such."""
-        if name not in self.names:
-            raise ValueError(unknown(self.kind, name, self.names))
+        if name not in self.more and name not in self.names:
+            if isinstance(self.names, Registry) and ":" in name:
+                raise ValueError(self.names.missing(name))
+            raise ValueError(unknown(self.kind, name, [*self.names, *self.more]))
         return name
 
 
@@ -50,6 +53,6 @@ Words = Annotated[str, AfterValidator(word_list)]
 AlgorithmName = Annotated[str, AfterValidator(OneOf("algorithm", ALGORITHMS))]
 ProblemName = Annotated[str, AfterValidator(OneOf("problem", PROBLEMS))]
 ModelName = Annotated[str, AfterValidator(OneOf("model", MODELS))]
-DatasetName = Annotated[str, AfterValidator(OneOf("dataset", DATASETS))]
+DatasetName = Annotated[str, AfterValidator(OneOf("dataset", SOURCES, FILES))]
 PartitionName = Annotated[str, AfterValidator(OneOf("partition", PARTITIONS))]
 SamplerName = Annotated[str, AfterValidator(OneOf("sampler", ("auto", *SAMPLERS)))]

@@ -19,7 +19,8 @@ SITE = "site"  # a hospital's own folder
 TABLE = "table"  # a table of one's own, dealt to simulated sites
 ARRAYS = "arrays"  # inputs and labels given in Python, see `datasets.given`
 FOLDERS = "site-folders"  # hospitals' folders on one machine, for simulated sites
-DATASETS = (*SOURCES, TABLE, ARRAYS, FOLDERS, SITE)
+FILES = (TABLE, ARRAYS, FOLDERS, SITE)
+DATASETS = (*SOURCES, *FILES)
 LOCAL = (TABLE, ARRAYS, FOLDERS)  # files of the machine that simulates: no hospital reads them
 OWN = (TABLE, FOLDERS, SITE)  # with label columns
 SIZED = (*(name for name, row in SOURCES.items() if row.sized), FOLDERS, SITE)  # images of any size
@@ -172,7 +173,7 @@ class DataConfig:
             ("image_colour", COLOURS),
         ):
             value = getattr(self, name)
-            if value not in allowed:
+            if value not in allowed and not (name == "dataset" and value in SOURCES):
                 yield f"{name} is {value!r}; allowed: {', '.join(allowed)}.{hint(value, allowed)}"
         for name in ("thin_share", "test_share", "holdout_share", "bad_images"):
             if not 0 <= getattr(self, name) < 1:

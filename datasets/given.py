@@ -23,7 +23,9 @@ import torch
 from edelweiss.common.files import as_path
 from edelweiss.datasets.config import ARRAYS, TABLE
 from edelweiss.datasets.errors import DataError
+from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources.arrays import FOLDER
+from edelweiss.datasets.sources.table import read_grouped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,6 +245,26 @@ def as_data(data: Any) -> Table | Arrays:
         f"data is {_kind(data)}: allowed are the name of a data set, ew.table(...), ew.arrays(...), a DataFrame, a "
         "Hugging Face dataset, or for each site a pair (inputs, labels) or a torch Dataset, in a dict or a list"
     )
+
+
+def as_source(data: Any) -> Source:
+    """Return what a data set from outside gave as a source: anything that a simulation takes for ``data``.
+
+    Raises
+    ------
+    DataError
+        When it cannot be used.
+    """
+    given = as_data(data)
+    if isinstance(given, Arrays):
+        owner = None if given.owner is None else given.owner.numpy()
+        classes = given.classes.numpy()
+        return Source(given.inputs, classes, max(2, int(classes.max()) + 1), groups=owner, group_names=given.names)
+    with given.as_keys() as keys:
+        texts = {key: str(keys.get(key, "")) for key in ("data-file", "label", "group-column")}
+        if {"study", "uncertain", "blank"} & keys.keys():
+            raise DataError.plain("a data set's ew.table(...) names rows, sites and label only; all else is the run's")
+        return read_grouped(texts["data-file"], texts["label"], True, texts["group-column"], None)
 
 
 # ---------------------------------------------------------------------- files

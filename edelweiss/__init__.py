@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from edelweiss.run import Run as Run
     from edelweiss.run import load_run as load_run
     from edelweiss.simulation import compare as compare
+    from edelweiss.simulation import register as register
     from edelweiss.simulation import simulate as simulate
     from edelweiss.strategies import *  # noqa: F403
 
@@ -45,7 +46,7 @@ _HOMES = {
         "PartialAuc Problem Robust Saddle Setting"
     ),
     "edelweiss.run": "Run load_run",
-    "edelweiss.simulation": "compare simulate",
+    "edelweiss.simulation": "compare register simulate",
     "pydantic": "Field",
     "edelweiss.strategies": (
         "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAvg "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,10 +10,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import ConfigError, flatten, key_of, shown
+from edelweiss.common import ConfigError, Registry, flatten, key_of, shown
 from edelweiss.config.tables import own_options
-from edelweiss.datasets.config import DATASETS
+from edelweiss.datasets import SOURCES
 from edelweiss.datasets.given import as_data
+from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS, Problem
 from edelweiss.run import Run
 from edelweiss.server_app import simulation
@@ -20,7 +22,9 @@ from edelweiss.server_app.script_guard import leave_unguarded_script
 from edelweiss.strategies import ALGORITHMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from torch.nn import Module
 
     from edelweiss.common import Value
     from edelweiss.federation import FederatedStrategy
@@ -33,7 +37,7 @@ def simulate(
     problem: Problem | type[Problem] | str = "",
     data: Any = None,
     *,
-    model: str = "",
+    model: str | Callable[..., Module] = "",
     progress: bool | Progress | None = None,
     **keys: Value | os.PathLike[str],
 ) -> Run:
@@ -49,8 +53,10 @@ def simulate(
     data : str, Table, DataFrame, arrays, or one of these per site
         The name of a data set; what `table` or `arrays` describes; a DataFrame or a Hugging Face dataset; a pair
         (inputs, labels); or for each site such a pair or a torch Dataset, in a dict by the site's name or in a list.
-    model : str
-        The network: a name.
+    model : str or callable
+        The network: a name, or a class or function that returns an ``nn.Module``. It is called with those of the
+        arguments ``shape`` (of one input), ``outputs`` and ``hidden`` that it names, maps (n, \\*shape) to
+        (n, outputs), and has the head as its last layer.
     progress : bool or Progress, optional
         Whether to show how the run goes; by default on a terminal and in a notebook.
     **keys
@@ -75,6 +81,35 @@ def simulate(
     with _settings(algorithm, problem, data, model, keys) as settings:
         result = simulation.simulate(settings, progress=_progress(progress))
     return Run(result.folder, result.arrays)
+
+
+def register(
+    *classes: type[FederatedStrategy] | type[Problem],
+    model: Callable[..., Module] | None = None,
+    dataset: Callable[[], Any] | None = None,
+) -> None:
+    """Make classes and functions of your own known by name, so that runs that used them can be read and go on.
+
+    Files of runs name them, and never make this process import anything. `simulate` registers what it is given.
+
+    Parameters
+    ----------
+    *classes : type
+        Algorithms and problems.
+    model, dataset : callable
+        A function that returns a network, or the data.
+
+    Raises
+    ------
+    edelweiss.config.ConfigError
+        When something is none of its kind, or has the name of something built in.
+    """
+    for cls in classes:
+        (PROBLEMS if isinstance(cls, type) and issubclass(cls, Problem) else ALGORITHMS).give(cls)
+    if model is not None:
+        MODELS.give(model)
+    if dataset is not None:
+        SOURCES.give(dataset)
 
 
 def compare(
@@ -124,10 +159,11 @@ def _settings(
             if given.setdefault(key, value) != value:
                 wrong.append(f"{key} = {shown(given[key])}: the {kind} says {shown(value)}: say it once")
     if model != "":
-        given["model"] = model
+        given["model"] = model if isinstance(model, str) else MODELS.give(model)
     with ExitStack() as stack:
-        if isinstance(data, str) and (data in DATASETS or not os.path.splitext(data)[1]):
-            given["dataset"] = data
+        if inspect.isroutine(data) or (isinstance(data, str) and (":" in data or not os.path.splitext(data)[1])):
+            name = SOURCES.load(data) if isinstance(data, str) else SOURCES.give(data)
+            given = _own_sites(name) | {"dataset": name} | given
         elif data is not None:
             given = stack.enter_context(as_data(data).as_keys()) | given
         if wrong:
@@ -135,15 +171,20 @@ def _settings(
         yield given
 
 
-def _named(kind: str, what: Any, registry: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+def _own_sites(dataset: str) -> dict[str, Value]:
+    """Return the keys that make each site of somebody's own data set one of the run's."""
+    source = SOURCES[dataset].read(None) if dataset in SOURCES and dataset not in SOURCES.built_in else None
+    return {"partition": "sites", "sites": len(source.group_names)} if source and source.group_names else {}
+
+
+def _named(kind: str, what: Any, registry: Registry[Any]) -> Iterator[tuple[str, Value]]:
     """Yield the keys of an algorithm or a problem: its name, and the options that are not the default."""
     if isinstance(what, str):
         yield kind, what
         return
     cls: Any = what if isinstance(what, type) else type(what)
     if cls not in registry.values():
-        text = f"must be an {kind} such as edelweiss.{next(iter(registry.values())).__name__}(), or a name"
-        raise ConfigError("run-config", [f"{kind} = {shown(what)}: {text}"])
+        registry.give(cls)
     yield kind, cls.name
     own = own_options(cls)
     for key, f in cls.declared.items() if what is not cls else ():

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 
-from edelweiss.common import unknown
+from edelweiss.common import PlugInError, Registry, shown
 from edelweiss.common.memory import shortage
 from edelweiss.models.dropout import Dropout
 from edelweiss.models.errors import ModelError
 from edelweiss.models.layout import statistics
 from edelweiss.models.shapes import SMALLEST_IMAGE, Shape, image
 from edelweiss.models.torchvision import densenet, efficientnet, resnet
+
+Builder = Callable[[str, Shape, int, int], nn.Module]
+"""Builds a network: its name, the shape of an input, outputs, hidden."""
 
 _FRAME = 32  # pixels; vgg11, alexnet and cnn7 pad smaller images to this size
 _ANY = (3, 32, 32)  # a shape that every model accepts
@@ -161,7 +166,7 @@ def _conv4(name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
     return _body_and_head([*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()], hidden, outputs)
 
 
-_BUILDERS: dict[str, Callable[[str, Shape, int, int], nn.Module]] = {
+_BUILT_IN: dict[str, Builder] = {
     "linear": _linear,
     "mlp": _mlp,
     "dnn": _dnn,
@@ -183,7 +188,52 @@ _BUILDERS: dict[str, Callable[[str, Shape, int, int], nn.Module]] = {
     "efficientnet-b0": efficientnet,  # Tan & Le 2019: dropout and stochastic depth
 }
 
-MODELS: tuple[str, ...] = tuple(_BUILDERS)
+
+def _accept(name: str, make: Any) -> tuple[str, Builder]:
+    """Check a network from outside: a class or a function that returns an ``nn.Module``, from arguments by name."""
+    if isinstance(make, nn.Module) or not callable(make):
+        raise PlugInError(
+            f"model {shown(make)}: must be a class or a function that returns an nn.Module, so that each process "
+            "builds it from the run's seed"
+        )
+    return name, partial(_own, make)
+
+
+def _own(make: Callable[..., Any], name: str, shape: Shape, outputs: int, hidden: int) -> nn.Module:
+    """Build a network of somebody's own, giving it those arguments that it names."""
+    offered = {"shape": shape, "outputs": outputs, "hidden": hidden}
+    wanted = inspect.signature(make).parameters.values()
+    needed = [p.name for p in wanted if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if strange := [each for each in needed if each not in offered]:
+        raise ModelError(
+            f"model {name!r} needs {', '.join(map(repr, strange))}: it is given those of shape, outputs and hidden "
+            "that it names; give all others a default"
+        )
+    module = make(**{p.name: offered[p.name] for p in wanted if p.name in offered})
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model {name!r} returned {type(module).__name__}, and must return an nn.Module")
+    return module
+
+
+def _require_outputs(name: str, module: nn.Module, shape: Shape, outputs: int) -> None:
+    """Check what a network of somebody's own returns for two inputs."""
+    try:
+        with torch.no_grad():
+            found = module.eval()(torch.zeros(2, *shape))
+    except Exception as error:
+        raise ModelError(
+            f"model {name!r} cannot take inputs of shape (n, {', '.join(map(str, shape))}): {error}"
+        ) from error
+    module.train()
+    if not isinstance(found, torch.Tensor) or tuple(found.shape) != (2, outputs):
+        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ModelError(
+            f"model {name!r} returns {got} for two inputs of shape {shape}: it must return (n, {outputs}); end it "
+            "with a layer of as many outputs as its argument `outputs` says"
+        )
+
+
+MODELS: Registry[Builder] = Registry("model", _BUILT_IN, _accept)
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 64, seed: int = 0) -> nn.Module:
@@ -213,8 +263,8 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
     ModelError
         For an unknown name, an unsuitable shape, outputs or hidden below 1, or too little memory.
     """
-    if name not in _BUILDERS:
-        raise ModelError(unknown("model", name, MODELS), key="model", value=name, allowed=MODELS)
+    if name not in MODELS:
+        raise ModelError(MODELS.missing(name), key="model", value=name, allowed=[*MODELS])
     if not shape or min(*shape, outputs, hidden) < 1:
         raise ModelError(
             f"model {name!r} cannot have shape {shape}, outputs {outputs} and hidden {hidden}: the shape is "
@@ -223,27 +273,46 @@ def build(name: str, shape: tuple[int, ...], outputs: int = 1, *, hidden: int = 
             value=(*shape, outputs, hidden),
             allowed=1,
         )
-    if text := shortage(
-        8 * parameters(name, tuple(shape), outputs, hidden),  # float32, plus the flat vector
-        f"model {name!r} on inputs of shape {tuple(shape)} with hidden = {hidden} and {outputs} outputs",
-        "choose a smaller one",
+    own = name in MODELS.given  # its code may need numbers
+    if not own and (
+        text := shortage(
+            8 * parameters(name, tuple(shape), outputs, hidden),  # float32, plus the flat vector
+            f"model {name!r} on inputs of shape {tuple(shape)} with hidden = {hidden} and {outputs} outputs",
+            "choose a smaller one",
+        )
     ):
         raise ModelError(text, key="model", value=name)
     # Only the CPU's generator: torch.manual_seed would also reseed the GPUs, which this fork does not restore.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        return _BUILDERS[name](name, tuple(shape), outputs, hidden)
+        module = MODELS[name](name, tuple(shape), outputs, hidden)
+        if own:
+            _require_outputs(name, module, tuple(shape), outputs)
+        return module
 
 
-@lru_cache
 def parameters(name: str, shape: Shape, outputs: int, hidden: int) -> int:
-    """Return the number of parameters of a model, found on the meta device."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in _BUILDERS[name](name, shape, outputs, hidden).parameters())
+    """Return the number of parameters of a built-in model, found on the meta device."""
+    return _parameters(MODELS[name], name, shape, outputs, hidden)
 
 
 @lru_cache
-def tracks_statistics(name: str) -> bool:
-    """Return whether a model has running statistics, found on the meta device."""
+def _parameters(builder: Builder, name: str, shape: Shape, outputs: int, hidden: int) -> int:
     with torch.device("meta"):
-        return bool(statistics(_BUILDERS[name](name, _ANY, 1, 1)))
+        return sum(parameter.numel() for parameter in builder(name, shape, outputs, hidden).parameters())
+
+
+def tracks_statistics(name: str) -> bool:
+    """Return whether a model has running statistics, found on the meta device, as far as it can be built there."""
+    return _tracks_statistics(MODELS[name], name)
+
+
+@lru_cache
+def _tracks_statistics(builder: Builder, name: str) -> bool:
+    try:
+        with torch.device("meta"):
+            return bool(statistics(builder(name, _ANY, 1, 1)))
+    except Exception:
+        if name in MODELS.built_in:
+            raise
+        return False  # a user's own network, which may need another shape, or numbers

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edelweiss.common import by_name
+from typing import Any
+
+from edelweiss.common import Registry, by_name, require_declared
 from edelweiss.problems.auc import Auc, AucMargin
 from edelweiss.problems.auprc import Auprc
 from edelweiss.problems.base import Arrays, Batch, Metrics, Problem, Setting
@@ -42,7 +44,14 @@ __all__ = [
     "ranks",
 ]
 
-PROBLEMS: dict[str, type[Problem]] = by_name(
+
+def _accept(name: str, thing: Any) -> tuple[str, type[Problem]]:
+    """Check a problem from outside; it is called as its class says."""
+    require_declared("problem", thing, Problem, "eq=False, kw_only=True")
+    return thing.name, thing
+
+
+_BUILT_IN = by_name(
     Auc,
     AucMargin,
     Bce,
@@ -55,6 +64,7 @@ PROBLEMS: dict[str, type[Problem]] = by_name(
     Maml,
     Saddle,
 )
+PROBLEMS: Registry[type[Problem]] = Registry("problem", _BUILT_IN, _accept)
 
 
 def ranks(problem: type[Problem]) -> bool:

@@ -132,6 +132,7 @@ def main(grid: Grid, context: Context) -> None:
 
     from edelweiss.common.memory import collecting_rarely, keep_freed_memory
     from edelweiss.config import RunConfig
+    from edelweiss.config.plug_ins import load_named
     from edelweiss.lab.report import write_report
     from edelweiss.server_app.console import Progress
     from edelweiss.server_app.coordinator import coordinate
@@ -139,7 +140,7 @@ def main(grid: Grid, context: Context) -> None:
 
     keep_freed_memory()
     logging.getLogger("flwr").addFilter(PlainMistakes())
-    config = RunConfig.parse(context.run_config)
+    config = RunConfig.parse(load_named(context.run_config))
     torch.set_num_threads(config.threads)
     with stoppable():
         if config.engine == "local":

@@ -21,7 +21,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from edelweiss.client_app.app import call_together
-from edelweiss.common import record_in, records_in
+from edelweiss.client_app.process_cache import forget_all
+from edelweiss.common import Registry, latest, record_in, records_in
 from edelweiss.common.cores import cores
 from edelweiss.common.scratch import Scratch
 from edelweiss.models import resolve_device
@@ -112,6 +113,7 @@ class LocalGrid(Grid):
 
     def __enter__(self) -> LocalGrid:
         """Make the folder for this run; workers start with the first message that needs them."""
+        forget_renamed(Registry.changes)
         given = state_dir(self.config)
         free = shutil.disk_usage("/dev/shm").free if os.access("/dev/shm", os.W_OK | os.X_OK) else 0
         in_memory = free > ROOM
@@ -259,6 +261,12 @@ class LocalGrid(Grid):
         if self.workers == 1:
             return None
         return Pool(self.workers, self._method, str(self.scratch.path), self.contexts, self.stack)
+
+
+@latest
+def forget_renamed(changes: int) -> None:
+    """Forget what was built by name, once after names have been given another meaning."""
+    forget_all()
 
 
 def unused_run_id() -> int:

@@ -20,6 +20,7 @@ from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 
 from edelweiss.common import records_in
+from edelweiss.config.plug_ins import packed
 from edelweiss.federation import RunError
 from edelweiss.server_app.script_guard import NAME, UNGUARDED
 from edelweiss.server_app.shared_memory import Layout, Segment, Segments, read, split
@@ -69,6 +70,7 @@ class Pool:
         self.alive: dict[Connection, Worker] = {}
         self._processes: Any = multiprocessing.get_context(method)
         self._forks = method == "fork"
+        self._given = b"" if self._forks else packed()  # what a fork has, a fresh process is told
         self._names = itertools.count()
         self._queue: deque[Message] = deque()
         self._segments = Segments(folder, "coordinator")
@@ -125,7 +127,8 @@ class Pool:
             ours, theirs = self._processes.Pipe()
             # A name of its own, also for a replacement: nobody writes to another's segments.
             name = f"{NAME}-{next(self._names)}"
-            arguments = (theirs, [ours, *self.alive] if self._forks else [], self.folder, name, self.contexts)
+            inherited = [ours, *self.alive] if self._forks else []
+            arguments = (theirs, inherited, self.folder, name, self.contexts, self._given)
             process = self._processes.Process(target=work, args=arguments, name=name, daemon=True)
             # A Ctrl-C between the fork and the worker's first line would end it with a traceback; it waits till then.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

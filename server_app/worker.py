@@ -15,6 +15,7 @@ from flwr.app.message import make_message
 
 from edelweiss.client_app.app import call_together
 from edelweiss.common.memory import RARELY, keep_freed_memory
+from edelweiss.config.plug_ins import unpack
 from edelweiss.server_app.shared_memory import Layout, Segment, Segments, read, split
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ DEPTH = 2  # stacks of messages at a worker: one in work, one waiting, so that i
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
-def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str, contexts: list[Context]) -> None:
+def work(
+    pipe: Connection, inherited: list[Connection], folder: str, owner: str, contexts: list[Context], given: bytes
+) -> None:
     """Serve messages until told to stop, or until the coordinator is gone; the body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the coordinator ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -39,6 +42,7 @@ def work(pipe: Connection, inherited: list[Connection], folder: str, owner: str,
     for other in inherited:  # or the coordinator's end would stay open after its death
         other.close()
     keep_freed_memory()
+    unpack(given)
     gc.set_threshold(*RARELY)
     gc.freeze()  # what is here by now stays; in a fork, to look at it would copy it
     torch.set_num_threads(1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import by_name
+from edelweiss.common import Registry, by_name, require_declared
+from edelweiss.federation import FederatedStrategy
 from edelweiss.strategies.acc_fcsg_m import AccFCSGM
 from edelweiss.strategies.adafgda import AdaFgda
 from edelweiss.strategies.cdma import Cdma
@@ -32,7 +33,6 @@ from edelweiss.strategies.npa import NPA
 from edelweiss.strategies.sagda import Sagda
 
 if TYPE_CHECKING:
-    from edelweiss.federation import FederatedStrategy
     from edelweiss.problems import Problem
 
 __all__ = [
@@ -68,7 +68,14 @@ __all__ = [
     "can_solve",
 ]
 
-ALGORITHMS: dict[str, type[FederatedStrategy]] = by_name(
+
+def _accept(name: str, thing: Any) -> tuple[str, type[FederatedStrategy]]:
+    """Check an algorithm from outside; it is called as its class says."""
+    require_declared("algorithm", thing, FederatedStrategy, "frozen=True, kw_only=True")
+    return thing.name, thing
+
+
+_BUILT_IN = by_name(
     Alone,
     FedAvg,
     LocalSGDA,
@@ -98,6 +105,7 @@ ALGORITHMS: dict[str, type[FederatedStrategy]] = by_name(
     Ditto,
     FedRoD,
 )
+ALGORITHMS: Registry[type[FederatedStrategy]] = Registry("algorithm", _BUILT_IN, _accept)
 
 
 def can_solve(algorithm: type[FederatedStrategy], problem: type[Problem]) -> bool:

@@ -112,7 +112,7 @@ def small_resnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from edelweiss.client_app.process_cache import cached_problem
     from edelweiss.models import networks
 
-    monkeypatch.setitem(networks._BUILDERS, "resnet18", _convolution)
+    monkeypatch.setitem(networks.MODELS, "resnet18", _convolution)
     cached_problem.cache_clear()
     yield
     cached_problem.cache_clear()

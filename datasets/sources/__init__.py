@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
+from edelweiss.common import PlugInError, Registry, shown
 from edelweiss.datasets.source import Source
 from edelweiss.datasets.sources import bundled, cifar, harbox, heart_disease, image_folder, mnist, omniglot
 
@@ -35,7 +37,7 @@ class Dataset:
     features: tuple[str, ...] = ()
 
 
-SOURCES: dict[str, Dataset] = {
+_BUILT_IN: dict[str, Dataset] = {
     "breast-cancer": Dataset(bundled.breast_cancer, features=bundled.BREAST_CANCER),
     "digits": Dataset(bundled.digits),
     "mnist": Dataset(partial(mnist.read, "mnist", "MNIST")),
@@ -48,3 +50,18 @@ SOURCES: dict[str, Dataset] = {
     "heart-disease": Dataset(heart_disease.read, groups="hospitals", sites=True, features=heart_disease.FEATURES),
     "harbox": Dataset(harbox.read, groups="users", sites=True, features=harbox.FEATURES),
 }
+
+
+def _accept(name: str, thing: Any) -> tuple[str, Dataset]:
+    """Check a data set from outside: a function without arguments that returns what `data` of a simulation may be."""
+    from edelweiss.datasets.given import as_source
+
+    if isinstance(thing, Dataset):
+        return name, thing
+    if not callable(thing):
+        raise PlugInError(f"dataset {shown(thing)}: must be a function that returns arrays, or what each site has")
+    read = cache(lambda: as_source(thing()))  # once for all sites, and for who asks which sites there are
+    return name, Dataset(lambda places: read(), groups="sites", sites=True)
+
+
+SOURCES: Registry[Dataset] = Registry("dataset", _BUILT_IN, _accept)

@@ -78,7 +78,7 @@ def mlp_with_statistics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, outputs)
         )
 
-    monkeypatch.setitem(networks._BUILDERS, "mlp", normalised)
+    monkeypatch.setitem(networks.MODELS, "mlp", normalised)
     cached_problem.cache_clear()  # of networks that were built as usual
     yield
     cached_problem.cache_clear()

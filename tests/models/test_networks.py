@@ -38,7 +38,7 @@ def size(module: nn.Module) -> int:
 def outlined(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return a network on the meta device, which is fast to build."""
     with torch.device("meta"):
-        return networks._BUILDERS[name](name, shape, outputs, 64)
+        return networks.MODELS[name](name, shape, outputs, 64)
 
 
 @pytest.mark.slow

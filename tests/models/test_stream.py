@@ -173,7 +173,7 @@ def test_networks_of_plain_layers_need_no_stream() -> None:
     """Their passes are so short that switching the generators' state would cost time."""
     plain = {"linear", "mlp", "lenet5", "cnn-mnist", "cnn-cifar", "cnn7", "conv4"}
     with torch.device("meta"):
-        built = {name: networks._BUILDERS[name](name, (3, 32, 32), 1, 4) for name in MODELS}
+        built = {name: networks.MODELS[name](name, (3, 32, 32), 1, 4) for name in MODELS}
     assert {name for name, module in built.items() if not may_draw(module)} == plain
 
 

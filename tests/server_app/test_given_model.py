@@ -159,7 +159,7 @@ def normalised(name: str, shape: tuple[int, ...], outputs: int, hidden: int) -> 
 
 @pytest.fixture
 def mlp_with_statistics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(networks._BUILDERS, "mlp", normalised)
+    monkeypatch.setitem(networks.MODELS, "mlp", normalised)
     cached_problem.cache_clear()  # of networks that were built as usual
     yield
     cached_problem.cache_clear()

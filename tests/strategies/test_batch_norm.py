@@ -33,7 +33,7 @@ def linear_on_normalised(name: str, shape: tuple[int, ...], outputs: int, hidden
 
 @pytest.fixture(autouse=True)
 def a_small_network_with_statistics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(networks._BUILDERS, "linear", linear_on_normalised)
+    monkeypatch.setitem(networks.MODELS, "linear", linear_on_normalised)
     cached_problem.cache_clear()  # of networks that were built as usual
     yield
     cached_problem.cache_clear()

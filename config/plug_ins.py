@@ -1,0 +1,82 @@
+"""What a run names or was given from outside the package: loaded for who answers for it, handed on to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edelweiss.common import PlugInError, Registry, Value
+from edelweiss.datasets import SOURCES
+from edelweiss.models import MODELS
+from edelweiss.problems import PROBLEMS
+from edelweiss.strategies import ALGORITHMS
+
+KINDS: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "problem": PROBLEMS, "model": MODELS, "dataset": SOURCES}
+"""The run-config keys whose value may be from outside: ``module:name``, or the name of an entry point."""
+
+
+def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
+    """Import what a run-config names from outside; for callers who wrote it, or allow it.
+
+    Returns
+    -------
+    dict
+        The run-config with each of these called as it is in this process.
+
+    Raises
+    ------
+    ConfigError
+        When something cannot be imported, or is none of its kind.
+    """
+    wrong: list[str] = []
+    found = dict(flat)
+    for key, registry in KINDS.items():
+        if isinstance(value := flat.get(key), str):
+            try:
+                found[key] = registry.load(value)
+            except PlugInError as error:
+                wrong += error.problems
+    if wrong:
+        raise PlugInError(*wrong)
+    return found
+
+
+def as_known(flat: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run-config with what is known here as ``module:name`` called as it is in this process."""
+    named = {key: KINDS[key].alias(value) for key in KINDS if isinstance(value := flat.get(key), str) and ":" in value}
+    return {**flat, **named}
+
+
+def packed() -> bytes:
+    """Return what this process was given, for worker processes: by name where they can import it, else by value.
+
+    Raises
+    ------
+    PlugInError
+        When something can be neither.
+    """
+    import cloudpickle
+
+    given = [(kind, name, thing) for kind, registry in Registry.all.items() for name, thing in registry.given.items()]
+    wrong: list[str] = []
+    for kind, name, thing in given:
+        try:
+            cloudpickle.dumps(thing)
+        except Exception as error:  # whatever its state raises
+            wrong.append(
+                f"{kind} = {name!r} cannot be handed to another process ({type(error).__name__}: {error}): define it "
+                "in a module, or take workers = 1"
+            )
+    if wrong:
+        raise PlugInError(*wrong)
+    return bytes(cloudpickle.dumps(given)) if given else b""
+
+
+def unpack(given: bytes) -> None:
+    """Make known to this process what another was given."""
+    if not given:
+        return
+    import cloudpickle
+
+    for kind, name, thing in cloudpickle.loads(given):
+        Registry.all[kind].give(thing, name)

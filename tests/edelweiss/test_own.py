@@ -1,0 +1,255 @@
+"""Algorithms, problems, models and data sets of a user's own, from the page that says how: docs/extend.md."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import edelweiss as ew
+from edelweiss.common import PlugInError, Registry
+from edelweiss.config import ConfigError
+from edelweiss.models import ModelError
+from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.problems.trained_model import TrainedModel
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+QUICK: dict[str, Any] = {"rounds": 2, "local_steps": 2, "report": False, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder outside the repository with the page's files."""
+    place = tmp_path_factory.mktemp("outside")
+    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL):
+        (place / name).write_text(code, encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def mine(folder: Path) -> Any:
+    """The page's module, imported, as a user's script does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield importlib.import_module("mine")
+        del sys.modules["mine"]
+    for registry in Registry.all.values():
+        for name in list(registry.given):
+            del registry[name]
+
+
+@pytest.fixture(scope="module")
+def run(mine: Any, folder: Path) -> ew.Run:
+    """A run of all four."""
+    return simulated(mine, folder, workers=1)
+
+
+def simulated(mine: Any, folder: Path, **more: Any) -> ew.Run:
+    algorithm, problem = mine.FedProx(mu=0.1), mine.Focal(gamma=1.0)
+    return ew.simulate(algorithm, problem, mine.hospitals, model=mine.Net, runs_dir=folder / "runs", **QUICK | more)
+
+
+def in_a_fresh_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(code, encoding="utf-8")
+    return subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def test_all_of_ones_own_is_a_run_like_any(run: ew.Run) -> None:
+    assert (run.config.algorithm, run.config.problem) == ("fedprox", "focal")
+    assert list(run.metrics[-1]["sites"]) == ["north", "south"]
+    assert run.config.hyper["mu"] == 0.1
+    assert run.config.options == {"gamma": 1.0}
+    assert run.evidence
+    assert len(run.predict(np.zeros((3, 6), np.float32))) == 3
+    assert np.array_equal(ew.load_run(run.folder).arrays["x"], run.arrays["x"])
+
+
+def test_the_algorithm_is_what_its_code_says(run: ew.Run, mine: Any, folder: Path) -> None:
+    # Without its pull, FedProx is FedAvg but for the last bits; with it, it is not.
+    plain = ew.simulate(mine.FedProx(mu=0.0), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
+    average = ew.simulate(ew.FedAvg(lr=0.1), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
+    assert np.allclose(plain.arrays["x"], average.arrays["x"], atol=1e-6)
+    pulled = ew.simulate(mine.FedProx(mu=5.0), ew.Bce(), mine.hospitals, runs_dir=folder / "runs", **QUICK)
+    assert not np.allclose(pulled.arrays["x"], average.arrays["x"])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_worker_processes_have_the_classes(run: ew.Run, mine: Any, folder: Path, threads: int) -> None:
+    # With one thread they are forks; with two they are fresh processes, and are told.
+    other = simulated(mine, folder, workers=2, threads=threads)
+    assert np.allclose(other.arrays["x"], run.arrays["x"], atol=1e-6)
+
+
+def test_a_script_and_a_notebook_may_define_what_fresh_processes_need(folder: Path) -> None:
+    code = """
+import sys
+import edelweiss as ew
+from torch import nn
+from mine import hospitals
+class Own(nn.Sequential):
+    def __init__(self, shape, outputs):
+        super().__init__(nn.Flatten(), nn.Linear(6, outputs))
+if __name__ == "__main__":
+    quick = dict(rounds=1, local_steps=1, report=False, workers=2, threads=2)
+    first = ew.simulate("fedavg", "bce", hospitals, model=Own, **quick)
+    del sys.modules["__main__"].__file__  # as in a notebook: fresh processes cannot import what it defines
+    second = ew.simulate("fedavg", "bce", hospitals, model=lambda shape, outputs: Own(shape, outputs), **quick)
+    print((first.arrays["x"] == second.arrays["x"]).all())
+"""
+    done = in_a_fresh_process(folder, code)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_stopped_run_goes_on_in_a_fresh_process_that_is_given_the_classes_again(
+    run: ew.Run, mine: Any, folder: Path
+) -> None:
+    from edelweiss.server_app.console import Progress
+
+    class Stops(Progress):
+        def round(self, record: dict[str, Any], rounds: int) -> None:
+            if record["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulated(mine, folder, progress=Stops(quiet=True), run_name="stopped", workers=1)
+    goes_on = 'run = ew.simulate(resume="runs/stopped"{}); print(run.arrays["x"].tolist())'
+    without = in_a_fresh_process(folder, "import edelweiss as ew\n" + goes_on.format(""))
+    assert "ConfigError" in without.stderr
+    assert "fedprox" in without.stderr
+    given = ", algorithm=mine.FedProx, problem=mine.Focal, model=mine.Net, data=mine.hospitals"
+    done = in_a_fresh_process(folder, "import edelweiss as ew, mine\n" + goes_on.format(given))
+    assert done.stdout.strip() == str(run.arrays["x"].tolist()), done.stderr
+
+
+def test_keys_name_them_too(run: ew.Run, mine: Any, folder: Path) -> None:
+    keys = {"algorithm": "mine:FedProx", "problem": "mine:Focal", "model": "mine:Net", "dataset": "mine:hospitals"}
+    named = {**keys, "sites": 2, "partition": "sites", "fedprox.mu": 0.1, "focal.gamma": 1.0}
+    other = ew.simulate({**named, "runs-dir": str(folder / "runs")}, **QUICK, workers=1)
+    assert np.array_equal(other.arrays["x"], run.arrays["x"])
+
+
+def test_a_model_file_makes_no_process_import_what_it_names(run: ew.Run, tmp_path: Path) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('it was imported')", encoding="utf-8")
+    stored = Stored.read(run.folder / "model.safetensors")
+    for key, error in (("model", ModelError), ("problem", ModelError)):
+        file = tmp_path / f"{key}.safetensors"
+        write_tensors(file, stored.tensors, {**stored.facts, key: "trap:Net"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(tmp_path))
+            with pytest.raises(error):
+                TrainedModel.read(file)
+        assert "trap" not in sys.modules
+
+
+def test_a_run_folder_makes_no_process_import_what_it_names(run: ew.Run, tmp_path: Path) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('it was imported')", encoding="utf-8")
+    text = (run.folder / "config.toml").read_text(encoding="utf-8")
+    (tmp_path / "config.toml").write_text(text.replace('"fedprox"', '"trap:FedProx"'), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        with pytest.raises(ConfigError):
+            ew.simulate(resume=tmp_path, progress=False)
+    assert "trap" not in sys.modules
+
+
+def test_a_class_that_is_written_anew_replaces_the_one_before(folder: Path, mine: Any) -> None:
+    # As a cell of a notebook that is run again: same name, other code.
+    def net(width: int) -> Any:
+        def make(shape: tuple[int, ...], outputs: int) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.Linear(width, outputs))
+
+        return make
+
+    sizes = []
+    for width in (2, 3):
+        run = ew.simulate("fedavg", "bce", mine.hospitals, model=net(width), runs_dir=folder / "runs", **QUICK)
+        sizes.append(len(run.arrays["x"]))
+    assert sizes == [6 * 2 + 2 + 2 + 1, 6 * 3 + 3 + 3 + 1]
+
+
+class FedAvg(ew.Algorithm):
+    """Named as one that is built in."""
+
+    name = "fedavg"
+
+    def local_update(self, sent: Any, memory: Any, oracle: Any, context: Any) -> Any:
+        return sent, {}
+
+
+class Undeclared(ew.Algorithm):
+    """Its field is no field yet."""
+
+    mu: float = ew.Field(0.1, ge=0)
+
+    def local_update(self, sent: Any, memory: Any, oracle: Any, context: Any) -> Any:
+        return sent, {}
+
+
+class Unfinished(ew.NetworkProblem):
+    """It has no loss."""
+
+    kind = "minimisation"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"algorithm": FedAvg},
+        {"algorithm": Undeclared},
+        {"algorithm": 3},
+        {"problem": Unfinished},
+        {"problem": "mine:Nowhere"},
+        {"algorithm": "nowhere:FedProx"},
+        {"model": nn.Linear(2, 1)},
+        {"data": "mine:Net.forward.__name__"},
+    ],
+)
+def test_what_is_none_of_its_kind_is_refused(arguments: dict[str, Any], mine: Any) -> None:
+    with pytest.raises(PlugInError):
+        ew.simulate(**{"algorithm": "fedavg", "problem": "bce", **arguments}, **QUICK)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear,
+        lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(6, 2)),
+        lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(5, 1)),
+        lambda shape: torch.zeros(3),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(model: Any, mine: Any, folder: Path) -> None:
+    with pytest.raises(ModelError):
+        ew.simulate("fedavg", "bce", mine.hospitals, model=model, runs_dir=folder / "runs", **QUICK)
+
+
+def test_what_cannot_be_handed_to_a_fresh_process_is_said(mine: Any, folder: Path) -> None:
+    from threading import Lock
+
+    lock = Lock()
+
+    def locked(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        with lock:
+            return nn.Sequential(nn.Flatten(), nn.Linear(6, outputs))
+
+    with pytest.raises(PlugInError):
+        ew.simulate("fedavg", "bce", mine.hospitals, model=locked, runs_dir=folder, **QUICK, workers=2, threads=2)
+
+
+def test_a_class_without_a_name_is_called_as_itself_and_not_as_its_parent() -> None:
+    class MyAUCLoss(ew.Auc):
+        pass
+
+    class FedAvgTwice(ew.FedAvg):
+        pass
+
+    assert (MyAUCLoss.name, FedAvgTwice.name) == ("my-aucloss", "fed-avg-twice")
