@@ -18,7 +18,7 @@ import edelweiss as ew
 from edelweiss.common import PlugInError, Registry
 from edelweiss.config import ConfigError
 from edelweiss.models import ModelError
-from edelweiss.models.storage import Stored, write_tensors
+from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.problems.trained_model import TrainedModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ def test_keys_name_them_too(run: ew.Run, mine: Any, folder: Path) -> None:
 
 def test_a_model_file_makes_no_process_import_what_it_names(run: ew.Run, tmp_path: Path) -> None:
     (tmp_path / "trap.py").write_text("raise SystemExit('it was imported')", encoding="utf-8")
-    stored = Stored.read(run.folder / "model.safetensors")
+    stored = StoredTensors.read(run.folder / "model.safetensors")
     for key, error in (("model", ModelError), ("problem", ModelError)):
         file = tmp_path / f"{key}.safetensors"
         write_tensors(file, stored.tensors, {**stored.facts, key: "trap:Net"})

@@ -217,7 +217,7 @@ def test_an_unsuitable_shape_is_refused(name: str, shape: tuple[int, ...], allow
     assert str(shape) in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("resnet81", "resnet18"), ("cnn_mnist", "cnn-mnist"), ("xyz", MODELS[0])])
+@pytest.mark.parametrize(("name", "meant"), [("resnet81", "resnet18"), ("cnn_mnist", "cnn-mnist"), ("xyz", "linear")])
 def test_an_unknown_model_is_refused_with_a_suggestion(name: str, meant: str) -> None:
     with pytest.raises(ModelError) as caught:
         build(name, COLOUR)
