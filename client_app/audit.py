@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import record_in, records_in
+from edelweiss.common import record_in
 from edelweiss.common.files import json_in, opened, read_json
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
     from flwr.app import Context, Message, RecordDict
+    from torch import Tensor
+
+    from edelweiss.federation.messages import Vectors
+    from edelweiss.problems import Arrays
 
 FILE, SEAL = "audit.jsonl", "audit.seal"
 TAIL = 4096  # bytes that are read from the end for the last line; more where it is longer
@@ -58,13 +62,17 @@ class Audit:
         own = node.get("state-dir") and (context.run_config.get("dataset") == "site" or "partition-id" not in node)
         return cls(Path(str(node["state-dir"])).expanduser(), str(context.run_id)) if own else None
 
-    def received(self, message: Message) -> None:
-        """Write what came."""
-        self._write("in", message, message.content)
+    def received(self, message: Message, vectors: Mapping[str, Vectors]) -> None:
+        """Write what came, with its vectors by the name of their record."""
+        each = [(name, array, one) for one in vectors.values() for name, array in one.arrays.items()]
+        arrays = [
+            _array(name, len(array.data), one.written.get(name), one.meant.get(name)) for name, array, one in each
+        ]
+        self._write("in", message, message.content, arrays)
 
-    def sent(self, message: Message, content: RecordDict) -> None:
-        """Write what is about to leave, in answer to a message."""
-        self._write("out", message, content)
+    def sent(self, message: Message, content: RecordDict, written: Arrays) -> None:
+        """Write what is about to leave, in answer to a message, with its vectors as they are written."""
+        self._write("out", message, content, arrays_of(written))
 
     def broken(self, message: Message, reason: str) -> None:
         """Write that the answer is an error that nobody foresaw, if that can be written."""
@@ -76,14 +84,14 @@ class Audit:
         self._append(self._head("in", message))
         self._append({**self._head("out", message), "refused": reason})
 
-    def _write(self, way: str, message: Message, content: RecordDict) -> None:
+    def _write(self, way: str, message: Message, content: RecordDict, arrays: list[dict[str, Any]]) -> None:
         from flwr.app import ConfigRecord
 
         line = self._head(way, message)
         if refusal := record_in(content, "error", ConfigRecord):
             line["refused"] = str(refusal.get("message"))
         else:
-            line |= contents(content)
+            line |= contents(content, arrays)
         self._append(line)
 
     def _head(self, way: str, message: Message) -> dict[str, Any]:
@@ -156,33 +164,35 @@ class Audit:
             raise AuditError(f"line {number} is not the last one that was sealed, which was line {count}")
 
 
-def contents(content: RecordDict) -> dict[str, Any]:
-    """Return what a message holds without its values: of arrays name, shape, norm and bytes; of numbers the names."""
-    import numpy as np
+def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a message holds without its values: its arrays, see `_array`, and the names of its numbers."""
     from flwr.app import ArrayRecord
 
-    from edelweiss.federation import unpack
-    from edelweiss.federation.encoding import decode
-    from edelweiss.federation.schema import sound
-
-    arrays: list[dict[str, Any]] = []
-    for vectors in records_in(content, ArrayRecord).values():
-        written = unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)}))
-        meant = decode(written)
-        for name, array in vectors.items():
-            if name not in written:  # the message is refused, and nobody reads it
-                arrays.append({"name": _short(name), "shape": None, "norm": None, "bytes": len(array.data)})
-                continue
-            vector = written[name]
-            norm = float(np.linalg.norm(meant.get(name, vector).numpy()))
-            told = norm if math.isfinite(norm) else None  # which JSON has no word for
-            arrays.append({"name": _short(name), "shape": list(array.shape), "norm": told, "bytes": vector.nbytes})
     numbers: list[str] = []
     for record in (record for record in content.values() if not isinstance(record, ArrayRecord)):
         for name, value in record.items():
             numbers.append(_short(name) + (f"[{len(value)}]" if isinstance(value, list) else ""))
     more = max(0, len(arrays) - MOST) + max(0, len(numbers) - MOST)
     return {"arrays": arrays[:MOST], "numbers": numbers[:MOST]} | ({"more": more} if more else {})
+
+
+def arrays_of(written: Arrays) -> list[dict[str, Any]]:
+    """Return what is written down of vectors, see `_array`; the norm of a rounded one is that of what it stands for."""
+    from edelweiss.federation.encoding import decode
+
+    meant = decode(written)
+    return [_array(name, vector.nbytes, vector, meant.get(name)) for name, vector in written.items()]
+
+
+def _array(name: str, size: int, written: Tensor | None, meant: Tensor | None) -> dict[str, Any]:
+    """Return name, shape, norm and bytes of a vector; without ``written`` it is none, and the message is refused."""
+    import numpy as np
+
+    if written is None:
+        return {"name": _short(name), "shape": None, "norm": None, "bytes": size}
+    norm = float(np.linalg.norm((written if meant is None else meant).numpy()))
+    told = norm if math.isfinite(norm) else None  # which JSON has no word for
+    return {"name": _short(name), "shape": list(written.shape), "norm": told, "bytes": written.nbytes}
 
 
 def _short(name: object) -> str:

@@ -21,7 +21,7 @@ from edelweiss.problems import PROBLEMS, ranks
 from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from edelweiss.client_app.request import Request
+    from edelweiss.client_app.request import EvaluateRequest, Request
     from edelweiss.client_app.site import OpenSite
     from edelweiss.datasets import Samples
     from edelweiss.datasets.source import Mask
@@ -90,7 +90,7 @@ def _told(site: OpenSite, known: Mask, scores: Floats, labels: Floats, theirs: F
     return Reported(own, design, groups, compared, covariance, Counts.of(theirs, labels) if shares else None)
 
 
-def differing(site: OpenSite, request: Request, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
+def differing(site: OpenSite, request: EvaluateRequest, model: Arrays, other: Arrays) -> dict[str, dict[str, Any]]:
     """Return the records of the second answer by name, of several labels one for each that was asked for.
 
     Asked with the counts of all sites, they say how much the model and the ``other`` one differ.

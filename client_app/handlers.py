@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.evidence import differing, own_maps, told
@@ -16,17 +16,16 @@ from edelweiss.client_app.model_card import write_card
 from edelweiss.client_app.model_metadata import model_facts
 from edelweiss.client_app.oracle import SiteOracle, stream
 from edelweiss.client_app.policy.limits import Limits
-from edelweiss.client_app.process_cache import received
-from edelweiss.client_app.request import Request
 from edelweiss.client_app.vectorised import Update
-from edelweiss.common import record_in, to_record
-from edelweiss.federation import not_finite, pack, unpack
+from edelweiss.common import to_record
 from edelweiss.federation.encoding import remembered, taken
+from edelweiss.federation.messages import Cost, Outgoing
+from edelweiss.federation.wire import magnitudes
 
 if TYPE_CHECKING:
-    from flwr.app import Message
     from torch import Tensor
 
+    from edelweiss.client_app.request import EvaluateRequest, TrainRequest
     from edelweiss.client_app.request_pipeline import Handler, Steps
     from edelweiss.client_app.site import OpenSite
     from edelweiss.problems import Arrays, Problem
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("edelweiss")
 
 
-def describe(message: Message, site: OpenSite) -> RecordDict:
+def describe(request: None, site: OpenSite) -> Outgoing:
     """Tell counts, shapes and moments: sums over this site's training samples, never a sample.
 
-    The answer's ``facts`` are a `datasets.Facts`.
+    The reply's ``facts`` are a `datasets.Facts`.
     """
     data, facts = site.data(), site.facts()
     if site.guarded and data is not None and data.missing:  # else the coordinator says it, beside this
@@ -45,16 +44,15 @@ def describe(message: Message, site: OpenSite) -> RecordDict:
         log.warning("%s: %d missing values, imputed by %s", data.name, data.missing, filled)
     for note in facts.notes if site.guarded else ():
         log.warning("%s: %s", facts.name, note)
-    return RecordDict({"facts": ConfigRecord(to_record(facts))})
+    return Outgoing.records(facts=to_record(facts))
 
 
-def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
+def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
     """Evaluate what was received, if asked to, then do the algorithm's part of this round."""
     started, clock = time.perf_counter(), time.monotonic()
-    request = Request.of(message)
-    strategy, problem = site.strategy, site.problem(request)
+    strategy, problem, encoding = site.strategy, site.problem(request), site.run.encoding
     context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
-    sent = received(message, problem.device)
+    sent = request.sent.on(problem.device)
     store, place = site.memory(request), (request.round, strategy.phases.index(request.phase))
     if site.run.remembers and (text := store.shortage()):
         raise RefusedError(f"{text}: make room before the run goes on")
@@ -78,38 +76,38 @@ def train(message: Message, site: OpenSite) -> Steps[RecordDict]:
         elif done.gradients:  # only those change them
             reply["buffers"] = statistics
 
-    if text := site.run.encoding.overflow(reply):
+    most = magnitudes(reply)
+    if text := encoding.overflow(reply, most):
         raise RefusedError(f"its {text}")
-    written, residual = site.run.encoding.encode(reply, residual, request.phase)
+    written, residual = encoding.encode(reply, residual, request.phase)
     memory = memory | remembered(residual)
-    spent = time.perf_counter() - started
-    bad = not_finite(reply | memory)
+    seconds = time.perf_counter() - started
+    most |= magnitudes({name: vector for name, vector in memory.items() if reply.get(name) is not vector})
+    bad = [name for name in reply | memory if not most.get(name, 0.0) < math.inf]
     kept = place if memory and not bad else None
-    work = {"gradients": done.gradients, "samples": done.samples, "seconds": spent}
-    memories = {"memory-from": strategy.position(began), "memory-kept": strategy.position(kept)}
-    cost = MetricRecord({**work, **memories})
-    if bad:  # the coordinator leaves such an answer out; remembered, it would spoil all
+    cost = Cost(done.gradients, done.samples, seconds, strategy.position(began), strategy.position(kept))
+    if bad:  # the coordinator leaves such a reply out; remembered, it would spoil all
         log.warning("NaN or infinity in %s: this site keeps what it remembered before", ", ".join(bad))
-        if not not_finite(reply):  # what stays here diverged alone: only that is told, so that the answer is left out
+        if all(m < math.inf for m in magnitudes(reply).values()):
+            # What stays here diverged alone: only that is told, so that the reply is left out.
             written = {name: torch.full((1,), torch.nan) for name in bad}
-    content = RecordDict({"arrays": pack(written), "metrics": ConfigRecord({**metrics}), "cost": cost})
+    answer = Outgoing.training(written, metrics, cost)
     if not bad:
-        store.save(memory, place, request.settled)  # last: an answer that fails before this changes nothing
-    return content
+        store.save(memory, place, request.settled)  # last: a reply that fails before this changes nothing
+    return answer
 
 
-def evaluate(message: Message, site: OpenSite) -> RecordDict:
+def evaluate(request: EvaluateRequest, site: OpenSite) -> Outgoing:
     """Evaluate the run's final model and forget the run, but for what the site has of its own: a model, statistics.
 
     If the run says so, it keeps the common model, too. All that comes was held against what this run may send, so it is
     no larger than the model.
 
-    Asked again, because its answer was lost or the coordinator was stopped, the site takes that. So it does when it is
-    asked to compare two models, which follows from what all sites answered before.
+    Asked again, because its reply was lost or the coordinator was stopped, the site takes that. So it does when it is
+    asked to compare two models, which follows from what all sites replied before.
     """
-    request = Request.of(message)
     strategy, problem = site.strategy, site.problem(request)
-    sent = unpack(record_in(message.content, "arrays", ArrayRecord), problem.device)
+    sent = request.sent.on(problem.device)
     store = site.memory(request)
     memory = store.load(problem.device, before=(request.round + 1, 0))
     taken(memory)  # rounding errors are no part of a model
@@ -122,19 +120,16 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
     mine = dict(model) if strategy.personalised or shared else {}
     maps = own_maps(site, request, model) if mine else None  # before another model's statistics are in the network
     more = False  # to come of this evaluation: a run that is stopped before that goes on with what is remembered
-    other = unpack(record_in(message.content, "other", ArrayRecord), problem.device)
+    other = request.other.on(problem.device)
     if request.merged:
-        records = differing(site, request, model, other)
-        content = RecordDict({name: ConfigRecord(one) for name, one in records.items()})
+        answer = Outgoing.records(**differing(site, request, model, other))
     else:
-        content = RecordDict({"metrics": ConfigRecord({**site.evaluation(request, model)})})
-        if site.gives_evidence:
-            records = told(site, request, model, other, evaluated=bool(content["metrics"]))
-            content.update({name: ConfigRecord(one) for name, one in records.items()})
-            more = any(
-                record.get("other-positive-scores") or record.get("other-negative-scores")
-                for record in records.values()
-            )
+        metrics = site.evaluation(request, model)
+        reported = told(site, request, model, other, evaluated=bool(metrics)) if site.gives_evidence else {}
+        answer = Outgoing.records(metrics=metrics, **reported)
+        more = any(
+            record.get("other-positive-scores") or record.get("other-negative-scores") for record in reported.values()
+        )
     if statistics is not None and (mine or kept_here):
         mine["buffers"] = statistics
     if mine:
@@ -144,7 +139,7 @@ def evaluate(message: Message, site: OpenSite) -> RecordDict:
             write_card(path, site.run, own=not shared)
     if not more:
         store.forget()  # last: a model that cannot be written leaves the memory that it is made of
-    return content
+    return answer
 
 
 def _load_statistics(problem: Problem, sent: Arrays, kept: Arrays) -> Tensor | None:

@@ -8,30 +8,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
-from flwr.app import ArrayRecord
 
 from edelweiss.client_app.policy.coarsening import dealt
 from edelweiss.client_app.request import forget_request
 from edelweiss.client_app.request_checks import forget_messages
 from edelweiss.client_app.vectorised import forget_stacks
-from edelweiss.common import Value, arguments, latest, record_in
+from edelweiss.common import Value, arguments, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.datasets import DataConfig, DataSummary, forget_data, load_site
 from edelweiss.datasets.labels import UNKNOWN
 from edelweiss.datasets.memory_mapped import in_blocks
-from edelweiss.federation import unpack
-from edelweiss.federation.encoding import decode
 from edelweiss.federation.rehearsal import Rehearsal
 from edelweiss.problems import PROBLEMS, Problem, Setting
 
 if TYPE_CHECKING:
-    from flwr.app import Message
-
     from edelweiss.client_app.site import OpenSite
     from edelweiss.config import RunConfig
     from edelweiss.datasets import Samples, SiteData
     from edelweiss.federation import Encoding, FederatedStrategy
-    from edelweiss.problems import Arrays
 
 Options = tuple[tuple[str, Value], ...]
 
@@ -113,20 +107,10 @@ def open_sites(run_id: int) -> dict[tuple[int, int], OpenSite]:
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
     once = (cached_problem, dimension, rehearsed, prepared_once, public_data, data_hash, dealt_once, open_sites)
-    for cached in (*once, _decoded):
+    for cached in once:
         cached.cache_clear()
     forget_messages()
     forget_request()
     forget_stacks()
     forget_data()
     return_freed_memory()
-
-
-def received(message: Message, device: torch.device) -> Arrays:
-    """Return the vectors that a message brings; the same tensors where many sites are sent the same record."""
-    return dict(_decoded(record_in(message.content, "arrays", ArrayRecord), device))
-
-
-@latest
-def _decoded(record: ArrayRecord, device: torch.device) -> Arrays:
-    return decode(unpack(record, device))

@@ -1,38 +1,68 @@
-"""What a message asks of a site."""
+"""What a message asks of a site: read once, checked, and passed on as a typed request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
-from edelweiss.common import from_record, latest, record_in
+from edelweiss.common import latest, plain, records_in
 from edelweiss.datasets import DataSummary
+from edelweiss.federation.messages import Vectors
 
 if TYPE_CHECKING:
     from flwr.app import Message
 
 COHORT = tuple(field.name for field in fields(DataSummary))
+ARRAYS, OTHER = "arrays", "other"  # the vectors, and the model that the final one is compared with
+NONE = Vectors({})
+
+
+class Incoming:
+    """A message as it came to a site; nothing of it has been checked.
+
+    Attributes
+    ----------
+    kind : str
+        What it calls itself.
+    content : RecordDict
+        Its records.
+    config : dict
+        What it says, by key.
+    vectors : dict of str to Vectors
+        Its vectors, by the name of their record. Sites that share a process are sent the same record, which is
+        unpacked once.
+    """
+
+    __slots__ = ("config", "content", "kind", "vectors")
+
+    def __init__(self, message: Message) -> None:
+        self.kind, self.content = message.metadata.message_type, message.content
+        self.config = plain(self.content, "config", ConfigRecord)
+        records = records_in(self.content, ArrayRecord)
+        self.vectors: dict[str, Vectors] = {name: _READ.get(name, Vectors)(record) for name, record in records.items()}
+
+
+_READ = {ARRAYS: latest(Vectors), OTHER: latest(Vectors)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a message asks of a site; the rest follows from the run-config.
+    """What a message about a model asks of a site; the rest follows from the run-config.
 
     Attributes
     ----------
-    round, phase, evaluate
-        Where the run stands, and whether to evaluate what was received.
+    round, phase
+        Where the run stands.
     site, name, sites : int, str, int
         This site's place and name, and how many sites take part: fewer than the run is for, where some could not begin.
     run, settled : str, int
         The run's key, and the round behind whose end it does not go back, see `federation.Checkpoints`.
     data_summary : DataSummary
         What holds for the data of all sites together.
-    merged : tuple of bytes
-        The counts of all sites for two models, see `evidence.paired.merged_record`: the last evaluation wants to know
-        how these differ. Empty: it does not.
+    sent : Vectors
+        What the site is sent.
     """
 
     round: int
@@ -42,29 +72,46 @@ class Request:
     sites: int
     run: str
     settled: int
-    evaluate: bool = True
     data_summary: DataSummary = field(default_factory=DataSummary)
+    sent: Vectors = NONE
+
+    @property
+    def lasting(self) -> tuple[object, ...]:
+        """What stays the same for a whole run."""
+        return self.run, self.site, self.name, self.sites, self.data_summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest(Request):
+    """A site's part of a round.
+
+    Attributes
+    ----------
+    evaluate : bool
+        Whether to evaluate what was received, first.
+    """
+
+    evaluate: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(Request):
+    """The last evaluation.
+
+    Attributes
+    ----------
+    other : Vectors
+        The model that the final one is compared with; empty for none.
+    merged : tuple of bytes
+        The counts of all sites for the two, see `evidence.paired.merged_record`: the coordinator asks how they differ.
+        Empty: it does not.
+    """
+
+    other: Vectors = NONE
     merged: tuple[bytes, ...] = ()
-
-    @classmethod
-    def of(cls, message: Message) -> Request:
-        """Read the message's ``config`` record; asked again for the same message, it is not read anew."""
-        return _read(record_in(message.content, "config", ConfigRecord))
-
-
-@latest
-def _read(record: ConfigRecord) -> Request:
-    told = dict(record.items())
-    keys = tuple(key for key in COHORT if key in told)
-    return from_record(Request, told, data_summary=_cohort(keys, *(told[key] for key in keys)))
-
-
-@latest
-def _cohort(keys: tuple[str, ...], *values: object) -> DataSummary:
-    return from_record(DataSummary, dict(zip(keys, values, strict=True)))
 
 
 def forget_request() -> None:
     """Let go of the last message of a run that is over."""
-    _read.cache_clear()
-    _cohort.cache_clear()
+    for read in _READ.values():
+        read.cache_clear()

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import marshal
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 
 from edelweiss.client_app.errors import RefusedError
-from edelweiss.client_app.request import COHORT, Request
-from edelweiss.common import Binary, Flag, Number, Schema, Several, Text, in_a_line, latest, mistakes, plain, record_in
-from edelweiss.datasets import cohort_schema, wrong_cohort
+from edelweiss.client_app.request import ARRAYS, COHORT, NONE, OTHER, EvaluateRequest, TrainRequest
+from edelweiss.common import Binary, Flag, Number, Schema, Several, Text, from_record, in_a_line, latest, mistakes
+from edelweiss.datasets import DataSummary, cohort_schema, wrong_cohort
 from edelweiss.evidence.paired import merged_problems
-from edelweiss.federation import BadAnswerError, unpack
+from edelweiss.federation import BadAnswerError
 from edelweiss.federation.algorithm import phases_of
-from edelweiss.federation.encoding import decode, unfit
+from edelweiss.federation.encoding import unfit
 from edelweiss.federation.replies import require_records
-from edelweiss.federation.schema import misfits, table
+from edelweiss.federation.schema import table
 from edelweiss.federation.wire import LARGEST, beyond
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.histogram import ENTRY
 from edelweiss.problems.network import NetworkProblem
 
 if TYPE_CHECKING:
-    from flwr.app import Array, Message
-
+    from edelweiss.client_app.request import Incoming, Request
     from edelweiss.client_app.site import OpenSite
+    from edelweiss.common.schema import Value
     from edelweiss.config import RunConfig
     from edelweiss.federation import FederatedStrategy, RoundContext
+    from edelweiss.federation.messages import Vectors
 
 RUN = {"app": Text(64), "run": Text(64, plain=True, least=1)}
+OWN = ("site", "name")  # what each site alone is told
+NAME = Text(name=True)
+BY_VALUE = 2  # of marshal: equal values give equal bytes, and values of other types others
 
 
-def require_sound(message: Message, site: OpenSite) -> None:
-    """Check a message.
+def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
+    """Check a message, and return what it asks; None where it only asks the site to describe itself.
 
     Raises
     ------
@@ -40,17 +45,24 @@ def require_sound(message: Message, site: OpenSite) -> None:
         Saying in one line what is wrong with it. What would be right tells of a hospital's data how many columns and
         classes they have; a run that has not been admitted yet does not hear it.
     """
-    kind, about_data = message.metadata.message_type, False
+    kind, about_data, request = incoming.kind, False, None
     try:
         if kind == "query":
-            require_records(message.content, config=ConfigRecord)
-            wrong = mistakes(record_in(message.content, "config", ConfigRecord), RUN, optional=("run",))
+            require_records(incoming.content, config=ConfigRecord)
+            wrong = mistakes(incoming.config, RUN, optional=("run",))
         else:
-            other = {"other": ArrayRecord} if kind == "evaluate" and site.run.compare_with else {}
-            require_records(message.content, config=ConfigRecord, arrays=ArrayRecord, **other)
-            told = plain(message.content, "config", ConfigRecord)
-            if not (wrong := _wrong_config(told, site, last=kind == "evaluate")):
-                wrong, about_data = _wrong_cohort(told, site) or _wrong_arrays(message, Request.of(message), site), True
+            last = kind == "evaluate"
+            other = {OTHER: ArrayRecord} if last and site.run.compare_with else {}
+            require_records(incoming.content, config=ConfigRecord, arrays=ArrayRecord, **other)
+            told = {key: value for key, value in incoming.config.items() if key not in COHORT}
+            if not (wrong := _wrong_message(told, site, last=last)):
+                cohort = {key: value for key, value in incoming.config.items() if key in COHORT}
+                about_data, run = True, site.run
+                multiclass = PROBLEMS[run.problem].multiclass
+                wrong, data_summary = _cohort(site.form, multiclass, run.several, marshal.dumps(cohort, BY_VALUE))
+                if not wrong:
+                    request = _request(told, data_summary, incoming, last=last)
+                    wrong = _wrong_arrays(incoming, request, site)
     except BadAnswerError as error:
         wrong = [str(error)]
     if wrong:
@@ -58,20 +70,51 @@ def require_sound(message: Message, site: OpenSite) -> None:
         hides = about_data and site.guarded and not (record and record.open)
         public = "a bad message, of a run that has not begun here (the site's own log says more)" if hides else ""
         raise RefusedError(f"a bad message: {in_a_line(wrong)}", public)
+    return request
 
 
-def _wrong_config(record: dict[str, Any], site: OpenSite, *, last: bool) -> list[str]:
+def _request(told: dict[str, Any], data_summary: DataSummary, incoming: Incoming, *, last: bool) -> Request:
+    """Return what a message asks that says what it may."""
+    asked = {key: value for key, value in told.items() if key != "app"}
+    asked |= {"data_summary": data_summary, "sent": incoming.vectors[ARRAYS]}
+    if not last:
+        return TrainRequest(**asked)
+    asked["merged"] = tuple(asked.get("merged", ()))
+    return EvaluateRequest(other=incoming.vectors.get(OTHER, NONE), **asked)
+
+
+def _wrong_message(told: dict[str, Any], site: OpenSite, *, last: bool) -> list[str]:
+    """Return what is wrong with what a message says of itself.
+
+    Sites that share a process are told the same in a phase, but for `OWN`: the rest is looked at once.
+    """
+    run, place, name = site.run, told.get("site"), told.get("name")
+    common = {key: value for key, value in told.items() if key not in OWN}
+    if (
+        type(place) is int
+        and 0 <= place < _sites_told(run, last, site.gives_evidence, marshal.dumps(common, BY_VALUE))
+        and NAME.fits(name)
+    ):
+        return []
+    return _wrong_config(told, run, site.gives_evidence, last=last)
+
+
+@latest
+def _sites_told(run: RunConfig, last: bool, gives_evidence: bool, common: bytes) -> int:
+    """Return how many sites there are by what all are told, if that is in order; else 0."""
+    told = {**marshal.loads(common), "site": 0, "name": "any"}
+    return 0 if _wrong_config(told, run, gives_evidence, last=last) else int(told["sites"])
+
+
+def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
-    run = site.run
     place = _place(run, last)
-    if wrong := mistakes({key: record[key] for key in place if key in record}, place):
+    if wrong := mistakes({key: told[key] for key in place if key in told}, place):
         return wrong  # what else may be there depends on them
-    strategy, number = run.strategy, int(str(record.get("round", run.rounds)))
-    described, taking_place = _message(run, last, number, int(str(record.get("sites", run.sites))))
-    schema = dict(described)
-    told: dict[str, Any] = {key: value for key, value in record.items() if key not in COHORT}
+    strategy = run.strategy
+    schema, taking_place = _message(run, last, told["round"], told["sites"])
     labels = max(1, len(run.several))
-    if last and "merged" in told and site.gives_evidence and run.compare_with and not strategy.personalised:
+    if last and "merged" in told and gives_evidence and run.compare_with and not strategy.personalised:
         schema["merged"] = Several(Binary(ENTRY), (4 * labels,))
     wrong = mistakes(told, schema)
     if not wrong and told["site"] >= told["sites"]:
@@ -83,7 +126,6 @@ def _wrong_config(record: dict[str, Any], site: OpenSite, *, last: bool) -> list
     return wrong
 
 
-@latest
 def _place(run: RunConfig, last: bool) -> Schema:
     """Describe where in a run a message may be, and to whom."""
     return {
@@ -93,81 +135,68 @@ def _place(run: RunConfig, last: bool) -> Schema:
     }
 
 
-@latest
-def _message(run: RunConfig, last: bool, server_round: int, sites: int) -> tuple[Schema, tuple[str, ...]]:
+def _message(run: RunConfig, last: bool, server_round: int, sites: int) -> tuple[dict[str, Value], tuple[str, ...]]:
     """Describe what a message of a round says of itself; and the phases that take place there."""
     taking_place = tuple(phases_of(run.strategy, server_round, run.rounds, sites))
     schema = {
         **RUN,
         **_place(run, last),
         "phase": Text(options=run.strategy.phases[-1:] if last else taking_place),
-        "name": Text(name=True),
+        "name": NAME,
         "settled": Number(0, server_round, whole=True),
         **({} if last else {"evaluate": Flag()}),
     }
     return schema, taking_place
 
 
-def _wrong_cohort(record: dict[str, Any], site: OpenSite) -> list[str]:
-    """Return what is wrong with what a message says of all sites' data."""
-    data = site.data()
-    multiclass = PROBLEMS[site.run.problem].multiclass
-    known = None if data is None else (data.train.shape, data.classes)
-    keys = tuple(key for key in COHORT if key in record)
-    return _unlike(known, multiclass, site.run.several, keys, *(record[key] for key in keys))
-
-
 @latest
-def _unlike(
-    known: tuple[tuple[int, ...], int] | None,
-    multiclass: bool,
-    labels: tuple[str, ...],
-    keys: tuple[str, ...],
-    *values: object,
-) -> list[str]:
-    """Return what in a record of a cohort cannot be of data with this shape and so many classes; None: without data."""
+def _cohort(
+    known: tuple[tuple[int, ...], int] | None, multiclass: bool, labels: tuple[str, ...], cohort: bytes
+) -> tuple[list[str], DataSummary]:
+    """Return what is wrong with what a message says of all sites' data, and that; in a run it is always the same.
+
+    ``known`` are the shape of this site's inputs and how many classes it has; None: it is without data.
+    """
     shape, classes = known or ((), 2)
     schema = cohort_schema(shape, multiclass=multiclass, labels=max(1, len(labels)))
-    told = dict(zip(keys, values, strict=True))
-    if wrong := mistakes(told, schema, optional=() if known else schema):
-        return wrong
-    return wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels) if known else []
+    told = marshal.loads(cohort)
+    if not (wrong := mistakes(told, schema, optional=() if known else schema)) and known:
+        wrong = wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels)
+    return wrong, DataSummary() if wrong else from_record(DataSummary, told)
 
 
-def _wrong_arrays(message: Message, request: Request, site: OpenSite) -> list[str]:
+def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[str]:
     """Return what is wrong with the vectors of a message that says the truth about itself."""
-    record, rehearsal = record_in(message.content, "arrays", ArrayRecord), site.rehearsal(request)
-    if message.metadata.message_type == "evaluate":
-        text = misfits(record, rehearsal.last(request.site, record))
-    else:
-        text = rehearsal.misfit(request.round, request.phase, request.site, record)
+    record, rehearsal, sent = incoming.content[ARRAYS], site.rehearsal(request), request.sent
+    if isinstance(request, EvaluateRequest):
+        text = sent.misfit(rehearsal.last(request.site, sent.arrays))
+    elif not (text := rehearsal.misfit(request.round, request.phase, request.site, record)):  # type: ignore[arg-type]
+        sent.fit()
     if text:
         return [text]
-    other = record_in(message.content, "other", ArrayRecord)
-    problem = site.problem(request)
-    if isinstance(problem, NetworkProblem) and other and (text := misfits(other, [table(problem.model())])):
-        return [f"of the other model: {text}"]
+    other = request.other if isinstance(request, EvaluateRequest) else NONE
+    if other.arrays:
+        problem = site.problem(request)
+        if isinstance(problem, NetworkProblem) and (text := other.misfit([table(problem.model())])):
+            return [f"of the other model: {text}"]
     strategy = site.strategy
     context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
-    if wrong := _wrong_values(strategy, context, rehearsal.d, *record.items()):
-        return wrong
-    return _overflowing(beyond(unpack(other)))
+    if context not in sent.checked:
+        sent.checked[context] = _wrong_values(sent, strategy, context, rehearsal.d)
+    return sent.checked[context] or (_overflowing(beyond(other.meant)) if other.arrays else [])
 
 
-@latest
-def _wrong_values(strategy: FederatedStrategy, context: RoundContext, d: int, *arrays: tuple[str, Array]) -> list[str]:
-    """Return what is wrong with the values of arrays, which have the names, shapes and types that they may have."""
-    written = unpack(ArrayRecord(dict(arrays)))
-    meant = decode(written)
-    if wrong := _overflowing(beyond(meant)):
+def _wrong_values(sent: Vectors, strategy: FederatedStrategy, context: RoundContext, d: int) -> list[str]:
+    """Return what is wrong with the values of vectors, which have the names, shapes and types that they may have."""
+    if wrong := _overflowing(beyond(sent.meant)):
         return wrong
-    text = unfit(written) or strategy.unfit(meant, context, d)
+    text = unfit(sent.written) or strategy.unfit(sent.meant, context, d)
     return [text] if text else []
 
 
 def forget_messages() -> None:
     """Let go of the messages of a run that is over."""
-    for known in (_place, _message, _unlike, _wrong_values):
+    for known in (_sites_told, _cohort):
         known.cache_clear()
 
 

@@ -6,28 +6,31 @@ import logging
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 
 from edelweiss.client_app.audit import Audit
 from edelweiss.client_app.errors import RefusedError, SiteError
 from edelweiss.client_app.handlers import HANDLERS
 from edelweiss.client_app.memory import StateError
-from edelweiss.client_app.policy import admission as gate
+from edelweiss.client_app.policy.admission import admit
+from edelweiss.client_app.request import Incoming
 from edelweiss.client_app.request_checks import require_sound
 from edelweiss.client_app.site import OpenSite
-from edelweiss.common import record_in
 from edelweiss.config import MISTAKES
 from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.messages import Outgoing
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from typing import Any
 
+    from edelweiss.client_app.request import Request
     from edelweiss.client_app.vectorised import Update, Updated
 
     Steps = Generator[Update, Updated, T]
-    Handler = Callable[[Message, OpenSite], RecordDict | Steps[RecordDict]]
+    Handler = Callable[[Any, OpenSite], Outgoing | Steps[Outgoing]]
 
 log = logging.getLogger("edelweiss")
 
@@ -81,16 +84,22 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
     """Answer a message; a local update on the way is done by whoever asks, alone or side by side with others.
 
     Mistakes of users become an answer of one line, never a traceback. What leaves the site is the public version of a
-    message; the full one, with file, row and value, is logged here. So is whatever nobody foresaw; of that only the
+    message; the full one, with file, row and value, is logged here. So are unexpected exceptions, of which only the
     kind leaves the site.
     """
     audit = Audit.of(context)
     try:
+        incoming = Incoming(message)
         if audit:
-            audit.received(message)
-        content = yield from _content(kind, message, context)
+            audit.received(message, incoming.vectors)
+        try:
+            site, request = _admitted(kind, incoming, context)
+            answer = HANDLERS[kind](request, site)
+            outgoing = answer if isinstance(answer, Outgoing) else (yield from answer)
+        except (*MISTAKES, RefusedError, StateError) as error:
+            outgoing = _refusal(error, context)
         if audit:
-            audit.sent(message, content)
+            audit.sent(message, outgoing.content, outgoing.written)
     except Exception as error:
         # Flower sends the text of an exception to the coordinator, and this one may hold a path or a value.
         log.exception("the app broke")
@@ -98,34 +107,41 @@ def _steps(kind: str, message: Message, context: Context) -> Steps[Message]:
         if audit:
             audit.broken(message, text)
         raise SiteError(text) from None
-    return Message(content, reply_to=message)
+    return Message(outgoing.content, reply_to=message)
 
 
-def _content(kind: str, message: Message, context: Context) -> Steps[RecordDict]:
-    """Return a handler's answer, or why there is none."""
-    try:
-        if (called := message.metadata.message_type) != kind:  # Flower takes "train.default" for "train"
-            raise RefusedError(f"no message is called {called[:64]!r}")
-        config = record_in(message.content, "config", ConfigRecord)
-        theirs = str(config.get("app", ""))[:64]
-        if theirs != fingerprint():
-            theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
-            raise RefusedError(
-                f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
-                "release on both, and end a SuperLink or SuperNode that was started in another project"
-            )
-        site = OpenSite.from_context(context)
-        gate.require_allowed(site)
-        require_sound(message, site)
-        answer = HANDLERS[kind](message, gate.admitted(site, message))
-        return answer if isinstance(answer, RecordDict) else (yield from answer)
-    except (*MISTAKES, RefusedError, StateError) as error:
-        _log_once(str(error))
-        # Before the first answer the coordinator knows no names, so this one brings its own.
-        node = context.node_config
-        name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
-        text = getattr(error, "public", str(error))
-        return RecordDict({"error": ConfigRecord({"site": name, "message": text})})
+def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite, Request | None]:
+    """Check all of a message; return the site that it is for, and what it asks.
+
+    Raises
+    ------
+    RefusedError, MISTAKES
+        When it is not to be answered.
+    """
+    if (called := incoming.kind) != kind:  # Flower takes "train.default" for "train"
+        raise RefusedError(f"no message is called {called[:64]!r}")
+    theirs = str(incoming.config.get("app", ""))[:64]
+    if theirs != fingerprint():
+        theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
+        raise RefusedError(
+            f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
+            "release on both, and end a SuperLink or SuperNode that was started in another project"
+        )
+    site = OpenSite.from_context(context)
+    site.require_allowed()
+    request = require_sound(incoming, site)
+    if site.guarded or site.policy.asks:
+        admit(site, incoming, request)
+    return site, request
+
+
+def _refusal(error: Exception, context: Context) -> Outgoing:
+    """Log a mistake, and return what is sent of it."""
+    _log_once(str(error))
+    # Before the first answer the coordinator knows no names, so this one brings its own.
+    node = context.node_config
+    name = str(node.get("site") or f"site-{node.get('partition-id', '?')}")
+    return Outgoing.records(error={"site": name, "message": getattr(error, "public", str(error))})
 
 
 @lru_cache(maxsize=64)

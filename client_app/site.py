@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.local_data import image_cache, study_of
 from edelweiss.client_app.memory import Memory
 from edelweiss.client_app.model_metadata import provenance
@@ -127,6 +128,21 @@ class OpenSite:
         """The algorithm; a site that is none of a simulation opens no file that a run names."""
         return self.run.strategy if self.node.simulated else self.run.strategy.without_files()
 
+    def require_allowed(self) -> None:
+        """Check that this site's policy allows the run.
+
+        Raises
+        ------
+        RefusedError
+            When it does not.
+        """
+        if self._objections:
+            raise RefusedError(self._objections)
+
+    @cached_property
+    def _objections(self) -> str:
+        return "; ".join(self.policy.objections(self.run))
+
     @property
     def stays_open(self) -> bool:
         """Whether the process keeps it for the next message of the run: public data do not change."""
@@ -234,6 +250,12 @@ class OpenSite:
         ]
         told = [problem.metrics(model["x"], model.get("y"), part) if len(part) else {} for part in parts]
         return coarse(told, len(held_out), self.policy.fewest_of_each_class) if all(told) else {}
+
+    @cached_property
+    def form(self) -> tuple[tuple[int, ...], int] | None:
+        """The shape of the site's inputs, and how many classes it has; None for a problem without data."""
+        data = self.data()
+        return None if data is None else (data.train.shape, data.classes)
 
     def data(self) -> SiteData | None:
         """Return the site's data as it was read; None for a problem without data."""

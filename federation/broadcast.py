@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from edelweiss.common import Stream
 from edelweiss.federation.algorithm import FirstCome
 from edelweiss.federation.errors import RunError
 from edelweiss.federation.messages import message
-from edelweiss.federation.wire import beyond, pack
+from edelweiss.federation.wire import LARGEST, magnitude, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from flwr.app import ArrayRecord, ConfigRecord, Message
+    from flwr.app import ArrayRecord, Message
     from torch import Tensor
 
     from edelweiss.federation.algorithm import Algorithm
@@ -65,7 +65,14 @@ class Downlink:
         if self.first_come:
             self.first_come.bit_generator.state = state
 
-    def messages(self, state: Arrays, buffers: Arrays, context: RoundContext, told: ConfigRecord) -> list[Message]:
+    def messages(
+        self,
+        state: Arrays,
+        buffers: Arrays,
+        context: RoundContext,
+        told: Mapping[str, object],
+        known: Mapping[int, float],
+    ) -> list[Message]:
         """Write a phase's messages to the sites that take part in this round; equal contents are serialised once.
 
         Parameters
@@ -74,33 +81,38 @@ class Downlink:
             What the server keeps, and the averaged batch-norm statistics, which go to every site.
         context : RoundContext
             Where the run stands.
-        told : ConfigRecord
+        told : mapping
             What all sites are told, see `federation.messages.order`.
+        known : mapping of int to float
+            The magnitudes of vectors that have been scanned, by their ``id``.
 
         Raises
         ------
         RunError
             For a state that overflows, or that the encoding has no numbers for.
         """
-        packed: tuple[list[Tensor], ArrayRecord] = ([], pack({}))
+        vectors: list[Tensor] | None = None
+        packed: ArrayRecord | None = None
         before = self.residual  # of this phase: an estimator is the same for all sites
         messages = []
         for site in self.participants(context.round):
             sent = self.algorithm.broadcast(state, context, site) | buffers
-            vectors = list(sent.values())
-            if not (packed[0] and len(packed[0]) == len(vectors) and all(map(operator.is_, packed[0], vectors))):
-                self._require_representable(sent)
+            found = list(sent.values())
+            if packed is None or vectors is None or len(vectors) != len(found) or not all(map(is_, vectors, found)):
+                self._require_representable(sent, known)
                 written, self.residual = self.encoding.encode(sent, before, context.phase)
-                packed = (vectors, pack(written))
-            messages.append(message(packed[1], told, site, "train"))
+                vectors, packed = found, pack(written)
+            messages.append(message(packed, told, site, "train"))
         return messages
 
-    def _require_representable(self, sent: Arrays) -> None:
+    def _require_representable(self, sent: Arrays, known: Mapping[int, float]) -> None:
         """Raise RunError for vectors that no site would accept."""
-        if bad := beyond(sent):
+        floats = {name: v for name, v in sent.items() if v.is_floating_point() and v.numel()}
+        most = {name: known[id(v)] if id(v) in known else magnitude(v) for name, v in floats.items()}
+        if bad := [name for name, m in most.items() if not m <= LARGEST]:
             names = ", ".join(map(repr, bad))
             raise RunError(f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}")
-        if text := self.encoding.overflow(sent):
+        if text := self.encoding.overflow(sent, most):
             raise RunError(f"the server's {text}")
 
     def participants(self, server_round: int) -> Sequence[Site]:

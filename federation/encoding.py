@@ -20,9 +20,11 @@ import torch
 from torch.nn.functional import pad
 
 from edelweiss.federation.schema import Table, Vector
-from edelweiss.federation.wire import LARGEST, magnitude
+from edelweiss.federation.wire import LARGEST
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from edelweiss.problems import Arrays
@@ -106,13 +108,16 @@ class Encoding:
                 written[name] = vector.half() if self.wire == "float16" else vector
         return written, residual
 
-    def overflow(self, arrays: Arrays) -> str:
-        """Return which finite vectors float16 has no numbers for, and what to do; empty: it has."""
+    def overflow(self, arrays: Arrays, magnitudes: Mapping[str, float]) -> str:
+        """Return which finite vectors float16 has no numbers for, and what to do; empty: it has.
+
+        ``magnitudes`` are those of `wire.magnitudes`, by name.
+        """
         if self.wire != "float16":
             return ""  # bf16 reaches as far as float32
         most = torch.finfo(torch.float16).max
-        sent = {name: v for name, v in arrays.items() if name not in self.coarse and _rounded(Vector.of(v))}
-        large = {name: m for name, v in sent.items() if most < (m := magnitude(v)) < math.inf}
+        sent = [name for name, v in arrays.items() if name not in self.coarse and _rounded(Vector.of(v))]
+        large = {name: magnitudes[name] for name in sent if most < magnitudes[name] < math.inf}
         named = ", ".join(f"{name!r} (up to {size:.3g})" for name, size in large.items())
         return f'{named}: wire = "float16" ends at {most:g}, so take wire = "bf16" or "float32"' if large else ""
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord
-
-from edelweiss.common import record_in
 from edelweiss.evidence import Counts, Reported, Site
 from edelweiss.evidence.paired import Spread, merged_record
-from edelweiss.evidence.reported import record_names
-from edelweiss.federation.messages import metrics_in
 from edelweiss.problems.metrics import by_label
 from edelweiss.problems.pooling import told_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from flwr.app import Message
-
+    from edelweiss.federation.messages import EvaluateReply
     from edelweiss.federation.sites import Site as Place
     from edelweiss.problems import Metrics
 
@@ -40,14 +34,11 @@ class Evidence:
         self.first: dict[str, First] = {label: {} for label in labels}
         self._spreads: dict[tuple[str, Place], Spread] = {}
 
-    def noting(self, answers: Iterable[Message], by_node: Mapping[int, Place]) -> Iterator[Message]:
-        """Pass the first answers on, noting what they tell."""
-        for answer in answers:
-            metrics = by_label(metrics_in(answer))
-            for label, name in record_names(self.labels).items():
-                if record := record_in(answer.content, name, ConfigRecord):
-                    self.first[label][by_node[answer.metadata.src_node_id]] = metrics[label], Reported.of(record)
-            yield answer
+    def note(self, site: Place, reply: EvaluateReply) -> None:
+        """Note a site's first reply."""
+        metrics = by_label(reply.metrics)
+        for label, reported in reply.reported.items():
+            self.first[label][site] = metrics[label], reported
 
     def merged(self, label: str) -> tuple[Counts, Counts] | None:
         """Return the counts for both models of all sites that told of both; None where a class is missing."""
@@ -73,11 +64,10 @@ class Evidence:
                 asked[site] = written[which]
         return asked
 
-    def compare(self, site: Place, answer: Message) -> None:
-        """Note a second answer."""
-        for label, name in record_names(self.labels).items():
-            if record := record_in(answer.content, name, ConfigRecord):
-                self._spreads[label, site] = Spread.of(record)
+    def compare(self, site: Place, spreads: Mapping[str, Spread]) -> None:
+        """Note a site's second reply."""
+        for label, spread in spreads.items():
+            self._spreads[label, site] = spread
 
     def found(self) -> dict[str, dict[str, Site]]:
         """Return for each label what is known of each site's scores, by name."""

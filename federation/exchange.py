@@ -1,9 +1,10 @@
-"""One exchange with the sites: send, wait for the answers, yield the usable ones in the order of the sites."""
+"""One exchange with the sites: send, wait for the replies, yield the usable ones, parsed, in the order of the sites."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
@@ -18,20 +19,24 @@ if TYPE_CHECKING:
     import numpy as np
     from flwr.serverapp import Grid
 
-    from edelweiss.federation.replies import Check
     from edelweiss.federation.sites import Site
+
+    Read = Callable[[Site, Message, Message], "R"]
+    """Given a site, what it was sent and its reply, returns that parsed; raises BadAnswerError, or BadValuesError."""
+
+R = TypeVar("R")
 
 LONGEST = 500  # characters of a reason that came from elsewhere
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came of a message, judged when it came.
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[R]):
+    """What came of a message.
 
     Attributes
     ----------
-    message : Message, optional
-        The answer; None where it cannot be used.
+    reply : R, optional
+        The reply, parsed when it came; None where it cannot be used.
     failure : str
         Why it cannot, as the rest of a sentence that names the site.
     site : str
@@ -40,7 +45,7 @@ class Answer:
         Whether it is in order but for its values.
     """
 
-    message: Message | None = None
+    reply: R | None = None
     failure: str = ""
     site: str = ""
     values: bool = False
@@ -48,7 +53,7 @@ class Answer:
 
 @dataclass
 class Exchange:
-    """The exchanges of one run: which answers count, and what messages carried so far.
+    """The exchanges of one run: which replies count, and what messages carried so far.
 
     Parameters
     ----------
@@ -100,26 +105,26 @@ class Exchange:
         self,
         messages: Sequence[Message],
         *,
-        check: Check,
+        read: Read[R],
         min_replies: int | None = None,
         first_come: np.random.Generator | None = None,
         wait_for_all: bool = False,
-    ) -> Iterator[Message]:
-        """Send the messages and yield the usable answers, sorted by site, each as soon as its turn has come.
+    ) -> Iterator[tuple[Site, R]]:
+        """Send the messages and yield the usable replies, sorted by site, each as soon as its turn has come.
 
-        Summing in this order gives the same bits whatever order the answers arrive in; yielding early lets the
-        caller fold an answer into a mean and drop it, so that memory does not grow with the number of sites.
+        Summing in this order gives the same bits whatever order the replies arrive in; yielding early lets the
+        caller fold a reply into a mean and drop it, so that memory does not grow with the number of sites.
 
         Parameters
         ----------
         messages : sequence of Message
             At most one to each site.
-        check : callable
-            Raises BadAnswerError for an answer that cannot be used.
+        read : callable
+            Parses a reply; raises BadAnswerError for one that cannot be used.
         min_replies : int, optional
-            How many usable answers are needed, in place of the run's; then nobody's answer is dropped for being late.
+            How many usable replies are needed, in place of the run's; then nobody's reply is dropped for being late.
         first_come : numpy.random.Generator, optional
-            If given, the exchange ends as soon as ``min_replies`` usable answers are there, unless that is 0, and drops
+            If given, the exchange ends as soon as ``min_replies`` usable replies are there, unless that is 0, and drops
             later ones. It draws the order in which messages leave; otherwise the last of the sites that share a process
             would never come in time.
         wait_for_all : bool
@@ -128,7 +133,7 @@ class Exchange:
         Raises
         ------
         RunError
-            After the last answer, when too few were usable; at a bad update, if the run is to stop there.
+            After the last reply, when too few were usable; at a bad update, if the run is to stop there.
         """
         wanted, asked = self.min_replies if min_replies is None else min_replies, len(messages)
         required = min(wanted, asked) or asked
@@ -138,19 +143,19 @@ class Exchange:
         usable = skipped = 0
         rush = first_come if wanted else None
         if rush is None:
-            answers = self._answers(messages, enough, check)
+            outcomes = self._in_order(messages, enough, read)
         else:
-            answers = self._first(messages, required, rush, check)
+            outcomes = self._first(messages, required, rush, read)
         del messages  # here and below: a message's vectors live until it has been answered, not until all have been
-        for site, answer in answers:
-            if answer.message is not None:
+        for site, outcome in outcomes:
+            if outcome.reply is not None:
                 usable += 1
-                yield answer.message
+                yield site, outcome.reply
                 continue
-            if answer.values and self.on_bad_update == "stop":
-                raise RunError(f'site {site.name!r} {answer.failure} (stopped because on-bad-update = "stop")')
-            skipped += answer.values
-            failures.setdefault(answer.failure, []).append(answer.site or site.name)
+            if outcome.values and self.on_bad_update == "stop":
+                raise RunError(f'site {site.name!r} {outcome.failure} (stopped because on-bad-update = "stop")')
+            skipped += outcome.values
+            failures.setdefault(outcome.failure, []).append(outcome.site or site.name)
         listed = [f"{named(names)} {reason}" for reason, names in failures.items()]
         for text in listed:
             self.warn(f"{text} [left out]")
@@ -165,72 +170,80 @@ class Exchange:
         if usable < asked and rush is None:
             self.say(f"goes on with {usable} of {asked} sites")
 
-    def _answers(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
-        """Yield every addressed site with its answer, in the order of the sites."""
-        messages = sorted(messages, key=lambda message: self._delivery.addressee(message).index)
-        sites = [self._delivery.addressee(message) for message in messages]
-        arrivals = self._arrivals(messages, enough, check)
+    def _in_order(self, messages: Sequence[Message], enough: int, read: Read[R]) -> Iterator[tuple[Site, Outcome[R]]]:
+        """Yield every addressed site with what came of its message, in the order of the sites."""
+        by_site = {self._delivery.addressee(message): message for message in messages}
+        sites = sorted(by_site, key=_place)
+        arrivals = self._arrivals([by_site.pop(site) for site in sites], enough, read)
         del messages
-        arrived: dict[Site, Answer | None] = {}
+        arrived: dict[Site, Outcome[R] | None] = {}
         for site in sites:
             while site not in arrived and (arrival := next(arrivals, None)):
                 arrived[arrival[0]] = arrival[1]
             yield site, arrived.pop(site, None) or self._silence(site)
 
     def _first(
-        self, messages: Sequence[Message], enough: int, random: np.random.Generator, check: Check
-    ) -> Iterator[tuple[Site, Answer]]:
-        """Yield the sites that answered until there were enough usable answers; if they never are, all sites."""
+        self, messages: Sequence[Message], enough: int, random: np.random.Generator, read: Read[R]
+    ) -> Iterator[tuple[Site, Outcome[R]]]:
+        """Yield the sites that replied until there were enough usable replies; if they never are, all sites."""
         messages = [messages[i] for i in random.permutation(len(messages))]
         sites = [self._delivery.addressee(message) for message in messages]
-        arrivals = self._arrivals(messages, enough, check)
+        arrivals = self._arrivals(messages, enough, read)
         del messages
-        arrived: dict[Site, Answer | None] = {}
+        arrived: dict[Site, Outcome[R] | None] = {}
         usable = 0
-        for site, answer in arrivals:
-            arrived[site] = answer
-            usable += answer.message is not None
+        for site, outcome in arrivals:
+            arrived[site] = outcome
+            usable += outcome.reply is not None
             if usable == enough:
                 sites = list(arrived)
                 break
-        for site in sorted(sites, key=lambda site: site.index):
+        for site in sorted(sites, key=_place):
             yield site, arrived.pop(site, None) or self._silence(site)
 
-    def _arrivals(self, messages: Sequence[Message], enough: int, check: Check) -> Iterator[tuple[Site, Answer]]:
-        """Yield answers as they come; with enough usable ones, those of sites that are away are not waited for."""
-        self.bytes_down += sum(map(_volume, messages))
+    def _arrivals(self, messages: Sequence[Message], enough: int, read: Read[R]) -> Iterator[tuple[Site, Outcome[R]]]:
+        """Yield what comes of messages, as it comes; with enough usable ones not for sites that are away."""
+        self.bytes_down += _volume(messages)
         usable = 0
         arrivals = self._delivery.arrivals(messages, lambda: usable < enough)
         del messages
         for site, question, answer in arrivals:
-            judged = self._judged(site, question, answer, check)
-            usable += judged.message is not None
-            yield site, judged
+            outcome = self._judged(site, question, answer, read)
+            usable += outcome.reply is not None
+            yield site, outcome
 
-    def _silence(self, site: Site) -> Answer:
+    def _silence(self, site: Site) -> Outcome[R]:
         away = self._delivery.is_away(site)
-        return Answer(failure="is away" if away else f"did not answer within round-timeout = {self.timeout:g} s")
+        return Outcome(failure="is away" if away else f"did not answer within round-timeout = {self.timeout:g} s")
 
-    def _judged(self, site: Site, question: Message, answer: Message, check: Check) -> Answer:
-        """Return an answer if it can be used, or why not. What it says has not been looked at before."""
+    def _judged(self, site: Site, question: Message, answer: Message, read: Read[R]) -> Outcome[R]:
+        """Return a reply, parsed, if it can be used, or why not. What it says has not been looked at before."""
         if answer.has_error():
-            return Answer(failure=f"failed: {printable(answer.error.reason or 'it gave no reason', LONGEST)}")
-        refusal = record_in(answer.content, "error", ConfigRecord)
-        if refusal:
+            return Outcome(failure=f"failed: {printable(answer.error.reason or 'it gave no reason', LONGEST)}")
+        if refusal := record_in(answer.content, "error", ConfigRecord):
             name, text = (printable(str(refusal.get(key, "")), LONGEST) for key in ("site", "message"))
-            return Answer(failure=f"refused: {text or 'it gave no reason'}", site=name)
+            return Outcome(failure=f"refused: {text or 'it gave no reason'}", site=name)
         try:
             if (node := answer.metadata.src_node_id) != site.node_id:
                 raise BadAnswerError(f"it says that it is from node {node}, and node {site.node_id} was asked")
-            check(site, question, answer)
+            reply = read(site, question, answer)
         except BadValuesError as error:
-            return Answer(failure=f"{error}. {self.advice}, or look at that site's data", values=True)
+            return Outcome(failure=f"{error}. {self.advice}, or look at that site's data", values=True)
         except BadAnswerError as error:
-            return Answer(failure=f"gave a bad answer: {error}")
-        self.bytes_up += _volume(answer)
-        return Answer(answer)
+            return Outcome(failure=f"gave a bad answer: {error}")
+        self.bytes_up += _volume([answer])
+        return Outcome(reply)
 
 
-def _volume(message: Message) -> int:
-    """Return the bytes of the vectors in a message."""
-    return size(record_in(message.content, "arrays", ArrayRecord))
+_place = attrgetter("index")
+
+
+def _volume(messages: Sequence[Message]) -> int:
+    """Return the bytes of the vectors in messages, many of which may share a record."""
+    total, last, bytes_of_last = 0, None, 0
+    for message in messages:
+        arrays = record_in(message.content, "arrays", ArrayRecord)
+        if arrays is not last:
+            last, bytes_of_last = arrays, size(arrays)
+        total += bytes_of_last
+    return total

@@ -9,8 +9,8 @@ from flwr.app import MetricRecord
 
 from edelweiss.federation.errors import RunError, naming_round
 from edelweiss.federation.evidence import Evidence
-from edelweiss.federation.messages import message, metrics_in, noting, order
-from edelweiss.federation.wire import pack, unpack
+from edelweiss.federation.messages import message, order
+from edelweiss.federation.wire import pack
 from edelweiss.problems.pooling import pool
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edelweiss.federation.rounds import Rounds
     from edelweiss.federation.sites import Site
-    from edelweiss.problems import Metrics
+    from edelweiss.problems import Arrays, Metrics
 
 
 class LastEvaluation:
@@ -30,22 +30,28 @@ class LastEvaluation:
     ----------
     rounds : Rounds
         All of which have been played.
-    arrays : ArrayRecord
-        The model that the run returns.
+    model : Arrays
+        The one that the run returns.
+    packed : ArrayRecord
+        The same, as it is sent.
     """
 
-    def __init__(self, rounds: Rounds, arrays: ArrayRecord) -> None:
-        self.rounds, self.arrays = rounds, arrays
+    def __init__(self, rounds: Rounds, model: Arrays, packed: ArrayRecord) -> None:
+        self.rounds, self.model, self.packed = rounds, model, packed
         self.evidence = Evidence(rounds.answers.labels)
 
     def play(self) -> MetricRecord:
         """Let all sites evaluate the model. One that is missing by now costs its line in a table, not the run."""
         rounds, exchange, evidence = self.rounds, self.rounds.exchange, self.evidence
         final: list[tuple[Site, Metrics]] = []
-        answers = exchange(self.messages(), check=rounds.answers.to_the_end, min_replies=1)
         with naming_round(rounds.count, rounds.count):
-            noted = evidence.noting(noting(answers, exchange.by_node, final), exchange.by_node)
-            pooled = pool([metrics_in(reply) for reply in noted])
+            metrics = []
+            for site, reply in exchange(self.messages(), read=rounds.answers.to_the_end, min_replies=1):
+                metrics.append(reply.metrics)
+                if reply.metrics:
+                    final.append((site, reply.metrics))
+                evidence.note(site, reply)
+            pooled = pool(metrics)
         rounds.observer.evaluated(rounds.count, final)
         if any(evidence.first.values()):
             with suppress(RunError):  # it costs the comparison, and not the run; the exchange has named who was silent
@@ -57,19 +63,18 @@ class LastEvaluation:
         """Let the sites tell how much the model and the other one differ, with the counts of all."""
         exchange = self.rounds.exchange
         if messages := self.messages(self.evidence.comparisons()):
-            for answer in exchange(messages, check=self.rounds.answers.to_the_comparison, min_replies=1):
-                self.evidence.compare(exchange.by_node[answer.metadata.src_node_id], answer)
+            for site, spreads in exchange(messages, read=self.rounds.answers.to_the_comparison, min_replies=1):
+                self.evidence.compare(site, spreads)
 
     def messages(self, asked: Mapping[Site, Mapping[str, list[bytes]]] | None = None) -> list[Message]:
         """Write the messages to all sites; those of a comparison, with what is ``asked``, to these sites."""
         rounds = self.rounds
-        context, model = rounds.context(rounds.count, rounds.algorithm.phases[-1]), unpack(self.arrays)
+        context, model = rounds.context(rounds.count, rounds.algorithm.phases[-1]), self.model
         told = order({**rounds.evaluate_config, **rounds.checkpoints.standing(rounds.count)}, context)
         messages = []
         for site in rounds.exchange.sites if asked is None else asked:
             sent = rounds.algorithm.final(rounds.state, model, context, site)
-            packed = self.arrays if sent is model else pack(sent)
-            messages.append(message(packed, told, site, "evaluate", asked[site] if asked else None))
-            if rounds.other is not None:
-                messages[-1].content["other"] = rounds.other
+            packed = self.packed if sent is model else pack(sent)
+            more = {} if rounds.other is None else {"other": rounds.other}
+            messages.append(message(packed, told, site, "evaluate", asked[site] if asked else {}, **more))
         return messages

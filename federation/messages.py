@@ -1,49 +1,214 @@
-"""What the rounds write to the sites, and read out of their answers."""
+"""What travels between the coordinator and its sites: requests and replies, each written and read in one place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from edelweiss.common import record_in
+from edelweiss.common import records_in
+from edelweiss.federation.encoding import decode
 from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.schema import misfits, sound
+from edelweiss.federation.wire import pack, record, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from flwr.app import ArrayRecord
+    import torch
+    from flwr.app import Array
 
+    from edelweiss.evidence import Reported
+    from edelweiss.federation.schema import Table
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
-    from edelweiss.problems import Metrics
+    from edelweiss.problems import Arrays, Metrics
 
 
-def order(config: Mapping[str, object], context: RoundContext) -> ConfigRecord:
+# ---------------------------------------------------------------------- at the coordinator, on the way out
+
+
+def order(config: Mapping[str, object], context: RoundContext) -> dict[str, object]:
     """Return what all sites are told in a phase: what they cannot know of the turn; all else is in the run-config."""
     told = {"app": fingerprint(), "round": context.round, "phase": context.phase, "sites": context.sites}
-    return ConfigRecord({**config, **told})  # type: ignore[dict-item]
+    return {**config, **told}
 
 
 def message(
-    arrays: ArrayRecord, told: ConfigRecord, site: Site, kind: str, asked: Mapping[str, Any] | None = None
+    arrays: ArrayRecord,
+    told: Mapping[str, object],
+    site: Site,
+    kind: str,
+    asked: Mapping[str, object] | None = None,
+    **more: ArrayRecord,
 ) -> Message:
-    """Write a message with an `order`, to which it adds who the site is, and what it is asked alone."""
-    own = told.copy()
-    own.update({**(asked or {}), "site": site.index, "name": site.name})
-    return Message(RecordDict({"arrays": arrays, "config": own}), site.node_id, kind)
+    """Write a message with an `order`, to which it adds who the site is.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        The vectors.
+    told : mapping
+        What all sites are told.
+    site : Site
+        The addressee.
+    kind : str
+        ``"train"`` or ``"evaluate"``.
+    asked : mapping, optional
+        What this site alone is asked.
+    more
+        Further records of vectors, by name.
+    """
+    own = record(ConfigRecord, {**told, **(asked or {}), "site": site.index, "name": site.name})
+    return Message(record(RecordDict, {"arrays": arrays, "config": own, **more}), site.node_id, kind)
 
 
-def metrics_in(answer: Message) -> Metrics:
-    """Return the evaluation in an answer; empty when there is none."""
-    return cast("Metrics", dict(record_in(answer.content, "metrics", ConfigRecord)))
+# ---------------------------------------------------------------------- at either end, on the way in
 
 
-def noting(
-    messages: Iterable[Message], sites: dict[int, Site], evaluated: list[tuple[Site, Metrics]]
-) -> Iterator[Message]:
-    """Pass the answers on, noting the evaluations that they carry."""
-    for answer in messages:
-        if metrics := metrics_in(answer):
-            evaluated.append((sites[answer.metadata.src_node_id], metrics))
-        yield answer
+class Vectors:
+    """The vectors of a message at the end that it came to: unpacked once and decoded once, whoever looks at them.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Array
+        Flower's, as they came.
+    """
+
+    __slots__ = ("_meant", "_written", "arrays", "checked", "placed")
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self.arrays: dict[str, Array] = dict(arrays.items())  # Flower's own mapping takes ten times as long at a look
+        self._written: Arrays | None = None
+        self._meant: Arrays | None = None
+        self.checked: dict[
+            object, list[str]
+        ] = {}  # what was found wrong with the values, by what they were held against
+        self.placed: dict[torch.device, Arrays] = {}
+
+    @property
+    def written(self) -> Arrays:
+        """The vectors as they were sent, views of the message; without those whose bytes are not what they say."""
+        if self._written is None:
+            self._written = unpack({name: array for name, array in self.arrays.items() if sound(array)})
+        return self._written
+
+    @property
+    def meant(self) -> Arrays:
+        """The vectors as an algorithm has them, widened where they were rounded."""
+        if self._meant is None:
+            self._meant = decode(self.written)
+        return self._meant
+
+    def on(self, device: torch.device) -> Arrays:
+        """Return them on a device."""
+        if device not in self.placed:
+            self.placed[device] = {name: vector.to(device) for name, vector in self.meant.items()}
+        return dict(self.placed[device])
+
+    def misfit(self, tables: Iterable[Table]) -> str:
+        """Say why they fit none of these tables, by names, shapes and types; empty if they fit one."""
+        if not (text := misfits(self.arrays, tables)):
+            self.fit()
+        return text
+
+    def fit(self) -> None:
+        """Unpack them: somebody has found that each is what it says."""
+        if self._written is None:
+            self._written = unpack(self.arrays)
+
+
+class Cost(NamedTuple):
+    """What an update has cost a site, and which of its memories it is from.
+
+    Attributes
+    ----------
+    gradients, samples : float
+        That were evaluated, and over how many samples.
+    seconds : float
+        That it took.
+    memory_from, memory_kept : int
+        The positions in the run of the memory that it began with and of the one that it left; 0 for none.
+    """
+
+    gradients: float
+    samples: float
+    seconds: float
+    memory_from: int
+    memory_kept: int
+
+    @property
+    def record(self) -> dict[str, float]:
+        """As it is sent."""
+        return {name.replace("_", "-"): value for name, value in self._asdict().items()}
+
+    @classmethod
+    def of(cls, sent: Mapping[str, Any]) -> Cost:
+        """Read what was sent, which has been checked."""
+        return cls(*(sent[name.replace("_", "-")] for name in cls._fields))
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """What a site replies to a training request, checked and decoded.
+
+    Attributes
+    ----------
+    arrays : Arrays
+        What the algorithm's local update returned, with the batch-norm statistics that are averaged.
+    metrics : Metrics
+        Its evaluation of the model that it was sent; empty for none.
+    cost : Cost
+        What that took.
+    """
+
+    arrays: Arrays
+    metrics: Metrics
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class EvaluateReply:
+    """What a site replies to the last evaluation, checked.
+
+    Attributes
+    ----------
+    metrics : Metrics
+        Its evaluation; empty for none.
+    reported : dict of str to Reported
+        What it reports for evidence.json, by label.
+    """
+
+    metrics: Metrics
+    reported: dict[str, Reported] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------- at a site, on the way back
+
+
+class Outgoing(NamedTuple):
+    """What a site sends: the records, and the vectors in them as they are written."""
+
+    content: RecordDict
+    written: Arrays = {}  # noqa: RUF012  read only
+
+    @classmethod
+    def training(cls, written: Arrays, metrics: Metrics, cost: Cost) -> Outgoing:
+        """Write the reply to a training request."""
+        records = {
+            "arrays": pack(written),
+            "metrics": ConfigRecord({**metrics}),
+            "cost": record(MetricRecord, cost.record),
+        }
+        return cls(record(RecordDict, records), written)
+
+    @classmethod
+    def records(cls, **records: Mapping[str, Any]) -> Outgoing:
+        """Write a reply without vectors."""
+        return cls(record(RecordDict, {name: ConfigRecord({**values}) for name, values in records.items()}))
+
+
+def vectors_in(content: RecordDict) -> dict[str, Vectors]:
+    """Return the vectors of each record of a message, by the record's name."""
+    return {name: Vectors(arrays) for name, arrays in records_in(content, ArrayRecord).items()}

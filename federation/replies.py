@@ -6,37 +6,34 @@ An answer that fails costs its site its part in the exchange, as a refusal does,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from edelweiss.common import Number, in_a_line, mistakes, record_in, shown
+from edelweiss.common import Number, in_a_line, mistakes, plain, record_in, shown
 from edelweiss.common.schema import NAMED
 from edelweiss.evidence import Reported
 from edelweiss.evidence.paired import Spread, asked_for
 from edelweiss.evidence.reported import record_names
-from edelweiss.federation.encoding import decode, unfit
+from edelweiss.federation.encoding import unfit
 from edelweiss.federation.errors import BadAnswerError, BadValuesError
-from edelweiss.federation.schema import misfits, sound
-from edelweiss.federation.wire import LARGEST, beyond, magnitude, not_finite, unpack
+from edelweiss.federation.messages import Cost, EvaluateReply, TrainReply, Vectors
+from edelweiss.federation.wire import LARGEST, magnitudes, not_finite
 from edelweiss.problems.metrics import METRICS, by_label, metric, split
 from edelweiss.problems.metrics_record import contradictions, schema_like, undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flwr.app import Array, Message, RecordDict
+    from flwr.app import Message, RecordDict
 
+    from edelweiss.federation.exchange import Read
     from edelweiss.federation.rehearsal import Rehearsal
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
-    from edelweiss.problems import Arrays, Metrics
-
-Check = Callable[["Site", "Message", "Message"], None]
-"""Given a site, what it was sent and its answer, raises BadAnswerError, or BadValuesError."""
+    from edelweiss.problems import Metrics
 
 MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
 COUNTS = ("n", "positives", "fewest", "class-counts")
@@ -85,60 +82,66 @@ class Answers:
     evidence: bool = False
     _counted: dict[Site, dict[str, Any]] = field(default_factory=dict, init=False)  # what evaluations were over
 
-    def to_training(self, context: RoundContext, model: Arrays, *, evaluate: bool) -> Check:
-        """Return the check of the answers in a phase, from a server with this model."""
-        largest = min(LARGEST, MUCH * max(1.0, *(magnitude(v) for v in model.values() if v.numel())))
+    def to_training(self, context: RoundContext, largest: float, *, evaluate: bool) -> Read[TrainReply]:
+        """Return what reads the replies in a phase, from a server whose model has no larger entry."""
+        largest = min(LARGEST, MUCH * max(1.0, largest))
 
-        def check(site: Site, question: Message, answer: Message) -> None:
+        def read(site: Site, question: Message, answer: Message) -> TrainReply:
             content = answer.content
             require_records(content, arrays=ArrayRecord, metrics=ConfigRecord, cost=MetricRecord)
-            vectors = record_in(content, "arrays", ArrayRecord)
-            if vectors and all(map(_says_nan, vectors.values())):
-                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors)[:NAMED]))}")
-            wrong = mistakes(record_in(content, "cost", MetricRecord), COST)
+            vectors, cost = Vectors(content["arrays"]), plain(content, "cost", MetricRecord)  # type: ignore[arg-type]
+            if vectors.arrays and _says_nan(vectors):
+                raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors.arrays)[:NAMED]))}")
+            wrong = mistakes(cost, COST)
             sent = record_in(question.content, "arrays", ArrayRecord)
-            if text := misfits(vectors, self.rehearsal.answered(context, sent)):
-                if lost := _not_finite(vectors):  # a mask that was made of such entries may have any length
+            if text := vectors.misfit(self.rehearsal.answered(context, sent)):
+                if lost := not_finite(vectors.meant):  # a mask that was made of such entries may have any length
                     raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
                 wrong.append(text)
             if wrong:
                 raise BadAnswerError(in_a_line(wrong))
-            written = unpack(vectors)
-            arrays = decode(written)
-            if bad := beyond(arrays, largest):
-                what = "NaN or infinity" if not_finite(arrays) else f"entries beyond {largest:.3g}"
-                raise BadValuesError(f"sent {what} in {', '.join(map(repr, not_finite(arrays) or bad))}")
-            if text := unfit(written) or self.rehearsal.algorithm.unfit(arrays, context, self.rehearsal.d):
+            arrays = vectors.meant
+            if bad := {name: most for name, most in magnitudes(arrays).items() if not most <= largest}:
+                lost = [name for name, most in bad.items() if not most < math.inf]
+                what = "NaN or infinity" if lost else f"entries beyond {largest:.3g}"
+                raise BadValuesError(f"sent {what} in {', '.join(map(repr, lost or bad))}")
+            if text := unfit(vectors.written) or self.rehearsal.algorithm.unfit(arrays, context, self.rehearsal.d):
                 raise BadAnswerError(text)
-            self._evaluated(site, record_in(content, "metrics", ConfigRecord), asked=evaluate)
+            metrics = plain(content, "metrics", ConfigRecord)
+            self._evaluated(site, metrics, asked=evaluate)
+            return TrainReply(arrays, metrics, Cost.of(cost))
 
-        return check
+        return read
 
-    def to_the_end(self, site: Site, question: Message, answer: Message) -> None:
-        """Check an answer to the last evaluation."""
+    def to_the_end(self, site: Site, question: Message, answer: Message) -> EvaluateReply:
+        """Read a reply to the last evaluation."""
         content = answer.content
         names = record_names(self.labels) if self.evidence else {}
         require_records(content, metrics=ConfigRecord, **dict.fromkeys(names.values(), ConfigRecord))
-        metrics = record_in(content, "metrics", ConfigRecord)
+        metrics = plain(content, "metrics", ConfigRecord)
         self._evaluated(site, metrics, asked=True)
+        found = {}
         for label, name in names.items():
-            if record := record_in(content, name, ConfigRecord):
+            if record := plain(content, name, ConfigRecord):
                 if not metrics:
                     raise BadAnswerError("sent evidence, and no evaluation")
                 n, positives, fewest = self._size(site, label)
                 if wrong := Reported.wrong(record, n, positives, grouped=fewest > 1):
                     raise BadAnswerError(in_a_line(wrong))
+                found[label] = Reported.of(record)
+        return EvaluateReply(metrics, found)
 
-    def to_the_comparison(self, site: Site, question: Message, answer: Message) -> None:
-        """Check what a site tells of two models once it was sent the counts of all."""
+    def to_the_comparison(self, site: Site, question: Message, answer: Message) -> dict[str, Spread]:
+        """Read what a site reports of two models once it was sent the counts of all, by label."""
         names = record_names(self.labels)
         merged = record_in(question.content, "config", ConfigRecord)["merged"]
         asked = [label for label, one in zip(self.labels, asked_for(merged), strict=True) if one]  # type: ignore[arg-type]
         require_records(answer.content, **{names[label]: ConfigRecord for label in asked})
-        for label in asked:
-            record = record_in(answer.content, names[label], ConfigRecord)
+        found = {label: plain(answer.content, names[label], ConfigRecord) for label in asked}
+        for label, record in found.items():
             if wrong := Spread.wrong(record, *self._size(site, label)[:2]):
                 raise BadAnswerError(in_a_line(wrong))
+        return {label: Spread.of(record) for label, record in found.items()}
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -183,11 +186,8 @@ class Answers:
         self._counted[site] = counts
 
 
-def _says_nan(array: Array) -> bool:
-    """Whether an array is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
-    return array.shape == (1,) and sound(array) and bool(unpack(ArrayRecord({"": array}))[""].isnan())
-
-
-def _not_finite(vectors: ArrayRecord) -> list[str]:
-    """Return the names of arrays that are what they say they are, and hold NaN or infinity."""
-    return not_finite(decode(unpack(ArrayRecord({name: array for name, array in vectors.items() if sound(array)}))))
+def _says_nan(vectors: Vectors) -> bool:
+    """Whether each is one NaN: what of a model stays at the site holds NaN, and nothing but that is told."""
+    return all(array.shape == (1,) for array in vectors.arrays.values()) and all(
+        name in vectors.written and bool(vectors.written[name].isnan()) for name in vectors.arrays
+    )

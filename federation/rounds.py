@@ -11,31 +11,30 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from edelweiss.common import record_in
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.federation.average import Mean
 from edelweiss.federation.broadcast import Downlink
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
-from edelweiss.federation.encoding import Encoding, decode
+from edelweiss.federation.encoding import Encoding
 from edelweiss.federation.errors import RunError, StrategyError, naming_round
 from edelweiss.federation.final_evaluation import LastEvaluation
-from edelweiss.federation.messages import noting, order
+from edelweiss.federation.messages import order
 from edelweiss.federation.observer import Nobody, Observer
 from edelweiss.federation.rehearsal import Rehearsal
 from edelweiss.federation.replies import Answers
 from edelweiss.federation.returned_iterate import Output
 from edelweiss.federation.sites import Reply, Site
-from edelweiss.federation.wire import pack, unpack
+from edelweiss.federation.wire import magnitudes, pack
 from edelweiss.problems.metrics import metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from flwr.app import Message
     from torch import Tensor
 
     from edelweiss.federation.algorithm import Algorithm
     from edelweiss.federation.exchange import Exchange
+    from edelweiss.federation.messages import TrainReply
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Arrays, Metrics, Problem
 
@@ -53,14 +52,14 @@ class Rounds:
         Its hooks are called; it is not changed.
     exchange : Exchange
         How messages travel, and the sites that they go to.
-    start : ArrayRecord
+    start : Arrays
         The starting model: x, and y and buffers where there are such. A run that goes on has no use for it.
     count : int
         R, how many rounds.
     train_config, evaluate_config : mapping
         What goes with every message besides the turn.
-    evaluate_fn : callable, optional
-        Evaluates a model at the server, after each round; given the round and the model.
+    evaluate : callable, optional
+        Evaluates a model at the server, after each round; given the round and the model, of which it changes nothing.
     evaluate_every : int
         Sites evaluate what they receive every so many rounds; 0: only the final model.
     loss_bound : float
@@ -77,7 +76,7 @@ class Rounds:
     problem : Problem, optional
         What is optimised: then it is known what an evaluation holds, and what an algorithm ``needs``.
     evidence : bool
-        Whether the last evaluation is about the scores, too (`evidence.Told`); of a problem that ranks samples.
+        Whether the last evaluation is about the scores, too (`evidence.Reported`); of a problem that ranks samples.
     other : ArrayRecord, optional
         Another model, x and the buffers if there are any, that it compares the final one with.
     encoding : Encoding
@@ -92,11 +91,11 @@ class Rounds:
 
     algorithm: Algorithm
     exchange: Exchange
-    start: ArrayRecord
+    start: Arrays
     count: int
     train_config: Mapping[str, object] = field(default_factory=dict)
     evaluate_config: Mapping[str, object] = field(default_factory=dict)
-    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
+    evaluate: Callable[[int, Arrays], Mapping[str, object] | None] | None = None
     evaluate_every: int = 1
     loss_bound: float = math.inf
     project: Callable[[Tensor], Tensor] | None = None
@@ -125,7 +124,7 @@ class Rounds:
         which = "last" if algorithm.stages_output else algorithm.output
         self.output = Output(which, self.count, algorithm.seed)
         self.total_weight = sum(site.weight for site in self.exchange.sites)
-        start = unpack(self.start)
+        start = dict(self.start)
         sites = len(self.exchange.sites)
         rehearsal = Rehearsal(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
         self.downlink = Downlink(algorithm, self.exchange.sites, self.encoding)
@@ -172,17 +171,18 @@ class Rounds:
         result = Result()
         for r in range(self.done + 1, self.count + 1):
             with naming_round(r, self.count):
-                arrays = self._round(r)
-            if self.evaluate_fn and (metrics := self.evaluate_fn(r, arrays)) is not None:
-                result.evaluate_metrics_serverapp[r] = metrics
+                model = self._round(r)
+            if self.evaluate and (metrics := self.evaluate(r, model)) is not None:
+                result.evaluate_metrics_serverapp[r] = MetricRecord({**metrics})  # type: ignore[dict-item]
                 with naming_round(r, self.count):
                     self._require_convergence(metrics)
             self.checkpoints.reached(self.snapshot(r))
-        result.arrays = self._returned()
-        result.evaluate_metrics_clientapp[self.count] = LastEvaluation(self, result.arrays).play()
+        model = self._returned()
+        result.arrays = pack(model)
+        result.evaluate_metrics_clientapp[self.count] = LastEvaluation(self, model, result.arrays).play()
         return result
 
-    def _round(self, r: int) -> ArrayRecord:
+    def _round(self, r: int) -> Arrays:
         """Play one round; return its model, of the last round the one that the run returns."""
         started, before = time.monotonic(), self.exchange.cost()
         work: dict[str, float] = {}
@@ -191,17 +191,17 @@ class Rounds:
         try:
             for place, phase in enumerate(phases_of(self.algorithm, r, self.count, len(self.exchange.sites))):
                 samples += self._phase(self.context(r, phase), place == 0, work, evaluated)
-            arrays = pack(self.model())
+            model = self.model()
         finally:
             if evaluated:
                 self.observer.evaluated(r - 1, evaluated)
         context = self.context(r, phase)
-        self.output.update(unpack(arrays), context)
+        self.output.update(model, context)
         cost = {name: total - before[name] for name, total in self.exchange.cost().items()}
         cost |= {"gradients": sum(work.values()), "samples": samples}
         cost |= self.algorithm.measures(self.state, context) | {"seconds": time.monotonic() - started}
         self.observer.trained(r, cost, work)
-        return arrays if r < self.count else self._returned()
+        return model if r < self.count else self._returned()
 
     def _phase(
         self, context: RoundContext, opens: bool, work: dict[str, float], evaluated: list[tuple[Site, Metrics]]
@@ -212,13 +212,16 @@ class Rounds:
         """
         r, every, down = context.round, self.evaluate_every, self.downlink
         wanted = opens and r > 1 and every > 0 and (r - 1) % every == 0
-        check = self.answers.to_training(context, self.model(), evaluate=wanted)
+        model = self.model()
+        scanned = magnitudes(model)
+        read = self.answers.to_training(context, max(scanned.values(), default=0.0), evaluate=wanted)
         told = order({**self.train_config, **self.checkpoints.standing(r), "evaluate": wanted}, context)
+        known = {id(model[name]): most for name, most in scanned.items()}
         # The messages have no name here: the exchange drops each when it has been answered.
-        answers = self.exchange(
-            down.messages(self.state, self.buffers, context, told), check=check, first_come=down.first_come
+        replies = self.exchange(
+            down.messages(self.state, self.buffers, context, told, known), read=read, first_come=down.first_come
         )
-        return self.aggregate(context, noting(answers, self.exchange.by_node, evaluated), work)
+        return self.aggregate(context, replies, work, evaluated)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
         """Raise RunError when the coordinator's own evaluation says that the run diverges."""
@@ -240,32 +243,41 @@ class Rounds:
         """Return the model within the server's state."""
         return {name: self.state[name] for name in MODEL if name in self.state} | self.buffers
 
-    def _returned(self) -> ArrayRecord:
+    def _returned(self) -> Arrays:
         """Return the model that the run returns, after its last round."""
-        return pack(self.output.model | self._shared())
+        return self.output.model | self._shared()
 
     def _shared(self) -> Arrays:
         """Return x of a personalised run: the body that the sites share, and behind it the server's head."""
         body = self.algorithm.body(self.state, self.head) if self.algorithm.personalised else None
         return {} if body is None else {"x": torch.cat([body, self.state["x"][len(body) :]])}
 
-    def aggregate(self, context: RoundContext, messages: Iterable[Message], work: dict[str, float]) -> float:
-        """Fold the answers of a phase into the state, one at a time; note each site's gradients, return all samples."""
+    def aggregate(
+        self,
+        context: RoundContext,
+        replies: Iterable[tuple[Site, TrainReply]],
+        work: dict[str, float],
+        evaluated: list[tuple[Site, Metrics]],
+    ) -> float:
+        """Fold the replies of a phase into the state, one at a time; return the samples that they took.
+
+        Each site's gradients are added to ``work``, and its evaluation, if it sent one, to ``evaluated``.
+        """
         samples = 0.0
         mean_buffers = Mean()
 
         def opened() -> Iterator[Reply]:
             nonlocal samples
-            for answer in messages:
-                site = self.exchange.by_node[answer.metadata.src_node_id]
-                cost = record_in(answer.content, "cost", MetricRecord)
-                self._note_memory(site, int(str(cost["memory-from"])), int(str(cost["memory-kept"])))
-                samples += float(str(cost["samples"]))
-                work[site.name] = work.get(site.name, 0.0) + float(str(cost["gradients"]))
-                reply = Reply(site, decode(unpack(record_in(answer.content, "arrays", ArrayRecord))))
-                if BUFFERS in reply.arrays:
-                    mean_buffers.add({BUFFERS: reply.arrays.pop(BUFFERS)}, site.weight)
-                yield reply
+            for site, reply in replies:
+                if reply.metrics:
+                    evaluated.append((site, reply.metrics))
+                cost, arrays = reply.cost, reply.arrays
+                self._note_memory(site, cost.memory_from, cost.memory_kept)
+                samples += float(cost.samples)
+                work[site.name] = work.get(site.name, 0.0) + float(cost.gradients)
+                if BUFFERS in arrays:
+                    mean_buffers.add({BUFFERS: arrays.pop(BUFFERS)}, site.weight)
+                yield Reply(site, arrays)
 
         self.state = dict(self.algorithm.aggregate(self.state, opened(), context))
         self.buffers |= mean_buffers.value()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # it is one object in a run, and a key of many dictionaries
 class Site:
     """A site as the coordinator knows it.
 

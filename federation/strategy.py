@@ -16,6 +16,7 @@ from edelweiss.federation.exchange import Exchange
 from edelweiss.federation.observer import Nobody, Observer
 from edelweiss.federation.rounds import Rounds
 from edelweiss.federation.sites import Site
+from edelweiss.federation.wire import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,11 +92,11 @@ class FederatedStrategy(Algorithm, Strategy):
         return Rounds(
             algorithm=self,
             exchange=exchange,
-            start=initial_arrays,
+            start=unpack(initial_arrays),
             count=num_rounds,
             train_config=train_config or {},
             evaluate_config=evaluate_config or {},
-            evaluate_fn=evaluate_fn,
+            evaluate=None if evaluate_fn is None else lambda r, model: evaluate_fn(r, pack(model)),
             evaluate_every=evaluate_every,
             loss_bound=loss_bound,
             project=project,

@@ -6,18 +6,23 @@ import io
 import math
 import warnings
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from edelweiss.problems import Arrays
 
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+
 LARGEST = 1e18  # the square of what is larger overflows, and so will whatever is made of it
+_EMPTY: dict[type, Any] = {kind: kind() for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
 
 # Received bytes are read in place; nobody may write to them (see `unpack`), so torch need not warn that nobody can.
 warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable", category=UserWarning)
@@ -31,24 +36,42 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return out.getvalue()
 
 
+@lru_cache(maxsize=1024)
+def _form(dtype: str, shape: tuple[int, ...]) -> tuple[np.dtype[Any], int, int]:
+    """Return NumPy's type of a vector, how many numbers it has, and their bytes."""
+    kind, count = np.dtype(dtype), math.prod(shape)
+    return kind, count, count * kind.itemsize
+
+
+def record(kind: type[R], values: Mapping[str, Any]) -> R:
+    """Make a Flower record of values that the caller knows to be of its types.
+
+    Flower's constructors check value by value, which takes longer than everything else that is done to a small message.
+    """
+    made: R = _EMPTY[kind].copy()
+    made.__dict__["_data"] = dict(values)
+    return made
+
+
 def pack(arrays: Arrays) -> ArrayRecord:
     """Serialise named vectors; ``packed[name].numpy()`` reads one anywhere."""
-    packed = ArrayRecord()
+    packed = {}
     for name, vector in arrays.items():
         values = vector.detach().cpu().contiguous().numpy()
-        dtype, shape = str(vector.dtype).removeprefix("torch."), tuple(vector.shape)  # NumPy's names are the same
+        shape = values.shape
+        dtype = str(vector.dtype).removeprefix("torch.")  # NumPy's names are the same
         data = b"".join((header(dtype, shape), values.data.cast("B") if values.size else b""))
-        packed[name] = Array(dtype, shape, "numpy.ndarray", data)
-    return packed
+        packed[name] = array = Array.__new__(Array)
+        array.__dict__.update(dtype=dtype, shape=shape, stype="numpy.ndarray", data=data)
+    return record(ArrayRecord, packed)
 
 
-def unpack(packed: ArrayRecord, device: torch.device | str = "cpu") -> Arrays:
+def unpack(packed: Mapping[str, Array], device: torch.device | str = "cpu") -> Arrays:
     """Read named vectors without copying them; on the CPU they are views of the message and must not be written to."""
     arrays: Arrays = {}
     for name, array in packed.items():
-        dtype = np.dtype(array.dtype)
-        count = math.prod(array.shape)
-        values = np.frombuffer(array.data, dtype, count, offset=len(array.data) - count * dtype.itemsize)
+        kind, count, size = _form(array.dtype, array.shape)
+        values = np.frombuffer(array.data, kind, count, offset=len(array.data) - size)
         arrays[name] = torch.from_numpy(values.reshape(array.shape)).to(device)
     return arrays
 
@@ -59,10 +82,15 @@ def beyond(arrays: Arrays, largest: float = LARGEST) -> list[str]:
     return [name for name, v in floats.items() if not magnitude(v) <= largest]
 
 
+def magnitudes(arrays: Arrays) -> dict[str, float]:
+    """Return the largest absolute value of each vector of floats that has any; one pass over each."""
+    return {name: magnitude(v) for name, v in arrays.items() if v.is_floating_point() and v.numel()}
+
+
 def magnitude(vector: Tensor) -> float:
     """Return the largest absolute value, NaN if there is one."""
-    low, high = torch.aminmax(vector)
-    return max(-low.item(), high.item()) if low == low else math.nan
+    low, high = (end.item() for end in torch.aminmax(vector))
+    return max(-low, high) if low == low else math.nan
 
 
 def not_finite(arrays: Arrays) -> list[str]:
@@ -70,6 +98,6 @@ def not_finite(arrays: Arrays) -> list[str]:
     return beyond(arrays, torch.finfo(torch.float64).max)
 
 
-def size(packed: ArrayRecord) -> int:
+def size(packed: Mapping[str, Array]) -> int:
     """Return the bytes of the vectors themselves: the communication that the papers count."""
-    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in packed.values())
+    return sum(_form(array.dtype, array.shape)[2] for array in packed.values())

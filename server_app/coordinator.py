@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord
-
 from edelweiss.common import to_record
 from edelweiss.common.files import reason
 from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.federation import Exchange, RunError, Site, pack, unpack
 from edelweiss.federation.returned_iterate import returned
+from edelweiss.federation.rounds import Rounds
 from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import ranks
 from edelweiss.problems.network import NetworkProblem
@@ -183,16 +182,16 @@ def _play(
     progress.say(f"{words}, started after {time.monotonic() - started:.1f} s")
     if text := returned(strategy):
         progress.say(text)
-    told = ConfigRecord(to_record(data_summary))
+    told = to_record(data_summary)
     test = common_test_set(config, problem, data_summary, report)
-    result = strategy.start(
-        grid,
-        pack(start),
-        config.rounds,
+    rounds = Rounds(
+        algorithm=strategy,
+        exchange=exchange,
+        start={name: vector.detach().cpu().clone() for name, vector in start.items()},
+        count=config.rounds,
         train_config=told,
         evaluate_config=told,
-        evaluate_fn=central_evaluation(config, problem, test, report),
-        exchange=exchange,
+        evaluate=central_evaluation(config, problem, test, report),
         evaluate_every=config.evaluate_every,
         loss_bound=config.loss_bound,
         project=lambda y: problem.project(y.to(problem.device)).cpu(),
@@ -204,7 +203,7 @@ def _play(
         other=None if other is None else pack(other),
         encoding=config.encoding,
     )
-    arrays = unpack(result.arrays)
+    arrays = unpack(rounds.play().arrays)
     model.note(arrays)
     if strategy.personalised and strategy.exchanges:
         model.note_body(arrays["x"], start)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from edelweiss.common import alike, from_record, in_a_line, natural, record_in, shown
+from edelweiss.common import alike, from_record, in_a_line, natural, plain, shown
 from edelweiss.config.study import read_study
 from edelweiss.datasets import (
     DataSummary,
@@ -46,20 +46,18 @@ def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
     """
     problem = PROBLEMS[config.problem]
 
-    def check(site: Site, question: Message, answer: Message) -> None:
+    def read(site: Site, question: Message, answer: Message) -> Facts:
         require_records(answer.content, facts=ConfigRecord)
-        record = record_in(answer.content, "facts", ConfigRecord)
+        record = plain(answer.content, "facts", ConfigRecord)
         kind = {"needs_data": problem.needs_data, "multiclass": problem.multiclass}
         wrong = wrong_facts(record, config.sites, **kind, labels=max(1, len(config.several)))
         if wrong:
             raise BadAnswerError(in_a_line(wrong))
+        return from_record(Facts, record)
 
     asked = ConfigRecord({"app": fingerprint(), "run": run})
     messages = [Message(RecordDict({"config": asked}), site.node_id, "query") for site in exchange.sites]
-    return {
-        answer.metadata.src_node_id: from_record(Facts, dict(answer.content["facts"]))
-        for answer in exchange(messages, check=check, wait_for_all=True)
-    }
+    return {site.node_id: facts for site, facts in exchange(messages, read=read, wait_for_all=True)}
 
 
 def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]:

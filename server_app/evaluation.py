@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from flwr.app import MetricRecord
-
 from edelweiss.datasets import DataError, fingerprints, load_test
-from edelweiss.federation import unpack
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app.local import LocalGrid
 from edelweiss.server_app.report import plain
@@ -17,18 +14,17 @@ from edelweiss.strategies import ALGORITHMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flwr.app import ArrayRecord
     from flwr.serverapp import Grid
 
     from edelweiss.config import RunConfig
     from edelweiss.datasets import DataSummary, Samples
-    from edelweiss.problems import Metrics, Problem
+    from edelweiss.problems import Arrays, Metrics, Problem
     from edelweiss.server_app.report import Report
 
 
 def central_evaluation(
     config: RunConfig, problem: Problem, test: Samples | None, report: Report
-) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+) -> Callable[[int, Arrays], dict[str, float] | None]:
     """Return the function that notes the model of a round and, where that is possible, evaluates it here.
 
     Models or statistics that stay at the sites leave nothing to test here.
@@ -36,17 +32,17 @@ def central_evaluation(
     possible = not ALGORITHMS[config.algorithm].personalised and (test is not None or not problem.needs_data)
     every = config.evaluate_every
 
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def evaluate(server_round: int, model: Arrays) -> dict[str, float] | None:
         started = time.monotonic()
         due = (every and server_round % every == 0) or server_round == config.rounds
         metrics: Metrics = {}
         if due and possible:
-            here = unpack(arrays, problem.device)
+            here = {name: vector.to(problem.device) for name, vector in model.items()}
             if "buffers" in here:
                 problem.load_buffers(here["buffers"])
             metrics = problem.metrics(here["x"], here.get("y"), test)
-        report.central(unpack(arrays), metrics, time.monotonic() - started)
-        return MetricRecord({**plain(metrics)}) if metrics else None
+        report.central(model, metrics, time.monotonic() - started)
+        return plain(metrics) if metrics else None
 
     return evaluate
 

@@ -9,14 +9,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, ConfigRecord
-
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy.preview import shown
 from edelweiss.client_app.policy.records import RunRecord
 from edelweiss.client_app.policy.suppression import counts_by_class, few_of_a_class, patients
-from edelweiss.client_app.request import Request
-from edelweiss.common import record_in, records_in
+from edelweiss.client_app.request import EvaluateRequest
 from edelweiss.config.resume import lasting
 from edelweiss.datasets import DataError
 from edelweiss.problems.capabilities import ClosedFormDual
@@ -24,9 +21,8 @@ from edelweiss.problems.capabilities import ClosedFormDual
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from flwr.app import Message
-
     from edelweiss.client_app.policy.records import Records, Rows
+    from edelweiss.client_app.request import Incoming, Request
     from edelweiss.client_app.site import OpenSite
     from edelweiss.common import Value
     from edelweiss.datasets import SiteData
@@ -41,20 +37,8 @@ waiting = threading.Event()
 """Set while a message waits for the operator: a process that is told to end need not wait along."""
 
 
-def require_allowed(site: OpenSite) -> None:
-    """Check the run itself.
-
-    Raises
-    ------
-    RefusedError
-        When the policy does not allow it.
-    """
-    if wrong := site.policy.objections(site.run):
-        raise RefusedError("; ".join(wrong))
-
-
-def admitted(site: OpenSite, message: Message) -> OpenSite:
-    """Return the site if it answers a message of a run that is allowed; at the first its operator may have to say so.
+def admit(site: OpenSite, incoming: Incoming, request: Request | None) -> None:
+    """Let a site answer a message of a run that is allowed; at the first its operator may have to say so.
 
     Raises
     ------
@@ -63,13 +47,11 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
     DataError
         When the policy is strict and something in the table may be a mistake.
     """
-    policy, config = site.policy, record_in(message.content, "config", ConfigRecord)
-    if not (site.guarded or policy.asks):
-        return site
+    policy, key = site.policy, str(incoming.config.get("run", ""))
     if site.guarded and policy.strict and not site.node.names_label:
         raise RefusedError("this site names no label column, and its rules do not let a run choose one (strict)")
     records, data = site.records, site.data() if site.guarded else None
-    record, new = records.run(site.run_id), _as_it_is_now(site, data, str(config.get("run", "")))
+    record, new = records.run(site.run_id), _as_it_is_now(site, data, key)
     # A run that was stopped goes on under another number, and keeps its key.
     earlier = records.begun_as(new.key) if new.key and (record is None or record.key != new.key) else None
     _require_same(record, earlier, new)
@@ -77,11 +59,11 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
         _require_enough(site, data)
     phases = site.run.strategy.phases
     if record and record.open:
-        if (followed := _followed(record, message, phases)) != record:
+        if (followed := _followed(record, incoming, request, phases)) != record:
             records.note(followed)
         if followed.key != record.key:
             records.take_over(followed)
-        return site
+        return
     if data is not None:
         _require_safe(site, data)
     if record is None:
@@ -95,10 +77,9 @@ def admitted(site: OpenSite, message: Message) -> OpenSite:
             _require_safe(site, data)  # another run may have been told of others meanwhile
     for kind, rows, _ in _told(site, data) if data is not None else ():
         records.tell(kind, rows, site.key)
-    opened = _followed(replace(record, decision="approved", open=True), message, phases)
+    opened = _followed(replace(record, decision="approved", open=True), incoming, request, phases)
     records.take_over(opened)
     records.note(opened)  # last: else the rows are told of at the next message
-    return site
 
 
 def _as_it_is_now(site: OpenSite, data: SiteData | None, key: str) -> RunRecord:
@@ -159,7 +140,7 @@ def _counted(site: OpenSite, earlier: RunRecord | None, new: RunRecord) -> RunRe
     return new
 
 
-def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> RunRecord:
+def _followed(record: RunRecord, incoming: Incoming, request: Request | None, phases: Sequence[str]) -> RunRecord:
     """Return a run's record with what a message says.
 
     What holds for a whole run stays: a site's batches follow from its place, and its inputs from the cohort's moments,
@@ -171,23 +152,21 @@ def _followed(record: RunRecord, message: Message, phases: Sequence[str]) -> Run
     RefusedError
         When it is otherwise.
     """
-    config = record_in(message.content, "config", ConfigRecord)
-    key = str(config.get("run", ""))
+    key = str(incoming.config.get("run", ""))
     if key and record.key not in ("", key):
         raise RefusedError(OTHERWISE)
     record = replace(record, key=record.key or key)
-    if "round" not in config:
+    if request is None:
         return record
-    request, last = Request.of(message), message.metadata.message_type == "evaluate"
-    lasting = replace(request, round=0, phase="", settled=0, evaluate=True, merged=())
-    said = hashlib.sha256(repr(lasting).encode()).hexdigest()
+    said = hashlib.sha256(repr(request.lasting).encode()).hexdigest()
     if record.said not in ("", said):
         raise RefusedError(OTHERWISE)
-    number = int(request.round)
-    place = [1, 0, bool(request.merged)] if last else [0, number, phases.index(request.phase)]
-    digest = hashlib.blake2b(repr(sorted(config.items())).encode())
-    for arrays in records_in(message.content, ArrayRecord).values():
-        for name, array in arrays.items():
+    last, number = isinstance(request, EvaluateRequest), request.round
+    merged = isinstance(request, EvaluateRequest) and bool(request.merged)
+    place = [1, 0, merged] if last else [0, number, phases.index(request.phase)]
+    digest = hashlib.blake2b(repr(sorted(incoming.config.items())).encode())
+    for vectors in incoming.vectors.values():
+        for name, array in vectors.arrays.items():
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(array.data)
     question = digest.hexdigest()

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, contents
+from edelweiss.client_app.audit import FILE, LONGEST, MOST, SEAL, Audit, AuditError, arrays_of
 from edelweiss.client_app.cli import main
 from edelweiss.client_app.join import described
 from edelweiss.datasets import Facts
@@ -103,7 +103,7 @@ def test_what_nobody_foresaw_is_written_too(tmp_path: Path, monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise RuntimeError("patient 4711")
 
-    monkeypatch.setattr("edelweiss.client_app.policy.admission.admitted", broken)
+    monkeypatch.setattr("edelweiss.client_app.request_pipeline.admit", broken)
     with hospital.run() as grid, pytest.raises(ValueError, match="content is None"):
         told(grid)
     assert [line.get("refused") for line in lines_of(hospital.state)] == [
@@ -140,7 +140,7 @@ def test_what_a_coordinator_calls_things_breaks_neither_log_nor_terminal(
 def test_the_norm_of_a_rounded_vector_is_that_of_what_it_stands_for(encoding: Encoding) -> None:
     x = 1e3 * torch.ones(300)
     written, _ = encoding.encode({"x": x}, {}, "train")
-    told = contents(RecordDict({"arrays": pack(written)}))["arrays"]
+    told = arrays_of(written)
     assert {"name": "x", "shape": [300], "bytes": written["x"].nbytes} == {
         k: v for k, v in told[0].items() if k != "norm"
     }

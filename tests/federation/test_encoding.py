@@ -11,6 +11,7 @@ import torch
 from edelweiss.federation import Encoding, pack, unpack
 from edelweiss.federation.encoding import BLOCK, SCALE, decode, dequantised, quantised, unfit
 from edelweiss.federation.schema import misfits, table
+from edelweiss.federation.wire import magnitudes
 from edelweiss.problems import Arrays
 
 LONG = 3 * BLOCK + 7
@@ -136,11 +137,12 @@ def test_what_float16_cannot_hold_is_named_with_a_way_out(value: float) -> None:
     sent = vectors()
     sent["x"][-1] = sent["u"][-1] = value
     over = 65504 < abs(value) < math.inf
-    said = Encoding("float16").overflow(sent)
+    most = magnitudes(sent)
+    said = Encoding("float16").overflow(sent, most)
     assert bool(said) == over
     assert not over or ("'x' (up to" in said and "'u'" in said and 'take wire = "bf16"' in said)
-    assert "'u'" not in Encoding("float16", frozenset({"u"})).overflow(sent), "8 bits have a scale"
-    assert Encoding("bf16").overflow(sent) == Encoding().overflow(sent) == ""
+    assert "'u'" not in Encoding("float16", frozenset({"u"})).overflow(sent, most), "8 bits have a scale"
+    assert Encoding("bf16").overflow(sent, most) == Encoding().overflow(sent, most) == ""
 
 
 @pytest.mark.parametrize(
