@@ -2,7 +2,7 @@
 
 ``flwr run --stream`` returns 0 also when the run failed, looks at every file below the app's folder before it bundles,
 and writes into FLWR_HOME, which in a container may be read-only. Here the bundle is made of a copy, the home is a
-temporary folder, and the caller is told how the run ended.
+temporary folder, and the caller learns how the run ended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_run_config(arguments: list[str]) -> dict[str, Value]:
     Raises
     ------
     ConfigError
-        When they cannot be read, or a key is unknown, of which Flower would only say "Invalid run configuration".
+        When they cannot be read, or a key is unknown (Flower would only say "Invalid run configuration").
     """
     given = with_resumed(read_overrides(arguments))
     if given.keys() - flatten(app_table()["config"]).keys():
@@ -86,11 +86,11 @@ class Outcome:
     def why(self) -> str:
         """Why it is not ok, in a line."""
         if not self.ended and self.status != "refused":
-            return f"nobody knows how the run ended, or will ({self.status}): {self.details or 'it goes on'}"
+            return f"the run's final status is unavailable ({self.status}): {self.details or 'it goes on'}"
         reason = self.details.partition("exception: ")[2] or self.details
         if reason and reason in self.log:  # a mistake in the run-config, say: once is enough
             return "the run failed, see above"
-        return f"the run failed: {self.status}, {reason or 'nobody knows why'}"
+        return f"the run failed: {self.status}, {reason or 'without a reason'}"
 
 
 def submit(
@@ -121,7 +121,7 @@ def submit(
                 lines.append(line)
                 show(line)
 
-    def heard_of(run: str) -> Outcome:
+    def wait_for_end(run: str) -> Outcome:
         """Wait for the end, should the stream have broken before it; then show what of the log was missed."""
         outcome = state_of(run, environment)
         if outcome.ended:
@@ -145,9 +145,9 @@ def submit(
                 with suppress(BrokenPipeError), flwr.stdin:  # it may have ended, and said why
                     print(file=flwr.stdin)
             follow(timeout)
-            # `flwr run --stream` returns 0 for a failed run too, so ask.
+            # `flwr run --stream` returns 0 for a failed run as well, so ask.
             if found := STARTED.search("".join(lines)):
-                outcome = heard_of(found[1])
+                outcome = wait_for_end(found[1])
         except (KeyboardInterrupt, SystemExit):
             if stop and (found := STARTED.search("".join(lines))):
                 print("stopping the run, it writes what it reached; once more, and it ends at once", file=sys.stderr)
@@ -164,13 +164,13 @@ def end_of(run: str, environment: Mapping[str, str], timeout: float | None = Non
     Returns
     -------
     Outcome
-        That it has not ended, if the SuperLink stays away, or after so many seconds.
+        That it has not ended, if the SuperLink stays away, or after ``timeout`` seconds.
     """
     deadline = time.monotonic() + (timeout or threading.TIMEOUT_MAX)
-    heard = time.monotonic()
+    answered = time.monotonic()
     while not (outcome := state_of(run, environment)).ended and time.monotonic() < deadline:
-        heard = heard if outcome.status == UNKNOWN else time.monotonic()
-        if time.monotonic() - heard > GONE_TIMEOUT:
+        answered = answered if outcome.status == UNKNOWN else time.monotonic()
+        if time.monotonic() - answered > GONE_TIMEOUT:
             break
         time.sleep(1)
     return outcome
@@ -234,7 +234,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """This process's environment, with Flower and Ray told to keep to themselves."""
+    """This process's environment, with Flower's and Ray's telemetry and updates off."""
     scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by bare name
     return os.environ | {
         "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -250,7 +250,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": str(2**30),
         "MALLOC_TOP_PAD_": str(2**26),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's coming default: a client that reserves no GPU may still see one. Silences a warning, too.
+        # Ray's coming default: a client that reserves no GPU may still see one. It also silences a warning.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # Ray would start a worker a core and wait for them. Flower's need another environment, so none would be used.
         "RAY_prestart_worker_first_driver": "0",

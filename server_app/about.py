@@ -45,13 +45,13 @@ def gathered(
 ) -> dict[str, Any]:
     """Return the file's content.
 
-    ``sites`` has by name what each told before the run, but its sums; ``parameters`` the lengths of the model's
+    ``sites`` has by name what each reported before the run, without its sums; ``parameters`` the lengths of the model's
     vectors, by name; ``inputs`` shape, classes and the share of positives, of several labels by name in ``priors``;
     ``samples`` which ones models are judged on, as `datasets.evaluation_digest` says; ``versions`` those of Python and
     packages; ``app`` the fingerprint of the sources; ``device`` where the coordinator computes;
     ``data-warnings`` what may be wrong with the data, see `server_app.data_warnings`.
     """
-    told = {
+    reported = {
         site.name: {key: value for key, value in to_record(facts).items() if key in TOLD and value not in ([], "")}
         for site, facts in sites.items()
     }
@@ -64,7 +64,7 @@ def gathered(
         inputs["priors"] = dict(zip(data_summary.labels, data_summary.priors, strict=True))
     return {
         "version": VERSION,
-        "sites": told,
+        "sites": reported,
         "parameters": {name: len(vector) for name, vector in start.items()},
         "inputs": inputs,
         "samples": dict(samples),

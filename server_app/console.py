@@ -129,8 +129,8 @@ class Progress:
 
 def _mean(record: Record) -> str:
     """Return what stands before a metric that is a mean over several labels."""
-    told = record.get("central") or record.get("pooled") or {}
-    return "mean " if any(split(name)[1] for name in told) else ""
+    metrics = record.get("central") or record.get("pooled") or {}
+    return "mean " if any(split(name)[1] for name in metrics) else ""
 
 
 def _over_sites(over_sites: Record, name: str, key: str) -> str:

@@ -1,4 +1,4 @@
-"""evidence.json of a run: made of what the sites told, and of the common test set."""
+"""evidence.json of a run: from the sites' reports and the common test set."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ def _of_a_label(content: Mapping[str, Any]) -> Iterator[str]:
             ("pooled", compared["pooled"]),
             ("on the common test set", compared["common-test-set"]),
         )
-        told = [f"{where} {format_estimate(one['difference'], signed=True)}" for where, one in places if one]
-        yield f"compared with the other model, on the same patients: AUROC {'; '.join(told)}"
+        differences = [f"{where} {format_estimate(one['difference'], signed=True)}" for where, one in places if one]
+        yield f"compared with the other model, on the same patients: AUROC {'; '.join(differences)}"
     elif NOT_COMPARED in content["notes"]:
         yield NOT_COMPARED
     if pooled:

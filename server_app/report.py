@@ -54,7 +54,7 @@ def with_nan(value: Any) -> Any:
 
 
 class Report:
-    """Collects what a run tells, line by line; an observer of `FederatedStrategy.start`.
+    """Records a run, a line per round; an observer of `FederatedStrategy.start`.
 
     A line is complete when the sites have evaluated the round's model, which they do when they receive it: at the
     start of the next round. Then it is printed and written.
@@ -68,7 +68,7 @@ class Report:
     folder : Path
         Of the run.
     tracking : Tracking
-        Is told of each line.
+        Logs each line.
     """
 
     def __init__(self, config: RunConfig, progress: Progress, folder: Path, tracking: Tracking) -> None:
@@ -169,7 +169,7 @@ class Report:
         except OSError as error:
             raise self._unwritten(self.lines, error) from None
         self.tracking.log(record)
-        self.progress.round(record, self.config.rounds)  # last: whoever presses Ctrl-C at this line has it in the file
+        self.progress.round(record, self.config.rounds)  # last: a line that is on the screen is in the file
 
     def about(self, content: Mapping[str, Any]) -> None:
         """Write who takes part, and in what."""
@@ -179,7 +179,7 @@ class Report:
             raise self._unwritten(self.folder / about.FILE, error) from None
 
     def told(self, labels: Mapping[str, Mapping[str, evidence.Site]]) -> None:
-        """Note what is known of the scores at the sites, for evidence.json."""
+        """Keep the sites' statistics of scores, for evidence.json."""
         self.scores = dict(labels)
 
     def _unwritten(self, path: Path, error: OSError) -> RunError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Tracker(Protocol):
-    """Who is told of a run's rounds."""
+    """The trackers that log a run's rounds."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         """Open it, for a run and its folder."""
@@ -145,7 +145,7 @@ def require_installed(config: RunConfig) -> None:
 
 
 def numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield what a tracker is told of a round, by name: metrics by their source, costs.
+    """Yield what a tracker logs of a round, by name: metrics by their source, and costs.
 
     A label's own are called as in ``pooled/auroc.Edema``; trackers take few signs in names, so others become ``_``.
     """

@@ -21,8 +21,8 @@ def takes_run_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def said(command: Callable[[], Iterable[str]]) -> int:
-    """Print the lines that a command has to say, or a user's mistake; return the exit code."""
+def print_result(command: Callable[[], Iterable[str]]) -> int:
+    """Print the lines that a command returns, or a user's mistake; return the exit code."""
     from edelweiss.config import MISTAKES
 
     try:

@@ -19,7 +19,7 @@ def takes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or patterns such as 'runs/codasca-*'")
     metric = "such as auroc, or pooled.auprc; may be repeated: differences are in the first"
     parser.add_argument("--metric", action="append", default=[], help=metric)
-    parser.add_argument("--versus", default="", metavar="GROUP", help="whom to compare with; default: the first")
+    parser.add_argument("--versus", default="", metavar="GROUP", help="the group to compare with; default: the first")
     parser.add_argument(
         "--against", action="append", choices=AGAINST, help="what curves are drawn against; may be repeated"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from edelweiss.lab.commands import said
+from edelweiss.lab.commands import print_result
 
 SUMMARY = "write the model of a run for other programs"
 DESCRIPTION = (
@@ -31,4 +31,4 @@ def main(options: argparse.Namespace) -> int:
     from edelweiss.problems.onnx_export import export
     from edelweiss.problems.trained_model import TrainedModel
 
-    return said(lambda: export(TrainedModel.read(options.run), options.onnx))
+    return print_result(lambda: export(TrainedModel.read(options.run), options.onnx))

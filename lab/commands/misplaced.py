@@ -18,7 +18,7 @@ TAKES_KEYS = ("submit",)  # commands with run-config keys of their own
 
 
 def misplaced(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return what is wrong with the words before a command, or with all where there is none.
+    """Return what is wrong with the words before a command, or with all words without one.
 
     Parameters
     ----------

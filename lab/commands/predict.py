@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from edelweiss.lab.commands import said
+from edelweiss.lab.commands import print_result
 
 SUMMARY = "score patients with the model of a run"
 DESCRIPTION = (
@@ -39,4 +39,4 @@ def main(options: argparse.Namespace) -> int:
         model = TrainedModel.read(options.run, resolve_device(options.device))
         return predict(model, options.data, options.to, options.others)
 
-    return said(predicted)
+    return print_result(predicted)

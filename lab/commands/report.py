@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from edelweiss.lab.commands import said
+from edelweiss.lab.commands import print_result
 
 SUMMARY = "write the report of a run again"
 DESCRIPTION = (
@@ -34,4 +34,4 @@ def main(options: argparse.Namespace) -> int:
         except OSError as error:
             raise RunError(f"{options.run}: the report cannot be written ({reason(error)})") from None
 
-    return said(written)
+    return print_result(written)

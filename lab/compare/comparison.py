@@ -75,13 +75,13 @@ class Comparison:
         """
         chosen = {path: heading_of(path, found) for path in chosen_metrics(found, metrics)}
         require_comparable(found, next(iter(chosen)))
-        groups, besides = grouped(found)
+        groups, names = grouped(found)
         labels = [group.label for group in groups]
         if versus and versus not in labels:
             raise ConfigError("command", [f"--versus: {unknown('group', versus, labels)}"])
         base = groups[labels.index(versus) if versus else 0]
         comparison = cls(groups, chosen, base, found)
-        return cls(groups, chosen, base, found, [*comparison._notes(), *besides, *notes], columns or {})
+        return cls(groups, chosen, base, found, [*comparison._notes(), *names, *notes], columns or {})
 
     def _notes(self) -> Iterator[str]:
         path, heading = next(iter(self.metrics.items()))
@@ -183,9 +183,9 @@ def chosen_metrics(found: Sequence[Found], wanted: Sequence[str]) -> list[str]:
     """Return the paths of what is compared.
 
     A name such as ``auroc`` is taken on the common test set where all runs have one; else over the sites where some
-    runs train a model for each, or on all held-out samples; ``auroc.Edema`` is that of one of several labels, of which
-    ``auroc`` is the mean. Without any names it is all that a round's line shows, the
-    loss, which depends on the problem, only where there is nothing else.
+    runs train a model for each, or on all held-out samples. ``auroc.Edema`` is one label's, and ``auroc`` the mean over
+    labels. Without names it is all that a round's line shows; the loss, which depends on the problem, only if there is
+    nothing else.
 
     Raises
     ------
@@ -216,8 +216,7 @@ def require_metrics(runs: Sequence[RunConfig], wanted: Sequence[str]) -> None:
     Raises
     ------
     ConfigError
-        For those that `chosen_metrics` would not find, whatever the runs come to. That there is a common test set shows
-        in the data, later.
+        For those that `chosen_metrics` could not find. Whether there is a common test set shows later, in the data.
     """
     each = [_expected(run) for run in runs]
     there = [path for path in each[0] if all(path in others for others in each)]

@@ -1,4 +1,4 @@
-"""Run folders: read as runs, or refused in words; grouped by what differs, and whether they can be compared."""
+"""Run folders: read, checked, and grouped by the settings that differ."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Found:
         if not is_file(path / "config.toml"):
             inside = sum(is_file(each / "config.toml") for each in path.iterdir()) if path.is_dir() else 0
             more = f"; {inside} are in it: write {str(path / '*')!r}" if inside else ""
-            raise ValueError(f"this is no run folder, in which there would be a config.toml{more}")
+            raise ValueError(f"not a run folder: it has no config.toml{more}")
         try:
             config = RunConfig.parse(renamed(flatten(read_toml(path / "config.toml"))))
         except ConfigError as error:
@@ -106,8 +106,8 @@ class Found:
 def _samples(path: Path) -> dict[str, str]:
     """Return a run's digests of samples; none where it did not write them."""
     try:
-        told = read_json(path / ABOUT)["samples"]
-        return {part: str(digest) for part, digest in told.items()}
+        digests = read_json(path / ABOUT)["samples"]
+        return {part: str(digest) for part, digest in digests.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
 
@@ -135,7 +135,7 @@ def _ended(path: Path, config: RunConfig) -> Outcome:
 
 
 def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
-    """Read the run folders that names and patterns such as ``runs/codasca-*`` mean; returns notes, too.
+    """Read the run folders that match names and patterns such as ``runs/codasca-*``; returns them and notes.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
             there = as_path(name)
             meant = [there] if there.exists() else sorted(map(Path, glob(str(there))))
             if not meant:
-                wrong.append(f"{quoted(name)}: there is nothing of that name")
+                wrong.append(f"{quoted(name)}: no such file or folder")
         except OSError as error:
             wrong.append(f"{quoted(name)}: {reason(error)}")
             continue
@@ -164,7 +164,7 @@ def read(names: Sequence[str]) -> tuple[list[Found], list[str]]:
             except (ValueError, OSError) as error:
                 wrong.append(f"{path}: {reason(error)}")
     if not wrong and not found:
-        why = "their sweep stopped all of them early" if paused else "there is no run folder among what was named"
+        why = "their sweep stopped all of them early" if paused else "none of these is a run folder"
         wrong.append(why)
     if wrong:
         raise ConfigError("runs to compare", wrong)
@@ -207,7 +207,7 @@ def names(settings: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
 
     within = {name: differing([each for each in settings if each["algorithm"] == name]) for name in algorithms}
     own = dict.fromkeys(key for found in within.values() for key in found)
-    labels, besides = [], {}
+    labels, others = [], {}
     for each in settings:
         parts = [str(each["algorithm"])] if len(algorithms) > 1 or not own else []
         parts += [shown({key: each[key]}) for key in own if key in within[str(each["algorithm"])]]
@@ -215,13 +215,13 @@ def names(settings: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     for name in algorithms if len(algorithms) > 1 else ():
         first = next(each for each in settings if each["algorithm"] == name)
         rest = {key: first[key] for key in differing(settings) if key in first and key not in own and "." not in key}
-        besides[name] = shown(rest)
-    told = [f"{name} with {text}" for name, text in besides.items() if text]
-    return labels, [f"The algorithms differ in more than their own keys: {'; '.join(told)}."] if told else []
+        others[name] = shown(rest)
+    differ = [f"{name} with {text}" for name, text in others.items() if text]
+    return labels, [f"The algorithms differ in more than their own keys: {'; '.join(differ)}."] if differ else []
 
 
 def edges(found: Sequence[Found], path: str) -> Iterator[str]:
-    """Say where the best step size of a grid lies on its edge, by the held-out samples where there are such."""
+    """Say where the best step size lies on the edge of its grid, by the held-out samples if there are any."""
     held_out = f"pooled.{name_of(path)}" + (f".{label}" if (label := label_of(path)) else "")
     families: dict[str, list[Found]] = {}
     for each in found:
@@ -246,7 +246,7 @@ def edges(found: Sequence[Found], path: str) -> Iterator[str]:
             name = family[0].written["algorithm"]
             yield (
                 f"{name}: the best of {len(points)} step sizes by {by}, {shown({key: best[key] for key in moved})}, "
-                f"lies on the edge of its grid: try {shown(moved)}, too."
+                f"lies on the edge of its grid: also try {shown(moved)}."
             )
 
 

@@ -47,7 +47,7 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
     """Draw a line per group, the mean of its runs, and a band of one standard deviation to either side,
     within what the metric can be.
 
-    What the runs had spent by a round is averaged, too.
+    What the runs had spent by a round is averaged as well.
     """
     for place, group in enumerate(groups):
         lines = []

@@ -92,7 +92,7 @@ class Run:
     settings : Settings
         Its run-config, as far as it is not the default.
     repeat : Settings
-        What tells it from the runs that it is averaged with: its seed, and its fold where there are folds.
+        What distinguishes it from the runs that it is averaged with: its seed, and its fold in cross-validation.
     outcome : Outcome
         What came of it.
     """
@@ -138,7 +138,7 @@ def metric(record: Record, path: str) -> float | None:
 
 
 def path_of_ties(path: str) -> str:
-    """Return the path of the most by which a metric may be off, see `problems.metrics.TIES`; empty if none is told."""
+    """Return the path of a metric's largest possible error, see `problems.metrics.TIES`; empty if it has none."""
     name = name_of(path)
     return path.replace(f".{name}", f".{TIES[name]}", 1) if name in TIES else ""
 

@@ -30,9 +30,9 @@ class Listing:
     frame
         A row for each image, with an index in which none comes twice, as text: ``path``, as the source names it;
         ``patient``, whose it is; ``view``, one of `VIEWS`; and the labels, in `VALUES`. A column of `LABELS` that is
-        not there is one that the source lacks: it will be empty in all rows. `NO_FINDING` may be there, too.
+        not there is one that the source lacks: it will be empty in all rows. `NO_FINDING` may be present as well.
     notes
-        Sentences that whoever imports should read.
+        Sentences that the importing person should read.
 
     Attributes
     ----------

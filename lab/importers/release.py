@@ -85,7 +85,7 @@ class Table:
 
 
 class Release:
-    """The folder of a source. What is wrong in it is collected, and told at once by `check`.
+    """The folder of a source. Problems are collected, and `check` raises them all at once.
 
     Parameters
     ----------

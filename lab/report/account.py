@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def data(run: Content) -> str:
     """Say how many samples of what kind the sites have, and what the outcome is."""
-    told, inputs = run.about.get("sites", {}), run.about.get("inputs", {})
+    reported, inputs = run.about.get("sites", {}), run.about.get("inputs", {})
     if not PROBLEMS[run.config.problem].needs_data:
         return f"{len(run.sites)} sites; the problem is in closed form and needs no patients."
     if not inputs:
-        return f"{len(run.sites)} sites; the run ended before they had told of their data."
-    train = sum(site.get("examples") or 0 for site in told.values())
-    held_out = sum(site.get("held-out") or 0 for site in told.values())
+        return f"{len(run.sites)} sites; the run ended before they had reported their data."
+    train = sum(site.get("examples") or 0 for site in reported.values())
+    held_out = sum(site.get("held-out") or 0 for site in reported.values())
     shape = inputs["shape"]
     form = f"{shape[0]} features" if len(shape) == 1 else f"images of {' x '.join(map(str, shape))}"
     share = (
@@ -37,13 +37,13 @@ def data(run: Content) -> str:
     if run.labels:
         what = f"{len(run.labels)} labels, positive as the sites that know them are weighted: {shares(run)}"
     return (
-        f"{len(told)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
+        f"{len(reported)} sites with {train:,} samples to train on and {held_out:,} held out; {form}, "
         f"{what}. Inputs: {run.inputs}. Outcome: {run.outcome}."
     ) + "".join(f" {line}" for line in run.account)
 
 
 def known_table(run: Content) -> Table:
-    """Return how many training samples each site has of which each of several labels is known, and positive."""
+    """Return how many training samples each site has with each label known, and how many of them are positive."""
     rows = [
         [
             site["name"],
@@ -90,10 +90,10 @@ def site_table(run: Content) -> Table:
 
 
 def site_note(run: Content) -> str:
-    """Say whose model the table of sites is about, and what the sites told of themselves in words."""
+    """Say whose model the table of sites is about, with the sites' own notes."""
     notes = [f"{site['name']}: {note}" for site in run.sites for note in site.get("notes", []) if not run.account]
-    told = "Each site's own model, on its own held-out samples." if run.personalised else ""
-    return " ".join([told or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
+    whose = "Each site's own model, on its own held-out samples." if run.personalised else ""
+    return " ".join([whose or "The final model, on each site's held-out samples.", *(f"{note}." for note in notes)])
 
 
 def last_values(run: Content) -> str:
@@ -153,13 +153,13 @@ def left(run: Content) -> Iterator[list[str]]:
 
 
 def _left_at_the_end(run: Content) -> str:
-    """Return what left the sites for the evidence, besides their evaluations."""
+    """Return what left the sites for the evidence, in addition to their evaluations."""
     every = [part.evidence for part in run.parts] if run.labels else [run.evidence]
     judged = [one for one in every if one]
     grouped = [site["grouped"] for one in judged for site in one["sites"].values()]
     said = []
     if not all(grouped):
-        whose = ", of the sites that tell of each patient" * any(grouped)
+        whose = ", of the sites that report single patients" * any(grouped)
         said.append("AUROC and its variance, and design effects, from which the intervals follow" + whose)
     if any(one["compared"] and one["compared"].get("pooled") for one in judged):
         said.append("histograms of the other model's scores, and sums of how much the two differ")

@@ -124,7 +124,7 @@ class Content:
         ]
 
     def _sites_of(self, place: int) -> dict[str, Row]:
-        """Return what each site told of a label before the run."""
+        """Return what each site reported about a label before the run."""
         counted = {"examples": "label-counts", "positives": "label-positives"}
         return {
             name: {key: site[counts][place] for key, counts in counted.items() if counts in site}
@@ -133,13 +133,15 @@ class Content:
 
     @property
     def account(self) -> list[str]:
-        """What was done to the data before they were trained on, a sentence each; of their own hospitals tell notes."""
-        told = self.about.get("sites", {}).values() if self.config.dataset != SITE else ()
-        return list(dict.fromkeys(f"{note[:1].upper()}{note[1:]}." for site in told for note in site.get("notes", [])))
+        """How the data were prepared, a sentence each; for hospitals' own data see the sites' notes."""
+        reported = self.about.get("sites", {}).values() if self.config.dataset != SITE else ()
+        return list(
+            dict.fromkeys(f"{note[:1].upper()}{note[1:]}." for site in reported for note in site.get("notes", []))
+        )
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the evidence must know; of which labels, where not of all."""
+        """What a reader of the evidence must know, with the labels that it concerns where not all."""
         if not self.labels:
             return list((self.evidence or {}).get("notes", []))
         judged = {part.label: part.evidence["notes"] for part in self.parts if part.evidence}
@@ -197,7 +199,7 @@ class Content:
 
     @cached_property
     def sites(self) -> list[Row]:
-        """A row for each site: what it told before the run, what it did, and how the last model does there."""
+        """A row for each site: what it reported before the run, what it did, and how the last model performs there."""
         known = dict(self.about.get("sites", {}))
         known |= {name: {} for name in self.last.get("sites", {}) if name not in known}
         rounds: dict[str, int] = {}
@@ -210,13 +212,13 @@ class Content:
         return [
             {
                 "name": name,
-                **told,
+                **reported,
                 "rounds": rounds.get(name, 0),
                 "gradients": gradients.get(name, 0.0),
                 "metrics": self.last.get("sites", {}).get(name, {}),
                 "evidence": judged.get(name),
             }
-            for name, told in known.items()
+            for name, reported in known.items()
         ]
 
     @cached_property

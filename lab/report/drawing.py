@@ -1,4 +1,4 @@
-"""How pictures are drawn and written: in one style, without a date, whatever the environment says of Matplotlib."""
+"""How pictures are drawn and written: in one style, without a date, whatever Matplotlib's settings are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a study. It has a folder named after its configuration, so that it is found again."""
+"""One run of a study, in a folder named after its configuration."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Sweep(Generic[S]):
         return found
 
     def check(self) -> None:
-        """Parse a run of each kind that there may be, whatever will be chosen.
+        """Parse a run of each kind that the study may need.
 
         Raises
         ------

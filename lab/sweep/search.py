@@ -123,7 +123,7 @@ class Search:
             yield from self._finished(batch)
 
     def _further(self) -> list[optuna.Trial]:
-        """Return the trials that follow from those that are told: of a model, or past the edge of a grid."""
+        """Return the next trials, given the results so far: from the model, or past the edge of the grid."""
         study = self.sweep.study
         if study.by_model:
             return [self._ask() for _ in range(min(BATCH, study.trials - len(self.jobs)))]
@@ -157,7 +157,7 @@ class Search:
         yield from self._finished(trials)
 
     def _finished(self, trials: list[optuna.Trial]) -> Waiting[None]:
-        """Let trials go to their end, and tell what they came to."""
+        """Run trials to their end and report their values."""
         for trial in trials:
             self.jobs[trial.number] = replace(self.jobs[trial.number], until=0)
         for trial, outcome in zip(trials, (yield from self._awaited(trials)), strict=True):

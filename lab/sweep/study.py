@@ -42,7 +42,7 @@ class Method:
     algorithm : str
         A name in ``strategies.ALGORITHMS``.
     settings : Settings
-        What it changes besides; wins over everything but a seed, a fold and a point of the grid.
+        Other keys that it changes; they win over everything but a seed, a fold and a point of the grid.
     grid : tuple of Settings
         Points to choose from. One: no choice.
     ranges : Ranges
@@ -133,11 +133,11 @@ class Study:
         1 / halving of them: the better ones by ``select``. Points that a grid grows by, or that a model proposes, are
         run to their end.
     rank : bool
-        Whether methods without a choice are run at the tuning seed, too, so that one can be chosen among all.
+        Whether methods without a choice are also run at the tuning seed, so that one can be chosen among all.
     place : Settings
         Keys of all runs that do not change what they compute, such as where the data are.
     equal_iterations : bool
-        Whether each run takes rounds × local-steps of the run-config, whatever its local-steps.
+        Whether each run takes rounds × local-steps iterations of the run-config, with any local-steps of its own.
     """
 
     base: Settings = field(default_factory=dict)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edelweiss.server_app.report import Record
 
 
-PATIENCE = 10.0  # seconds that a worker has to clean up when it is told to stop
+PATIENCE = 10.0  # seconds that a stopped worker has to clean up
 
 
 class _PausedError(BaseException):
@@ -83,7 +83,7 @@ def compute(settings: Settings, folder: Path, until: int = 0, *, tuning: bool = 
             return diverged
     except MISTAKES as error:
         return str(error)
-    except SystemExit:  # told to stop; the executor would go on to the next run
+    except SystemExit:  # stopped; the executor would go on to the next run
         os._exit(143)
     said = {"diverged": diverged, "seconds": before + time.monotonic() - started, "version": fingerprint()}
     said |= {"tuning": True} if tuning else {}
@@ -94,7 +94,7 @@ def compute(settings: Settings, folder: Path, until: int = 0, *, tuning: bool = 
 
 
 def _start_worker() -> None:
-    """Prepare a worker process: it cleans up when it is told to stop, and when its parent is gone."""
+    """Prepare a worker process: it cleans up when it is stopped, or when its parent is gone."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the parent stops its workers
@@ -241,7 +241,7 @@ ENGINES: dict[str, type[Workers]] = {"processes": Workers, "ray": RayWorkers}
 
 
 def run(sweep: Sweep[Study], workers: int, data_root: str, engine: str = "processes") -> None:
-    """Do all runs of a sweep that are not there yet, with so many at a time; what comes out does not depend on that.
+    """Do all missing runs of a sweep, ``workers`` at a time; the results do not depend on that number.
 
     Raises
     ------

@@ -127,7 +127,7 @@ def test_folds_are_repeats_and_are_paired(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- the edge of a grid
 
 
-@pytest.mark.parametrize(("best", "edge"), [(0, "try lr=0.003"), (1, ""), (2, "try lr=0.3")])
+@pytest.mark.parametrize(("best", "edge"), [(0, "lr=0.003"), (1, ""), (2, "lr=0.3")])
 def test_a_best_step_size_on_the_edge_of_its_grid_is_said(tmp_path: Path, best: int, edge: str) -> None:
     for place, lr in enumerate((0.01, 0.03, 0.1)):
         # The test set says otherwise, and has no part in it.
@@ -143,8 +143,8 @@ def test_on_a_grid_of_two_step_sizes_each_has_edges_of_its_own(tmp_path: Path) -
             keys = {"local-sgda.lr": lr, "local-sgda.lr-dual": dual, "algorithm": "local-sgda"}
             leave(tmp_path / f"run-{x}{y}", [0.9 if (x, y) == (1, 2) else 0.5], **keys)
     (note,) = [note for note in compared(tmp_path / "*").notes if "edge" in note]
-    assert "lr-dual=0.1, lies on the edge" in note
-    assert "try lr-dual=0.3," in note
+    assert "lr-dual=0.1," in note
+    assert "lr-dual=0.3" in note
 
 
 # ---------------------------------------------------------------------- what cannot be compared
@@ -164,14 +164,14 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(runs: Path, tmp_path:
     for text, name in zip(told, ("runs", *names), strict=True):
         assert name in text.partition(":")[0]
     wanted = (
-        "6 are in it: write",
+        re.escape(str(runs / "*")),
         "1 of 7 rounds",
         "it was stopped [(]it was interrupted[)]",
-        "no run folder",
+        "config.toml",
         "damaged",
         "of another version, .*unknown key 'rate'",
         "does not say that it is complete",
-        "nothing of that name",
+        "no-such",
     )
     assert [bool(re.search(pattern, text)) for pattern, text in zip(wanted, told, strict=True)] == [True] * len(told)
 
@@ -408,4 +408,4 @@ def test_real_runs_are_compared_in_several_ways(tmp_path: Path, capsys: pytest.C
     assert "versions of the code" not in told
     assert len(list((tmp_path / "out").glob("*.pdf"))) == 2
     assert main(["compare", str(tmp_path)]) == 2
-    assert "this is no run folder" in capsys.readouterr().err
+    assert str(tmp_path) in capsys.readouterr().err
