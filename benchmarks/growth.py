@@ -73,7 +73,7 @@ def played(sites: int, rounds: int, asked: int, marks: Iterable[int]) -> dict[st
     seen: list[dict[str, float]] = []
     cpu: list[float] = []
 
-    class Watched(LocalGrid):
+    class OutlierCounter(LocalGrid):
         """Looks at memory when the messages of a round leave."""
 
         def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -90,7 +90,7 @@ def played(sites: int, rounds: int, asked: int, marks: Iterable[int]) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         job = JOB | {"sites": sites, "fraction": asked / sites, "rounds": rounds, "runs-dir": folder}
         config = RunConfig.parse(job)
-        with Watched(config, unused_run_id()) as grid:
+        with OutlierCounter(config, unused_run_id()) as grid:
             coordinate(config, grid, Progress(quiet=True))
         train = load_site(config.data(), 0, sites).train
     data = train.inputs.nbytes + train.labels.nbytes

@@ -157,7 +157,7 @@ def one_graph(problem: Any) -> Callable[..., Any]:
     def value(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         parameters = {name: x[network.spans[name]].view_as(p) for name, p in named.items()}
         outputs = torch.func.functional_call(network.module, parameters, (images,))
-        loss: Tensor = problem.objective(problem.shaped(outputs), labels, x[network.size :], y)
+        loss: Tensor = problem.objective(problem.squeeze_outputs(outputs), labels, x[network.size :], y)
         return loss
 
     return torch.func.grad(value, (0, 1))

@@ -41,24 +41,24 @@ def _lines(file: Path, run: RunConfig, own: bool) -> Iterator[str]:
     except ValueError as error:  # of many classes, say
         yield f"- **Use**: not with `predict`: {str(error).removeprefix(f'{file} ')}"
         return
-    meaning = model.meaning
+    model_schema = model.model_schema
     shape = " x ".join(map(str, model.data_summary.shape))
     yield f"- **Inputs**: {shape}" + (" features" if len(model.data_summary.shape) == 1 else ", images")
-    filled = "the mean over the training samples of all sites" if meaning.missing == "mean" else "0"
+    filled = "the mean over the training samples of all sites" if model_schema.missing == "mean" else "0"
     yield f"- **Missing values** become {filled}"
-    sides = [", ".join(texts) for texts in meaning.classes]
+    sides = [", ".join(texts) for texts in model_schema.classes]
     if model.labels:
         yield f"- **Labels**: {', '.join(model.labels)}; each has a score of its own"
-        yield from (f"- {text}" for text in meaning.unusual())
+        yield from (f"- {text}" for text in model_schema.unusual())
     elif len(sides) == 2:
-        yield f"- **Label**: column `{meaning.label}`; positive: {sides[1]}; negative: {sides[0]}"
-    yield f"- **Score**: {model.about_scores()}"
+        yield f"- **Label**: column `{model_schema.label}`; positive: {sides[1]}; negative: {sides[0]}"
+    yield f"- **Score**: {model.describe_scores()}"
     yield f"- **Use**: `edelweiss-site predict patients.csv --model {file.name}`, or with `--state-dir`\n"
     yield "It is for research, and not a medical device. Check it on your own patients first.\n"
-    if meaning.features:
+    if model_schema.features:
         yield "| feature | unit | values |\n|---|---|---|"
-    columns = {column.name: column for column in meaning.study.columns} if meaning.study else {}
-    for name in meaning.features:
+    columns = {column.name: column for column in model_schema.study.columns} if model_schema.study else {}
+    for name in model_schema.features:
         column = columns.get(name)
         values = ""
         if column and column.codes:

@@ -45,5 +45,5 @@ def model_facts(
         more["lacking"] = lacking
     if maps is not None:
         more["platt"] = [*maps]
-    meaning = ModelSchema.of(config, data_summary, data.features, data.class_names)
-    return {"hidden": run.hidden, **more, **data_summary.facts(), **meaning.facts()}
+    model_schema = ModelSchema.of(config, data_summary, data.features, data.class_names)
+    return {"hidden": run.hidden, **more, **data_summary.facts(), **model_schema.facts()}

@@ -13,7 +13,7 @@ from edelweiss.client_app.loader import Batches, Loader, parts
 from edelweiss.common import Stream
 from edelweiss.datasets import Augmentation, Sampler, Samples, make_sampler
 from edelweiss.problems import Problem
-from edelweiss.problems.network import rows_at_once
+from edelweiss.problems.network import evaluation_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -219,7 +219,7 @@ class SiteOracle:
         everything = torch.arange(len(self.samples), device=self.problem.device)
         if self._limits is not None:
             self._limits.require_patients(everything, self.batch_size)
-        return (self.samples.batch(rows) for rows in torch.split(everything, rows_at_once(self.samples.shape)))
+        return (self.samples.batch(rows) for rows in torch.split(everything, evaluation_batch(self.samples.shape)))
 
     def _noted(self, batch: Batch | None) -> Batch | None:
         """Return the batch, or a fresh one, after counting a gradient on it and seeding what the model draws."""
@@ -287,7 +287,7 @@ class SiteOracle:
         if batch is not None:
             if self._limits is not None:
                 self._limits.require_of_each_class(batch[1])
-            parts = zip(*(torch.split(values, rows_at_once(batch[0].shape[1:])) for values in batch), strict=True)
+            parts = zip(*(torch.split(values, evaluation_batch(batch[0].shape[1:])) for values in batch), strict=True)
         if parts is None:
             return problem.dual_terms(x, None)
         numerators, denominators = zip(*(problem.dual_terms(x, part) for part in parts), strict=True)

@@ -20,7 +20,7 @@ from edelweiss.models import ModelError, prepare_device, resolve_device
 from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS, ProblemError, ranks
 from edelweiss.problems.network import NetworkProblem
-from edelweiss.problems.scalars import restored
+from edelweiss.problems.scalars import restore_scalars
 from edelweiss.strategies.local_steps import Descent, existing
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class FinishedRun:
             stored = StoredTensors.read(file)
             facts = stored.facts
             if "shape" not in facts:
-                raise ValueError("it does not say what the inputs are like; a run of this version writes one that does")
+                raise ValueError("it does not describe its inputs; a run of this version writes one that does")
             data_summary = DataSummary.of_file(facts)
             ModelSchema.of_file(facts, data_summary)
         except FileNotFoundError:
@@ -164,7 +164,9 @@ def require_head(problem: NetworkProblem, given: FinishedRun, data: SiteData, he
             f"model = {given.config.model!r} has no separable head: nothing lies before it, so there is no body to be "
             "given"
         )
-    if problem.multiclass and (text := problem.lacks(data.train.targets().bincount(minlength=data.classes).tolist())):
+    if problem.multiclass and (
+        text := problem.shortfall(data.train.targets().bincount(minlength=data.classes).tolist())
+    ):
         raise PersonaliseError(f"the site has, to train on, {text}")
     return problem.head
 
@@ -276,7 +278,7 @@ def starting_point(problem: NetworkProblem, given: FinishedRun) -> tuple[Tensor,
     """Return x and y as they were given; what the run left to the sites is the problem's own start."""
     try:
         parameters, buffers = problem.network.flatten(given.state)
-        start = restored(problem, parameters, given.facts)
+        start = restore_scalars(problem, parameters, given.facts)
     except (ModelError, ProblemError) as error:
         raise PersonaliseError(f"config.toml and model.safetensors do not belong together: {error}") from None
     problem.load_buffers(buffers)

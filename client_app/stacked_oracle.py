@@ -103,7 +103,7 @@ class StackedOracle:
 
     def _stackable(self, sizes: list[int]) -> list[int]:
         """Return how many samples each client's batch has, if they can be computed together."""
-        if len(sizes) < len(self.oracles) or (len(set(sizes)) > 1 and not self._stacked.masks):
+        if len(sizes) < len(self.oracles) or (len(set(sizes)) > 1 and not self._stacked.supports_masking):
             raise UnevenError
         return sizes
 

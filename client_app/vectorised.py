@@ -67,7 +67,7 @@ class Update:
 
     def kind(self, oracle: SiteOracle) -> Hashable:
         """Return what is equal for those that can be done together: all but the values of real vectors."""
-        size = 0 if stacked(self.problem).masks else oracle.full
+        size = 0 if stacked(self.problem).supports_masking else oracle.full
         return self.problem, self.context, _shapes(self.sent), _shapes(self.memory), size
 
 

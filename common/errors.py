@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,11 +40,15 @@ class ConfigError(ValueError):
     Attributes
     ----------
     problems : list of str
-        Everything that is wrong with it; each line names the key, the value, what is allowed.
+        Everything that is wrong with it; each line begins with the key, then the value, what is allowed.
+    keys : list of str
+        The key that each problem begins with; empty for a problem without one.
     """
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
         self.problems = list(problems)
+        found = [re.match(r"(?:unknown key )?'?([\w.-]+)'?(?= =|:|\.? |$)", problem) for problem in problems]
+        self.keys = [match[1] if match else "" for match in found]
         count = f"{len(problems):,} problems" if len(problems) > 1 else "1 problem"
         more = [f"and {len(problems) - LISTED:,} more"] if len(problems) > LISTED else []
         lines = [f"  - {problem}" for problem in [*problems[:LISTED], *more]]

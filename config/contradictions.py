@@ -16,7 +16,7 @@ from edelweiss.federation.stages import MOST_STEPS, Stages
 from edelweiss.models import STEMS, tracks_statistics
 from edelweiss.models.architecture import DEVICE
 from edelweiss.problems import PROBLEMS, ranks
-from edelweiss.problems.capabilities import in_words
+from edelweiss.problems.capabilities import readable
 from edelweiss.strategies import ALGORITHMS, can_solve
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _algorithm_and_problem(run: RunConfig) -> Iterator[str]:
         return
     able = sorted(name for name, other in ALGORITHMS.items() if can_solve(other, problem))
     fit = sorted(name for name, other in PROBLEMS.items() if can_solve(algorithm, other))
-    missing = sorted(in_words(need) for need in algorithm.needs if need not in problem.__mro__)
+    missing = sorted(readable(need) for need in algorithm.needs if need not in problem.__mro__)
     lacks = f" that offers no {' and no '.join(missing)}" if missing else ""
     yield (
         f"algorithm = {run.algorithm!r} cannot solve problem = {run.problem!r}, a {problem.kind} problem"

@@ -88,7 +88,7 @@ class DataSummary:
         data_summary = from_record(cls, facts)
         wrong = list(data_summary.wrong())
         if not data_summary.shape:
-            wrong.insert(0, "shape is missing: it does not say what the inputs are like")
+            wrong.insert(0, "shape is missing: it does not describe its inputs")
         if wrong:
             raise ValueError("; ".join(wrong))
         return data_summary

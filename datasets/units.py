@@ -157,7 +157,7 @@ def _spread_alone(every: Moments) -> NDArray[np.bool_]:
     return found
 
 
-class Watched:
+class OutlierCounter:
     """Watches values that a finished model is given, whether they could be of patients such as it was trained on.
 
     Of any values a share of 1/k² at most lies k standard deviations or more from their mean (Chebyshev). A feature is

@@ -6,7 +6,7 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.problems.metrics import HEADLINE, METRICS, shown_in
+from edelweiss.problems.metrics import HEADLINE, METRICS, format_named
 from edelweiss.server_app.console import Progress
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class NotebookProgress(Progress):
     def round(self, record: Record, rounds: int) -> None:
         """Move the bar, and show the round's metrics."""
         there = [name for name in HEADLINE if name in record]
-        self._line = "  ".join(f"{METRICS[name].label} {shown_in(record, name)}" for name in there)
+        self._line = "  ".join(f"{METRICS[name].label} {format_named(record, name)}" for name in there)
         self._bar_html = f'<progress value="{record["round"]}" max="{rounds}"></progress> {record["round"]}/{rounds} '
         self._update()
 

@@ -131,9 +131,9 @@ class Run:
             return model.scores(inputs if inputs.dtype == torch.uint8 else inputs.float()).numpy()
         with Scratch() as scratch:
             if hasattr(data, "to_parquet"):
-                source = scratch / "data.parquet" if model.meaning.study is None else scratch / "data.csv"
+                source = scratch / "data.parquet" if model.model_schema.study is None else scratch / "data.csv"
                 frame = data.drop(columns=[*_label_columns(model)], errors="ignore")
-                if model.meaning.study is None:
+                if model.model_schema.study is None:
                     frame.to_parquet(source, index=False)
                 else:
                     frame.to_csv(source, index=False)
@@ -251,7 +251,7 @@ def _with_nan(record: Any) -> Any:
 
 def _label_columns(model: TrainedModel) -> list[str]:
     """Return the columns that hold labels in training data, which a prediction needs none of."""
-    return [*model.meaning.labels.names] if model.meaning.labels else [model.meaning.label]
+    return [*model.model_schema.labels.names] if model.model_schema.labels else [model.model_schema.label]
 
 
 def _headline() -> tuple[str, ...]:

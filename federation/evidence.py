@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from edelweiss.evidence import Counts, Reported, Site
 from edelweiss.evidence.paired import Spread, merged_record
 from edelweiss.problems.metrics import by_label
-from edelweiss.problems.pooling import told_scores
+from edelweiss.problems.pooling import site_histograms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class Evidence:
         }
 
     def _site(self, label: str, site: Place, metrics: Metrics, told: Reported) -> Site:
-        _, grouped = told_scores(metrics)
+        _, grouped = site_histograms(metrics)
         return Site(
             counts=_counts(metrics),
             auroc=None if grouped else told.auroc,
@@ -93,4 +93,4 @@ class Evidence:
 
 def _counts(metrics: Metrics) -> Counts:
     """Return an evaluation's histograms as counts."""
-    return Counts.of_histograms(*told_scores(metrics)[0])
+    return Counts.of_histograms(*site_histograms(metrics)[0])

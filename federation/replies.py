@@ -22,7 +22,7 @@ from edelweiss.federation.errors import BadAnswerError, BadValuesError
 from edelweiss.federation.messages import Cost, EvaluateReply, TrainReply, Vectors
 from edelweiss.federation.wire import LARGEST, magnitudes, not_finite
 from edelweiss.problems.metrics import METRICS, by_label, metric, split
-from edelweiss.problems.metrics_record import contradictions, schema_like, undefined
+from edelweiss.problems.metrics_record import contradictions, record_schema, undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,7 +167,7 @@ class Answers:
             if split(name)[0] in METRICS and metric(name).diverges and isinstance(value, float)
         }
         example = self.example or {name: value for name, value in metrics.items() if split(name)[0] in METRICS}
-        wrong = mistakes({**metrics, **dict.fromkeys(diverging, 0.0)}, schema_like(example))
+        wrong = mistakes({**metrics, **dict.fromkeys(diverging, 0.0)}, record_schema(example))
         wrong = wrong or contradictions(metrics)
         counts = {name: count for name, count in metrics.items() if split(name)[0] in COUNTS}
         if not wrong and site.held_out is not None and counts.get("n", 0) > site.held_out:

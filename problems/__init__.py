@@ -1,4 +1,4 @@
-"""What is optimised: a value, its gradients, its metrics. One file per family, one row per problem here."""
+"""Problems: an objective with its gradients and metrics. One file per family, one row per problem here."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ PROBLEMS: Registry[type[Problem]] = Registry("problem", _BUILT_IN, _accept)
 
 
 def ranks(problem: type[Problem]) -> bool:
-    """Return whether a problem gives each sample one score, higher for positives (`NetworkProblem.logits`)."""
+    """Return whether a problem scores each sample, higher for positives (`NetworkProblem.logits`)."""
     return issubclass(problem, NetworkProblem) and not problem.multiclass

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def weighted_squares(h: Tensor, positive: Tensor, prior: float | Tensor, scalars: Tensor) -> Tensor:
-    """(1-p)(h-a)² on positives, p(h-b)² on negatives: the part both objectives share, per sample."""
+    """(1-p)(h-a)² on positives, p(h-b)² on negatives, per sample: the part that both objectives share."""
     a, b = scalars.view(2, *h.shape[1:]).unbind()
     return (1 - prior) * positive * (h - a).square() + prior * (1 - positive) * (h - b).square()
 
@@ -43,14 +43,14 @@ class Auc(NetworkProblem, ClosedFormDual):
     x = (network, a, b), y = α. For fixed scores the optimum is a = E[h|+], b = E[h|-], α = E[h|-] - E[h|+] and
     the value is p(1-p) E[(1 - h⁺ + h⁻)²] - p(1-p).
 
-    With ``score = "sigmoid"`` h is the sigmoid of the network's output, as in the published code, with ``"identity"``
-    the output itself.
+    With ``score = "sigmoid"`` h is the sigmoid of the network's output, as in the published code; with ``"identity"``
+    it is the output itself.
 
-    p is the share of positives that the average sees: mean_k p_k with uniform weights of the sites, that of all samples
-    together with ``weighting = "examples"``. With any other p the terms in α would not cancel, and a constant added to
-    all scores would change the objective. So where a site has an α of its own (`federation.Algorithm.own_dual`), over
-    which nothing is averaged, p is the share among its own training samples. One that has a single class there, of one
-    label or of several, has nothing to rank: p is 0 or 1, f is 0, and it moves nothing.
+    p is the share of positives in the average over sites: mean_k p_k with uniform weights, the pooled share with
+    ``weighting = "examples"``. With any other p the terms in α would not cancel, and adding a constant to all scores
+    would change the objective. So if each site has its own α (`federation.Algorithm.own_dual`), p is the share among
+    the site's training samples. A site with a single class has nothing to rank: p is 0 or 1, and f and its gradients
+    are 0.
     """
 
     name = "auc"
@@ -70,9 +70,9 @@ class Auc(NetworkProblem, ClosedFormDual):
         0.0,
         ge=0,
         lt=1,
-        description="p: share of positives; 0: what the average over sites sees, or a site with its own α",
+        description="p: share of positives; 0: that of the average over sites, or of a site with its own α",
     )
-    score: Literal["sigmoid", "identity"] = Field("sigmoid", description="h: what is ranked, of the network's output")
+    score: Literal["sigmoid", "identity"] = Field("sigmoid", description="h: the score, given the network's output")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,7 @@ class Auc(NetworkProblem, ClosedFormDual):
             self.p = torch.tensor(data_summary.priors, dtype=self.dtype, device=self.device)
 
     def of_site(self, labels: Tensor) -> Self:
-        """Return the same objective with p of these labels, unless an option says what p is."""
+        """Return the objective with p of these labels, unless the option ``prior`` sets p."""
         if self.prior:
             return self
         own, known = copy(self), (labels >= 0).sum(0)
@@ -95,23 +95,23 @@ class Auc(NetworkProblem, ClosedFormDual):
         return torch.sigmoid(logits) if self.score == "sigmoid" else logits.clone()
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return f on the batch. A batch of one class is legal: its other terms are zero."""
+        """Return f on the batch. With a single class the other terms are zero."""
         h, p, alpha = self.h(logits), self.p, y.view(logits.shape[1:])
         terms = weighted_squares(h, labels, p, scalars) + 2 * (1 + alpha) * score_gap(h, labels, p)
         return mean(terms, weights) - p * (1 - p) * alpha.square()
 
     @torch.no_grad()
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        """Return sums of scores and counts: the best α is E[h|-] - E[h|+], of each label."""
+        """Return sums of scores and counts for each label: the optimal α is E[h|-] - E[h|+]."""
         assert batch is not None, "a network learns from batches"
         self.network.bind(x)
-        self.network.train(False)  # as a prediction: batch norm's statistics stay as they are
+        self.network.train(False)  # as in prediction, batch norm uses its running statistics
         inputs, labels, *weights = batch
         h = self.h(self.outputs(inputs))
         negative, positive = ((labels == kind).to(self.dtype) for kind in (0, 1))
-        for of_sample in weights:
-            of_sample = of_sample.view(-1, *[1] * (h.ndim - 1))
-            negative, positive = negative * of_sample, positive * of_sample
+        for weight in weights:
+            weight = weight.view(-1, *[1] * (h.ndim - 1))
+            negative, positive = negative * weight, positive * weight
         sums = torch.stack([vecdot(h, negative, dim=0), -vecdot(h, positive, dim=0)])
         return sums.view(2, -1), torch.stack([negative.sum(0), positive.sum(0)])
 
@@ -121,7 +121,7 @@ class AucMargin(Auc):
     """AUC with a margin (Yuan et al., ICCV 2021; the loss of CODASCA's published code).
 
     f = (1-p)(h-a)² 1[+] + p(h-b)² 1[-] + 2α( p(1-p)m + p h 1[-] - (1-p) h 1[+] ) - p(1-p)α², with α ≥ 0. With m = 1
-    and α replaced by 1 + α it is ``auc`` up to a constant. p is what it is there.
+    and α replaced by 1 + α it is ``auc`` up to a constant. p is as for ``auc``.
     """
 
     name = "auc-margin"
@@ -139,7 +139,7 @@ class AucMargin(Auc):
         return mean(terms, weights) - p * (1 - p) * alpha.square()
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        """Return sums of scores and counts: the best α is m + E[h|-] - E[h|+], clipped at zero."""
+        """Return sums of scores and counts: the optimal α is m + E[h|-] - E[h|+], clipped at zero."""
         sums, counts = super().dual_terms(x, batch)
         return sums + self.margin * torch.stack([counts[0], counts[1] * 0]).view_as(sums), counts
 

@@ -17,23 +17,22 @@ from edelweiss.problems.network import NetworkProblem
 if TYPE_CHECKING:
     from torch import Tensor
 
-PAIRS = 2**22  # pairs that are compared at once: a batch always fits, a held-out set goes in blocks of positives
+PAIRS = 2**22  # pairs compared at once: any batch fits, a held-out set is split into blocks of positives
 
 
 @dataclass(eq=False, kw_only=True)
 class Auprc(NetworkProblem):
     """Average precision with the squared hinge surrogate (FCSG 5.3; Qi et al., NeurIPS 2021).
 
-    For a positive z⁺ the surrogate counts who is ranked above it: ℓ(z⁺, z) = max(s - h(z⁺) + h(z), 0)², h the sigmoid
-    of the network's output. Inner function: g = (mean_z ℓ 1[z positive], mean_z ℓ); outer: f(g) = -g₁/g₂, a smooth
-    precision at z⁺. The objective is the mean of f over the positives z⁺; it lies in [-1, 0].
+    For a positive z⁺ the surrogate counts the samples ranked above it: ℓ(z⁺, z) = max(s - h(z⁺) + h(z), 0)², h the
+    sigmoid of the network's output. Inner function: g = (mean_z ℓ 1[z positive], mean_z ℓ); outer: f(g) = -g₁/g₂, a
+    smooth precision at z⁺. The objective is the mean of f over the positives z⁺; it lies in [-1, 0].
 
-    In a batch every positive is an outer sample, and the whole batch, z⁺ included, are the inner samples of each: z
-    comes from all the data, as z⁺ does. That ℓ(z⁺, z⁺) = s² also keeps g₂ away from zero. ``fixed-positives`` draws
-    more positives than their share of the site's samples, and weights both classes back in the inner means; in the code
-    that these methods were published with, the batch's share stands for that of the data.
+    In a batch every positive is an outer sample, and the whole batch, including z⁺, forms its inner samples: both come
+    from all the data. ℓ(z⁺, z⁺) = s² keeps g₂ away from zero. ``fixed-positives`` oversamples positives and reweights
+    both classes in the inner means; the published code of these methods uses the batch's share of positives instead.
 
-    With s ≥ 1 every pair has loss mass, for sigmoids differ by less than 1.
+    With s ≥ 1 every pair has loss mass, because sigmoids differ by less than 1.
     """
 
     name = "auprc"
@@ -52,13 +51,13 @@ class Auprc(NetworkProblem):
     margin: float = Field(1.0, gt=0, description="s: how far a positive should rank above others, in units of h")
 
     def unstackable_reason(self) -> str:
-        """How many positives there are differs from batch to batch."""
-        return f"problem = {self.name!r} picks the positives of a batch, and clients have different numbers of them"
+        """Explain that the number of positives differs from batch to batch."""
+        return f"problem = {self.name!r} selects the positives of a batch, whose number differs between clients"
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the mean of f over the positives of the batch; zero, with zero gradient, where there are none."""
+        """Return the mean of f over the positives of the batch; zero, with zero gradient, without positives."""
         if logits.ndim > 1:
-            assert weights is not None, "they say which labels are known"
+            assert weights is not None, "weights mark the known labels"
             columns = zip(logits.T, labels.T, weights.T, strict=True)
             return torch.stack([self.loss(h, own, scalars, y, known) for h, own, known in columns])
         h = torch.sigmoid(logits)
@@ -71,8 +70,7 @@ class Auprc(NetworkProblem):
     def precision(self, positives: Tensor, h: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         """Return g₁/g₂ of each positive against all samples, shape (p,).
 
-        A positive without loss mass (g₂ = 0, where s² is too small for its dtype) has nobody near or above it:
-        precision 1, gradient zero.
+        A positive without loss mass (g₂ = 0, if s² underflows) has no sample near or above it: precision 1, gradient 0.
         """
         mass = (self.margin - positives[:, None] + h).relu().square()
         among_positives = mass @ (labels if weights is None else labels * weights)

@@ -1,4 +1,4 @@
-"""What is optimised: the one interface that every algorithm sees of a learning task."""
+"""The interface between algorithms and problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = dict[str, Tensor]
 """Named flat vectors ("x", "y", "cx", ...): one contiguous vector each, never a list of layers."""
 
 Batch = tuple[Tensor, ...]
-"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch; and weights (n,), where its sampler has some."""
+"""Inputs (n, *shape) float32 and labels (n,) int64 of one mini-batch, and weights (n,) if its sampler reweights."""
 
 Metrics = dict[str, float | list[int] | bytes]
 """Aggregates of an evaluation: numbers, counts of each class, and histograms of scores (`problems.histogram`)."""
@@ -32,27 +32,27 @@ Metrics = dict[str, float | list[int] | bytes]
 
 RESERVED = {key_of(f.name) for f in fields(DataSummary)}
 RESERVED |= {"amp", "data", "format", "head", "hidden", "model", "problem", "statistics", "y"}
-"""What a model's file says besides the problem's own scalars."""
+"""Keys of a model's file that a problem's scalars must not use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a problem is built from besides its own options.
+    """Everything that a problem is built from except its own options.
 
     Attributes
     ----------
     data_summary : DataSummary
-        What the sites agreed on of their data.
+        The summary of all sites' data.
     architecture : Architecture
-        The network; a problem in closed form has none.
+        The network; unused by closed-form problems.
     site, sites : int
-        Which f_k and of how many; site is -1 at the coordinator. Only closed forms differ between sites.
+        The index k of f_k, -1 at the coordinator, and the number of sites; only closed-form problems use them.
     seed : int
-        Of the starting point.
+        Seed of the starting point.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     dtype : torch.dtype
-        Of all vectors; float64 is for checks.
+        Dtype of all vectors; float64 is for checks.
     """
 
     data_summary: DataSummary = field(default_factory=DataSummary)
@@ -68,36 +68,35 @@ class Setting:
 class Problem(HasOptions, ABC):
     """``min over x, max over y of f(x, y; batch)`` at one site (a plain minimisation has no y).
 
-    A subclass's fields are its options, declared with pydantic's ``Field``: the keys of the run-config's table with the
-    problem's ``name``. It builds itself: ``Auc(setting, score="identity")``.
+    A subclass's fields are its options, declared with pydantic's ``Field``: the keys of the run-config table with the
+    problem's ``name``. Example: ``Auc(setting, score="identity")``.
 
     Parameters
     ----------
     setting : Setting
-        Everything else that a problem is built from.
+        Everything except the options.
 
     Attributes
     ----------
     name : str
         The value of the run-config key ``problem``.
     kind : str
-        ``"minimisation"`` (no y), ``"minimax"``, or a word of its own that some algorithm lists in ``solves``.
+        ``"minimisation"`` (no y), ``"minimax"``, or another kind that some algorithm lists in ``solves``.
     optimises, reports, papers
-        What documents say of it: what is optimised, in words; the metrics to look at besides the loss, names in
-        `problems.metrics.METRICS`, the first of them what is optimised unless that is the loss; where it is from.
+        For the documentation: the objective in words; the metrics to report besides the loss, names in
+        `problems.metrics.METRICS`, headed by the one that is optimised unless that is the loss; the sources.
     needs_data : bool
-        False for problems given in closed form: they are run without a data set and without a model.
+        False for closed-form problems, which run without a data set and a model.
     same_everywhere : bool
-        Of these: whether sites differ in nothing but what they draw. Else each has a problem of its own,
-        ``setting.site``.
+        For closed-form problems: whether all sites have the same f and differ only in their draws.
     multiclass : bool
-        Whether labels are the data's own classes, 0 to C-1, and not 1 for positive and 0 for negative.
+        Whether labels are classes 0 to C-1, rather than 1 for positive and 0 for negative.
     several : bool
-        Whether it can have several labels of two classes at once, the mean of whose objectives it then optimises.
+        Whether it supports several binary labels; it then optimises the mean of their objectives.
     sampler : str
-        What draws its batches unless the run says otherwise, a name in ``datasets.SAMPLERS``.
+        The default sampler, a name in ``datasets.SAMPLERS``.
     dual_scalars : tuple of str
-        What the entries of y are called in a model's file, where they have names of their own.
+        Names of the entries of y in a model's file, if they have any.
     terms : int
         j of a `problems.capabilities.ClosedFormDual`.
     device, dtype
@@ -106,7 +105,7 @@ class Problem(HasOptions, ABC):
     Raises
     ------
     ProblemError
-        For an option that is out of its range.
+        If an option is out of range.
     """
 
     setting: Setting = field(default_factory=Setting, repr=False)
@@ -127,67 +126,68 @@ class Problem(HasOptions, ABC):
     def __post_init__(self) -> None:
         if taken := RESERVED.intersection(self.scalar_names()):
             raise ProblemError(
-                f"problem {self.name!r} names a scalar {', '.join(map(repr, sorted(taken)))}, which has a meaning of "
-                "its own in a model's file: call it something else"
+                f"problem {self.name!r} names a scalar {', '.join(map(repr, sorted(taken)))}, a reserved key of model "
+                "files: rename the scalar",
+                key=next(iter(sorted(taken))),
             )
         if wrong := check_options(self, f"{self.name}."):
-            raise ProblemError("\n".join(wrong))
+            raise ProblemError("\n".join(wrong), key=wrong[0].split(" = ")[0])
         self.device, self.dtype = torch.device(self.setting.device), self.setting.dtype
 
     @classmethod
     def scalar_names(cls) -> tuple[str, ...]:
-        """Return the names of the problem's own entries of x and y."""
+        """Return the names of the problem's scalars in x and y."""
         return cls.dual_scalars
 
     @abstractmethod
     def initial(self) -> Arrays:
-        """Return the starting point: ``{"x": (d,), "y": (p,)}``, y absent for a minimisation.
+        """Return the starting point ``{"x": (d,), "y": (p,)}``, without y for a minimisation.
 
-        A pure function of the seed that the problem was built with.
+        It depends only on the seed of the setting.
         """
 
     def fresh(self, site: int | None = None) -> Arrays:
-        """Return what of the starting point a site keeps for itself; here ``y``, where there is one. Read only.
+        """Return the part of the starting point that is local to a site; here ``y``, if any. Read only.
 
-        With ``site``, what is drawn of it is drawn for that site alone.
+        With ``site``, random parts are drawn for that site alone.
         """
         return {name: vector for name, vector in self.initial().items() if name == "y"}
 
     def of_site(self, labels: Tensor) -> Self:
-        """Return the objective of a site that has y for itself; here it is that of all. They share a network.
+        """Return the objective of a site with its own y, sharing this network; here the common objective.
 
         Parameters
         ----------
         labels : Tensor
-            Of the site's training samples, shape (n,) or (n, L), `datasets.labels.UNKNOWN` where one is not known.
+            Labels of the site's training samples, shape (n,) or (n, L), `datasets.labels.UNKNOWN` where unknown.
         """
         return self
 
     @property
     def draws_ahead(self) -> int:
-        """How many samples the oracle may draw at once for the batches to come; here none.
+        """The number of samples that the oracle may draw ahead for coming batches; here 0.
 
-        Where a batch of 2n is two independent batches of n, as where samples come from a distribution, it saves calls.
+        It saves calls where a batch of 2n equals two independent batches of n, as with samples from a distribution.
         """
         return 0
 
     def draw(
         self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
     ) -> Batch | None:
-        """Return a fresh mini-batch; a problem with inner samples, or without data, has its own way.
+        """Draw a mini-batch; problems with inner samples or without data override this.
 
-        It may be called in a thread, and what it drew be undone: it changes nothing but its arguments.
+        It may run in a thread and be undone, so it must not modify anything but its arguments.
 
         Parameters
         ----------
         samples : Samples or None
             The site's training samples, on the problem's device.
         sampler : Sampler or None
-            Draws positions in the samples, with ``generator``.
+            Draws indices of samples, using ``generator``.
         generator : torch.Generator
-            The random stream of this site in this round, on the CPU.
+            The random stream of this site and round, on the CPU.
         size : int
-            Samples in the batch; outer samples, where there are inner ones.
+            Samples in the batch; outer samples, if there are inner ones.
         """
         if samples is None or sampler is None:
             return None
@@ -197,9 +197,9 @@ class Problem(HasOptions, ABC):
 
     @abstractmethod
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of f at any point, on any batch.
+        """Return the gradients of f at a point, on a batch.
 
-        Variance-reduced estimators ask twice on one batch, at two points.
+        Variance-reduced estimators call it at two points on the same batch.
 
         Parameters
         ----------
@@ -208,31 +208,31 @@ class Problem(HasOptions, ABC):
         y : Tensor or None
             Dual variable, shape (p,); None for a minimisation.
         batch : Batch or None
-            A mini-batch; None for problems that need no data.
+            A mini-batch; None for problems without data.
 
         Returns
         -------
         tuple[Tensor, Tensor | None]
-            Gradients with the shapes of x and y. They belong to the caller: no later call overwrites them.
+            Gradients with the shapes of x and y, owned by the caller.
         """
 
     def project(self, y: Tensor) -> Tensor:
-        """Return y projected onto its feasible set (here: all of R^p)."""
+        """Project y onto its feasible set (here all of R^p)."""
         return y
 
     def unstackable_reason(self) -> str:
-        """Say why many clients cannot be computed side by side (`problems.stacked.Stacked`); empty: they can.
+        """Return why the problem cannot be vectorised over clients (`problems.stacked.Stacked`); empty if it can.
 
-        They can where `gradient` is one function for all sites, of its arguments alone, that PyTorch's ``vmap`` takes;
-        of a network's problem that is said of `problems.network.NetworkProblem.objective`.
+        It can if `gradient`, or for a network's problem `problems.network.NetworkProblem.objective`, is the same pure
+        function at all sites and supports PyTorch's ``vmap``.
         """
-        return f"problem = {self.name!r} has gradients of one client at a time"
+        return f"problem = {self.name!r} computes gradients for one client at a time"
 
     def gradients(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
-        """Return the `gradient` of K clients at once, from a problem without data.
+        """Compute the `gradient` of K clients at once, for a problem without data.
 
-        Every argument and result has a leading axis of length K. ``vmap`` makes it of `gradient`; to write it out pays
-        where a step is so little work that ``vmap`` itself takes longer.
+        Every argument and result has a leading axis of length K. The default vectorises `gradient` by ``vmap``;
+        override it where a step is so cheap that the overhead of ``vmap`` dominates.
         """
 
         def of_one(x: Tensor, y: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,31 +243,31 @@ class Problem(HasOptions, ABC):
         gx, gy = torch.vmap(of_one)(x, x[:, :0] if y is None else y, *(batch or ()))
         return gx, None if nothing else gy
 
-    def lacks(self, counts: Sequence[int]) -> str:
-        """Say what a set of samples lacks to be learnt from or judged by; empty: nothing.
+    def shortfall(self, counts: Sequence[int]) -> str:
+        """Return why a set of samples is too small to train or evaluate on; empty if it suffices.
 
         Parameters
         ----------
         counts : sequence of int
-            How many samples there are of each class; asked of ``multiclass`` problems only.
+            Number of samples of each class; only called for ``multiclass`` problems.
 
         Returns
         -------
         str
-            Continues "site 'north' has": what there is, what is needed, and the keys to change.
+            Continues "site 'north' has": what is there, what is needed, and the keys to change.
         """
         return ""
 
     def inner_size(self, x: Tensor) -> int:
-        """Return k, how long the value of a `problems.capabilities.InnerFunction` is; here as long as x."""
+        """Return k, the length of the value of a `problems.capabilities.InnerFunction`; here the length of x."""
         return len(x)
 
     @abstractmethod
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
-        """Evaluate (x, y) on held-out samples; never anything per sample."""
+        """Evaluate (x, y) on held-out samples; returns aggregates only."""
 
     def example(self) -> Metrics:
-        """Return an evaluation of the starting point on two samples that are all zeros: what any one holds."""
+        """Return an example evaluation: of the starting point, on two samples of zeros."""
         start, data = self.initial(), None
         if self.needs_data:
             data_summary, labels = self.setting.data_summary, torch.tensor([0, 1])
@@ -277,7 +277,7 @@ class Problem(HasOptions, ABC):
         return self.metrics(start["x"], start.get("y"), data)
 
     def scalars_of(self, x: Tensor, y: Tensor | None) -> Mapping[str, float | list[float]]:
-        """Return what a model's file says beside its state dict: the problem's own entries of x and y, by name."""
+        """Return the problem's scalars in x and y by name, for a model's file."""
         if y is None:
             return {}
         return dict(zip(self.dual_scalars, y.tolist(), strict=True)) if self.dual_scalars else {"y": y.tolist()}
@@ -286,7 +286,7 @@ class Problem(HasOptions, ABC):
         """Fix what the model itself draws in the gradients from here on: dropout. ``seed`` is in [0, 2^63)."""
 
     def buffers(self) -> Tensor:
-        """Return what training changes besides x: batch-norm statistics, flat, often empty."""
+        """Return the flat batch-norm statistics, which training changes besides x; often empty."""
         return torch.empty(0)
 
     def load_buffers(self, flat: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Binary cross-entropy: the plain minimisation that FedAvg is made for, and what methods for AUC have to beat."""
+"""Binary cross-entropy: the standard objective of FedAvg, and the baseline for AUC methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Bce(NetworkProblem):
     """Mean over the batch of -log σ(h) on positives and -log(1 - σ(h)) on negatives; no y.
 
-    The same objective with every sampler: one that changes the shares of the classes weights them back.
+    The objective is the same with every sampler: samplers that change the class shares reweight the classes.
     """
 
     name = "bce"

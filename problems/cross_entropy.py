@@ -1,4 +1,4 @@
-"""Cross-entropy over any number of classes: the plain minimisation that multi-class baselines train."""
+"""Cross-entropy over any number of classes: the objective of multi-class baselines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def mean_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean of -log softmax(h)_label over samples, weighted as `NetworkProblem.loss` says."""
+    """Return the mean of -log softmax(h)_label over samples, weighted as in `NetworkProblem.loss`."""
     if weights is None:
         return cross_entropy(logits, labels)
     return mean(cross_entropy(logits, labels, reduction="none"), weights)
@@ -42,5 +42,5 @@ class CrossEntropy(NetworkProblem, BalancedLoss):
         self.network.train(True)
         logits = self.outputs(batch[0])
         counts = pad(counts, (0, logits.shape[1] - len(counts)))  # the last classes may be missing at the site
-        # A class without samples has no part in the sum: e^-inf.
+        # A class without samples contributes e^-inf to the sum.
         return self.network.gradient(cross_entropy(logits + counts.to(self.dtype).log(), batch[1]))[0]

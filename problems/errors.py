@@ -1,7 +1,9 @@
-"""The one error of this package."""
+"""The error of this package."""
 
 from __future__ import annotations
 
+from edelweiss.common import FieldError
 
-class ProblemError(ValueError):
-    """A problem was asked for something it cannot do; the message names the key, the value and the fix."""
+
+class ProblemError(FieldError):
+    """An invalid use of a problem; the message names the key, the value and the fix."""

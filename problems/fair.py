@@ -1,4 +1,4 @@
-"""Training for the class that does worst: ``fair``, cross-entropy with adversarial class weights.
+"""Worst-class training: ``fair``, cross-entropy with adversarial class weights.
 
 arXiv:2203.04850, arXiv:1902.00146
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from edelweiss.problems.base import Arrays
 
 
-def onto_simplex(y: Tensor) -> Tensor:
-    """Return the nearest point of {y ≥ 0, Σ y = 1}, shape (C,) (Duchi et al., ICML 2008, Figure 1).
+def project_simplex(y: Tensor) -> Tensor:
+    """Project onto the simplex {y ≥ 0, Σ y = 1}, shape (C,) (Duchi et al., ICML 2008, Figure 1).
 
-    It is max(y - θ, 0). Duchi's θ is that of the largest j for which the j-th largest entry exceeds
-    θ_j = (sum of the j largest - 1) / j. Up to there θ_j grows, behind it falls, so that θ is the largest of them.
+    The result is max(y - θ, 0). Duchi's θ is θ_j = (sum of the j largest entries - 1) / j at the largest j whose entry
+    exceeds θ_j. θ_j grows up to there and falls after, so θ is the maximum of them.
     """
-    y = y - y.max()  # changes nothing but the rounding of large entries
+    y = y - y.max()  # only reduces rounding errors
     counts = torch.arange(1, len(y) + 1, device=y.device, dtype=y.dtype)
     theta = ((y.sort(descending=True).values.cumsum(0) - 1) / counts).max()
     return (y - theta).clamp(min=0)
@@ -34,15 +34,15 @@ def onto_simplex(y: Tensor) -> Tensor:
 class Fair(NetworkProblem):
     """min over the network, max over class weights y on the simplex of Σ_c y_c L_c, L_c the mean loss of class c.
 
-    This is the fair classification of Sharma et al. (ICML 2022, section 5), after Mohri et al. (ICML 2019). The mean
-    of a class within a batch is no average over samples, and a batch may lack the class. So the objective is written
-    as one: f = mean over the batch of (y_label / p_label) times cross-entropy, p_c the share of class c among the
-    training samples of all sites. Over all of them it is Σ_c y_c L_c, and a batch estimates it without bias. (With
-    ``weighting = "examples"``, that is: with "uniform" the patients of a small site count for more.) With C equally
-    frequent classes 1 / p_c = C, and f at the uniform y is plain cross-entropy. f is linear in y: the regulariser of
-    Sharma et al. is left out. y starts uniform.
+    This is the fair classification of Sharma et al. (ICML 2022, section 5), after Mohri et al. (ICML 2019). A batch may
+    lack a class, so class means within a batch would be biased. The objective is therefore written as an average over
+    samples: f = mean over the batch of (y_label / p_label) times cross-entropy, p_c the share of class c among the
+    training samples of all sites. Over all samples it equals Σ_c y_c L_c, and batches estimate it without bias (with
+    ``weighting = "examples"``; with "uniform", patients of small sites count more). With C equally frequent classes
+    1 / p_c = C, and f at the uniform y is plain cross-entropy. f is linear in y: the regulariser of Sharma et al. is
+    omitted. y starts uniform.
 
-    A class without training samples has no part in f.
+    A class without training samples does not contribute to f.
     """
 
     name = "fair"
@@ -62,7 +62,7 @@ class Fair(NetworkProblem):
 
     @property
     def dual(self) -> int:
-        """One weight for each class."""
+        """The number of classes: one weight each."""
         return self.width
 
     def dual_start(self) -> Arrays:
@@ -74,5 +74,5 @@ class Fair(NetworkProblem):
         return mean((y * self.weights)[labels] * cross_entropy(logits, labels, reduction="none"), weights)
 
     def project(self, y: Tensor) -> Tensor:
-        """Return the nearest weights on the simplex."""
-        return onto_simplex(y)
+        """Project the weights onto the simplex."""
+        return project_simplex(y)

@@ -1,8 +1,8 @@
-"""Counts of scores on a grid that is the same for everybody: each number of 32 bits is a bin of its own.
+"""Histograms of scores on a universal grid: each float32 number is its own bin.
 
-Nobody chooses the grid, so nobody has to be told of it, and counts of any two sites add up. It resolves whatever a
-float32 does: scores of any scale, far from 0 or near. Samples of one bin have the same score, so they are ties by
-definition, and no others are. Few of the bins are occupied; these are told, in ascending order, with their counts.
+The grid needs no negotiation, and the counts of any two sites can be added. It has the resolution of float32, for
+scores of any scale. Samples in one bin are ties. Only the occupied bins are stored, in ascending order, with
+their counts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 LARGEST = float(np.finfo(np.float32).max)
-LAST = int(np.array(LARGEST, np.float32).view(np.int32))  # the bin of the largest number; the lowest is -LAST
-ENTRY = 8  # bytes of a bin with its count
+LAST = int(np.array(LARGEST, np.float32).view(np.int32))  # the highest bin; the lowest is -LAST
+ENTRY = 8  # bytes per bin and count
 
 
 def bins_of(scores: Floats) -> Ints:
-    """Return the bin of each score, an integer in the order of the scores: a float32's bits, but for its sign.
+    """Return the bin of each score: the bits of its float32 as an integer in the order of the scores.
 
-    Infinity is in the bin of the largest number. NaN, of a model that has diverged, is in that of 0, to be counted.
+    Infinity falls into the bin of the largest number, NaN (from a diverged model) into that of 0.
     """
     finite = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0, posinf=LARGEST, neginf=-LARGEST)
     bits = np.clip(finite, -LARGEST, LARGEST).astype(np.float32).view(np.int32).astype(np.int64)
@@ -35,21 +35,21 @@ def bins_of(scores: Floats) -> Ints:
 
 
 def scores_of(bins: Ints) -> Floats:
-    """Return the score that a bin stands for."""
+    """Return the score of each bin."""
     magnitudes = np.abs(bins).astype(np.int32).view(np.float32).astype(np.float64)
     return np.where(bins < 0, -magnitudes, magnitudes)
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """The occupied bins, ascending, and how many samples are in each; both of shape (occupied,)."""
+    """The occupied bins, ascending, and their counts; both of shape (occupied,)."""
 
     bins: Ints
     counts: Ints
 
     @classmethod
     def of(cls, scores: Floats) -> Histogram:
-        """Count scores."""
+        """Count scores by bin."""
         return cls(*np.unique(bins_of(scores), return_counts=True))
 
     @classmethod
@@ -63,32 +63,32 @@ class Histogram:
         return cls(bins, counts)
 
     def at_least(self, fewest: int) -> bool:
-        """Whether no bin has fewer."""
+        """Whether every bin has at least ``fewest`` samples."""
         return bool((self.counts >= fewest).all())
 
     def packed(self) -> bytes:
-        """Write it as a message has it: the bins, then the counts, each in 32 bits, the least significant byte first.
+        """Serialise as the bins followed by the counts, each in 32 bits, little-endian.
 
-        ``float`` and ``int`` in a list cost Flower a check each.
+        Lists of ``float`` or ``int`` would cost Flower a check per entry.
         """
         return self.bins.astype("<i4").tobytes() + self.counts.astype("<u4").tobytes()
 
     @classmethod
-    def unpacked(cls, told: bytes) -> Histogram:
-        """Read what `packed` wrote, in which `wrong` found nothing."""
-        many = len(told) // ENTRY
-        bins, counts = np.frombuffer(told, "<i4", many), np.frombuffer(told, "<u4", many, offset=4 * many)
+    def unpacked(cls, data: bytes) -> Histogram:
+        """Read the output of `packed`, after `wrong` accepted it."""
+        many = len(data) // ENTRY
+        bins, counts = np.frombuffer(data, "<i4", many), np.frombuffer(data, "<u4", many, offset=4 * many)
         return cls(bins.astype(np.int64), counts.astype(np.int64))
 
 
-def wrong(told: bytes, count: int | None = None) -> str:
-    """Return what is wrong with a histogram as it came in a message, of so many samples; empty for nothing."""
-    if len(told) % ENTRY or (count is not None and len(told) > ENTRY * count):
-        return f"{len(told)} bytes: must be {ENTRY} for each bin" + f", of at most {count}" * (count is not None)
-    found = Histogram.unpacked(told)
+def wrong(data: bytes, count: int | None = None) -> str:
+    """Return the problem of a received histogram of ``count`` samples; empty if it is valid."""
+    if len(data) % ENTRY or (count is not None and len(data) > ENTRY * count):
+        return f"{len(data)} bytes: must be {ENTRY} for each bin" + f", of at most {count}" * (count is not None)
+    found = Histogram.unpacked(data)
     if (np.abs(found.bins) > LAST).any() or (np.diff(found.bins) <= 0).any():
-        return "its bins are no finite numbers that ascend"
+        return "its bins must be finite and ascending"
     if not found.at_least(1):
-        return "a bin that it tells of is empty"
+        return "its bins must not be empty"
     total = int(found.counts.sum())
-    return "" if count in (None, total) else f"its counts add up to {total}: it has {count}"
+    return "" if count in (None, total) else f"its counts add up to {total}: must be {count}"

@@ -1,4 +1,4 @@
-"""Invariant logistic regression: a conditional expectation inside a logarithm, on data drawn as they are needed.
+"""Invariant logistic regression: a conditional expectation inside a logarithm, on data drawn on the fly.
 
 arXiv:2310.02524
 """
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 LAMBDA, GAMMA = 0.001, 10.0
 EVALUATED = 50_000
-LARGE = 2**28  # bytes of a draw that memory may not have
-AHEAD = 2**16  # numbers drawn at once: a step costs less, and they stay in the processor's cache
+LARGE = 2**28  # bytes of a draw from which the available memory is checked
+AHEAD = 2**16  # numbers drawn at once, which fit into the processor's cache
 
 
 @dataclass(eq=False, kw_only=True)
 class InvariantLogistic(Problem):
     """FCSG 5.1: E_ξ log(1 + exp(-b E_η|ξ[ηᵀx])) + λ Σ_i γ x_i² / (1 + γ x_i²), λ = 0.001, γ = 10
-    (the paper's value of α, which its formula calls γ).
+    (the paper's value of α, called γ in its formula).
 
-    ξ = (a, b) with a ~ N(0, I) and b = sign(aᵀx*); η given ξ is a view of a through noise, N(a, σ² I). An estimate
-    takes the mean over m of them inside the logarithm. All sites draw from the same distribution, each its own samples.
+    ξ = (a, b) with a ~ N(0, I) and b = sign(aᵀx*); η given ξ is a noisy view of a, N(a, σ² I). An estimate averages m
+    views inside the logarithm. All sites draw from the same distribution.
 
-    ``metrics`` evaluates on 50,000 pairs (a, b) that the seed fixes, the same everywhere: the share of
-    sign(aᵀx) = b as ``accuracy``, and as ``loss`` the objective, exact within the logarithm because E[η|ξ] = a.
+    ``metrics`` evaluates on 50,000 pairs (a, b) fixed by the seed: the share of sign(aᵀx) = b as ``accuracy``, and the
+    objective as ``loss``, exact inside the logarithm because E[η|ξ] = a.
     """
 
     name = "invariant-logistic"
@@ -66,15 +66,15 @@ class InvariantLogistic(Problem):
 
     @property
     def draws_ahead(self) -> int:
-        """As many samples as stay in the processor's cache."""
+        """The number of samples that fit into the processor's cache."""
         return AHEAD // (self.inner_samples * self.dimension)
 
     def initial(self) -> Arrays:
-        """Return zero, where both labels are equally likely."""
+        """Return zero, at which both labels are equally likely."""
         return {"x": torch.zeros_like(self._ones)}
 
     def views(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
-        """Draw ``size`` outer samples; returns all their η, shape (size, m, d), and their b, shape (size,)."""
+        """Draw ``size`` outer samples; return their η, shape (size, m, d), and b, shape (size,)."""
         if (need := 4 * size * self.inner_samples * self.dimension) > LARGE:
             what = f"invariant-logistic.inner-samples = {self.inner_samples} of {size} samples"
             if text := shortage(need, what, "lower it, or batch-size"):
@@ -86,7 +86,7 @@ class InvariantLogistic(Problem):
     def draw(
         self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
     ) -> Batch | None:
-        """Return b_i mean_j η_ij, shape (size, d), and b_i, shape (size,): all that the objective sees of the η."""
+        """Return b_i mean_j η_ij, shape (size, d), and b_i, shape (size,): sufficient statistics of the η."""
         eta, b = self.views(generator, size)
         return (b[:, None] * eta.mean(1)).to(self.device), b.to(self.device)
 
@@ -97,11 +97,11 @@ class InvariantLogistic(Problem):
         slope = torch.mv(signed, x).neg_().sigmoid_()  # of log(1 + exp(-v)) it is -σ(-v)
         bend = torch.addcmul(self._ones, x, x, value=GAMMA).square()  # (1 + γx²)²
         regular = torch.div(x, bend)  # times 2λγ
-        # Few operations, for here they are what a step costs.
+        # As few operations as possible: they dominate the cost of a step.
         return torch.addmv(regular, signed.t(), slope, beta=2 * LAMBDA * GAMMA, alpha=-1 / len(signed)), None
 
     def gradients(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
-        """Return the same for x (K, d) and batches (K, n, d), a few operations for all."""
+        """Return the gradients for x (K, d) and batches (K, n, d), in a few operations."""
         assert batch is not None, "the samples are drawn"
         signed, columns = batch[0], x[:, :, None]
         slope = torch.bmm(signed, columns).neg_().sigmoid_()
@@ -111,12 +111,12 @@ class InvariantLogistic(Problem):
         return regular.baddbmm_(signed.mT, slope, beta=2 * LAMBDA * GAMMA, alpha=weight).squeeze(2), None
 
     def unstackable_reason(self) -> str:
-        """Sites differ in what they draw, and not in the function."""
+        """Return nothing: all sites have the same function."""
         return ""
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
-        """Return the objective and the accuracy on the pairs that the seed fixes."""
+        """Return the objective and the accuracy on the pairs fixed by the seed."""
         margins = evaluated(self.setting.seed, self.dimension, self.device, self.dtype) @ x
         squares = GAMMA * x.square()
         loss = softplus(-margins).mean() + LAMBDA * (squares / (1 + squares)).sum()
@@ -130,7 +130,7 @@ def solution(seed: int, dimension: int) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def evaluated(seed: int, dimension: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return b a of the pairs to evaluate on, shape (50,000, d); once per process, whatever sites it serves."""
+    """Return b a of the evaluation pairs, shape (50,000, d); cached per process."""
     a = np.random.default_rng([seed, Stream.LOGISTIC_TEST]).standard_normal((EVALUATED, dimension))
     signed = np.sign(a @ solution(seed, dimension))[:, None] * a
     return torch.as_tensor(signed).to(device, dtype)

@@ -1,4 +1,4 @@
-"""Few-shot learning by a starting point from which few gradient steps are enough: ``maml``.
+"""Few-shot learning by model-agnostic meta-learning: ``maml``.
 
 arXiv:1703.03400, arXiv:2310.02524
 """
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from edelweiss.problems.base import Batch, Metrics
 
 VALUES = {"cpu": 2**20, "cuda": 2**26}
-"""Of the largest tensor between layers: it limits how many tasks are computed at once. On a CPU 4 MB stay near the
-caches and in the process; larger ones go back to the system when they are freed, and cost page faults at every step."""
+"""Size limit of the largest activation, which bounds the tasks computed at once. On a CPU 4 MB stay near the caches;
+larger tensors return to the system when freed and cost page faults in every step."""
 
 
 Steps = list[tuple[list["Tensor"], Sequence["Tensor"]]]
-"""The points that inner steps started from, and the gradients there with the graphs that lead back."""
+"""The starting points of the inner steps, and the gradients there with their graphs."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Maml(NetworkProblem, InnerFunction):
     """Model-agnostic meta-learning (Finn, Abbeel & Levine, ICML 2017; FCSG 5.2).
 
-    F(x) = E_ξ L(x - λ ∇L(x; support); query), L the mean cross-entropy. A task draws N classes and, of each, K drawings
-    to adapt to (the support set, the inner samples η) and Q others to be judged by (the query set); ξ is the task with
-    its queries. With more than one inner step, the next starts from where the last one ended. The gradient is exact: it
-    goes through the inner steps, second derivatives included.
+    F(x) = E_ξ L(x - λ ∇L(x; support); query), L the mean cross-entropy. A task draws N classes, and for each class K
+    samples to adapt to (the support set, the inner samples η) and Q others to evaluate on (the query set); ξ is the
+    task with its queries. Several inner steps follow each other. The gradient is exact, including second derivatives
+    through the inner steps.
 
-    x = network, with N outputs, whatever classes the data have: a class is a number from 0 to N-1 within one task only.
-    Batch norm takes the statistics of the set it is given, of the support set or of the query set (a transductive
-    prediction; FCSG does not say), and keeps none.
+    x = network, with N outputs for any number of classes in the data: classes are numbered 0 to N-1 within each task.
+    Batch norm uses the statistics of the support or query set itself (transductive; FCSG does not specify it) and
+    tracks none.
 
     As a composition f(g(x)), which Local-SCGD needs, g(x) is the adapted vector, averaged over the tasks of a batch,
-    and f the mean of their query losses, all at that one vector; ∇gᵀ∇f is (mean Jacobian)ᵀ (mean gradient). Only with
-    one task per batch that is the gradient of F: that the inner function depends on ξ is what this form leaves out.
+    and f the mean of their query losses at that vector; ∇gᵀ∇f is (mean Jacobian)ᵀ (mean gradient). This is the gradient
+    of F only with one task per batch, since the form ignores that the inner function depends on ξ.
     """
 
     name = "maml"
@@ -66,12 +66,12 @@ class Maml(NetworkProblem, InnerFunction):
 
     ways: int = Field(5, ge=2, le=10**5, description="N: classes of a task")
     shots: int = Field(1, ge=1, description="K: samples of each class to adapt to")
-    queries: int = Field(15, ge=1, description="Q: samples of each class to be judged by")
+    queries: int = Field(15, ge=1, description="Q: samples of each class to evaluate on")
     inner_lr: float = Field(0.4, gt=0, description="λ: step size of adaptation")
     inner_steps: int = Field(1, ge=1, le=1000, description="steps of adaptation, in training")
     test_inner_steps: int = Field(3, ge=1, le=1000, description="steps of adaptation, in evaluation")
     test_tasks: int = Field(
-        100, ge=1, le=10**6, description="tasks in an evaluation, drawn by the seed: on equal samples always the same"
+        100, ge=1, le=10**6, description="tasks in an evaluation, fixed by the seed and the samples"
     )
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Maml(NetworkProblem, InnerFunction):
         try:
             self.stack = Stack(self.network)
         except ModelError as error:
-            raise ModelError(f"model = {self.setting.architecture.model!r}: {error}") from None
+            raise ModelError(f"model = {self.setting.architecture.model!r}: {error}", key="model") from None
         per_task = (
             max(self.shots, self.queries) * self.ways * self.stack.largest_activation(self.setting.data_summary.shape)
         )
@@ -87,13 +87,13 @@ class Maml(NetworkProblem, InnerFunction):
 
     @property
     def width(self) -> int:
-        """One output for each class of a task."""
+        """The number of outputs: one for each class of a task."""
         return self.ways
 
     # ------------------------------------------------------------------ tasks
 
-    def lacks(self, counts: Sequence[int]) -> str:
-        """Say what samples of so many per class lack for a task; see `Problem.lacks`."""
+    def shortfall(self, counts: Sequence[int]) -> str:
+        """Return why these class counts are too small for a task; see `Problem.shortfall`."""
         drawings = self.shots + self.queries
         enough = sum(count >= drawings for count in counts)
         if enough >= self.ways:
@@ -107,20 +107,20 @@ class Maml(NetworkProblem, InnerFunction):
     def draw(
         self, samples: Samples | None, sampler: Sampler | None, generator: torch.Generator, size: int
     ) -> Batch | None:
-        """Return b = ``size`` tasks: inputs (b, (K+Q) N, *shape) and labels (b, (K+Q) N), the support sets first.
+        """Draw b = ``size`` tasks: inputs (b, (K+Q) N, *shape) and labels (b, (K+Q) N), the support sets first.
 
         Classes are uniform among those with K+Q samples, without replacement within a task, and so are samples within
-        a class. The sampler plays no part.
+        a class. The sampler is not used.
         """
         assert samples is not None, "tasks are made of samples"
         labels = samples.targets().cpu()
-        rows = draw_tasks(labels, size, self.ways, self.shots + self.queries, generator)
+        rows = sample_tasks(labels, size, self.ways, self.shots + self.queries, generator)
         inputs, _ = samples.batch(rows.flatten().to(samples.rows.device))
         numbers = torch.arange(self.ways, device=self.device).repeat(size, self.shots + self.queries)
         return inputs.view(*numbers.shape, *inputs.shape[1:]), numbers
 
     def blocks(self, batch: Batch) -> list[tuple[Batch, Batch]]:
-        """Cut a batch into blocks of tasks, and each into its support and its query sets."""
+        """Split a batch into blocks of tasks, and each into support and query sets."""
         support = self.ways * self.shots
         parts = zip(*(torch.split(values, self.block) for values in batch), strict=True)
         return [
@@ -131,24 +131,24 @@ class Maml(NetworkProblem, InnerFunction):
     # ------------------------------------------------------------------ losses and adaptation
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the mean cross-entropy of outputs, wherever they were taken."""
+        """Return the mean cross-entropy."""
         return cross_entropy(logits, labels)
 
     def predict(self, parameters: Sequence[Tensor], inputs: Tensor, twice: bool = False) -> Tensor:
-        """Return each task's logits by its own parameters, shape (b, n, N)."""
+        """Return each task's logits with its own parameters, shape (b, n, N)."""
         with self.forward_precision():
             return self.stack.forward(parameters, inputs, outermost=twice).to(self.dtype)
 
     def losses(self, parameters: Sequence[Tensor], sets: Batch, twice: bool = False) -> Tensor:
-        """Return the sum over the tasks of each one's L: the gradient of a task's parameters is that of its own L."""
+        """Return the sum of the tasks' L, whose gradient by a task's parameters is that of its own L."""
         inputs, labels = sets
         logits = self.predict(parameters, inputs, twice)
         return cross_entropy(logits.flatten(0, 1), labels.flatten()) * len(labels)
 
     def adapt(self, start: list[Tensor], support: Batch, steps: int, twice: bool) -> tuple[list[Tensor], Steps]:
-        """Take inner steps; returns the adapted parameters, and of each step its point and its gradient.
+        """Take inner steps; return the adapted parameters, and the point and gradient of each step.
 
-        ``twice`` keeps the graphs of the gradients, which lead to the points: what `pulled_back` goes through.
+        ``twice`` keeps the graphs of the gradients for `pullback`.
         """
         path: Steps = []
         for _ in range(steps):
@@ -162,8 +162,8 @@ class Maml(NetworkProblem, InnerFunction):
             ]
         return start, path
 
-    def pulled_back(self, v: Sequence[Tensor], path: Steps) -> Sequence[Tensor]:
-        """Return Jᵀv, J that of the inner steps, task by task: v ← (I - λ ∇²L) v from the last step to the first."""
+    def pullback(self, v: Sequence[Tensor], path: Steps) -> Sequence[Tensor]:
+        """Return Jᵀv for the Jacobian J of the inner steps: v ← (I - λ ∇²L) v from the last step to the first."""
         for point, slope in reversed(path):
             curved = torch.autograd.grad(slope, point, v, materialize_grads=True)
             v = [torch.sub(a, b, alpha=self.inner_lr) for a, b in zip(v, curved, strict=True)]
@@ -177,7 +177,7 @@ class Maml(NetworkProblem, InnerFunction):
         for support, query in self.blocks(batch):
             adapted, path = self.adapt(self.stack.parameters(x, len(support[1])), support, self.inner_steps, True)
             v = torch.autograd.grad(self.losses(adapted, query), adapted, materialize_grads=True)
-            total += self.stack.total(self.pulled_back(v, path))
+            total += self.stack.total(self.pullback(v, path))
         return total.div_(len(batch[1])), None
 
     def inner(self, x: Tensor, batch: Batch | None) -> Tensor:
@@ -204,21 +204,21 @@ class Maml(NetworkProblem, InnerFunction):
         for support, _ in blocks:
             start = self.stack.parameters(x, len(support[1]))
             _, path = self.adapt(start, support, self.inner_steps, True)
-            total += self.stack.total(self.pulled_back(self.stack.parameters(outer, len(support[1])), path))
+            total += self.stack.total(self.pullback(self.stack.parameters(outer, len(support[1])), path))
         return total.div_(tasks)
 
     def example(self) -> Metrics:
-        """Return what an evaluation holds; two samples make no task."""
+        """Return an example evaluation; two samples are too few for a task."""
         return {"loss": 0.0, "accuracy": 0.0, "n": 0}
 
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
-        """Return query loss and accuracy after adaptation, over tasks of these samples; nothing where they make none.
+        """Return query loss and accuracy after adaptation, over tasks of these samples; empty if they are too few.
 
-        ``n`` is the number of samples to draw from: it weighs sites when their numbers are pooled.
+        ``n`` is the number of samples to draw from, the weight of a site in pooling.
         """
         assert data is not None, "a network is evaluated on samples"
         counts = data.targets().bincount()
-        if self.lacks(counts.tolist()):
+        if self.shortfall(counts.tolist()):
             return {}
         self.network.train(False)
         loss, right = 0.0, 0
@@ -234,32 +234,32 @@ class Maml(NetworkProblem, InnerFunction):
                 logits = self.predict(adapted, query[0])
                 loss += cross_entropy(logits.flatten(0, 1), query[1].flatten(), reduction="sum").item()
                 right += int((logits.argmax(2) == query[1]).sum())
-        judged = self.test_tasks * self.ways * self.queries
+        queries = self.test_tasks * self.ways * self.queries
         n = int(counts[counts >= self.shots + self.queries].sum())
-        return {"loss": loss / judged, "accuracy": right / judged, "n": n}
+        return {"loss": loss / queries, "accuracy": right / queries, "n": n}
 
 
-def draw_tasks(labels: Tensor, tasks: int, ways: int, drawings: int, generator: torch.Generator) -> Tensor:
-    """Draw samples for tasks, all at once.
+def sample_tasks(labels: Tensor, tasks: int, ways: int, drawings: int, generator: torch.Generator) -> Tensor:
+    """Draw the samples of many tasks at once.
 
     Parameters
     ----------
     labels : Tensor
         Shape (n,) int64, the class of each sample; at least ``ways`` of them have ``drawings`` samples.
     tasks, ways, drawings : int
-        How many tasks, classes in each, samples of each class.
+        Numbers of tasks, classes per task, samples per class.
     generator : torch.Generator
         On the CPU.
 
     Returns
     -------
     Tensor
-        Shape (tasks, drawings, ways): positions in labels, of one class along the second axis.
+        Shape (tasks, drawings, ways): indices of labels, with one class along the second axis.
     """
     counts = labels.bincount()
     order, first = labels.argsort(stable=True), counts.cumsum(0) - counts
     classes = torch.nonzero(counts >= drawings).flatten()
-    # The places of the smallest of uniform numbers are a draw without replacement.
+    # The indices of the smallest of uniform numbers are a draw without replacement.
     chosen = classes[torch.rand(tasks, len(classes), generator=generator).topk(ways, 1, largest=False).indices]
     size = counts[chosen][..., None]
     keys = torch.rand(tasks, ways, int(size.max()), generator=generator)

@@ -1,7 +1,7 @@
-"""The table of metrics, how each is computed at a site, and how it is shown.
+"""The table of metrics, their computation at a site, and their formatting.
 
-AUROC and average precision are scikit-learn's. A problem reports a site's own, exactly; what a hospital tells of its
-own patients is less, see `client_app.policy.coarsening`.
+AUROC and average precision are scikit-learn's. A problem computes them exactly; a hospital may report coarser ones, see
+`client_app.policy.coarsening`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from edelweiss.problems.errors import ProblemError
 from edelweiss.problems.histogram import Histogram
-from edelweiss.problems.roc import counted_down, partial_auroc
+from edelweiss.problems.roc import cumulative_counts, partial_auroc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """What everybody must know of a number in an evaluation.
+    """Properties of a metric.
 
     Attributes
     ----------
     label : str
-        How a person reads it.
+        The name for display.
     better : str
         ``"up"`` or ``"down"``; empty for a count.
     pooled : str
-        How several sites' become one: ``"mean"``, weighted with their sample counts; ``"sum"``; ``"scores"`` or
-        ``"classes"``: computed anew from the summed histograms of scores, or the summed counts of each class;
-        ``"most"``: the largest; ``"only"``: a part of these, dropped after that.
+        How it is pooled over sites: ``"mean"``, weighted by sample counts; ``"sum"``; ``"scores"`` or ``"classes"``:
+        recomputed from the summed histograms of scores, or the summed class counts; ``"most"``: the maximum;
+        ``"only"``: an input of these, dropped after pooling.
     diverges : bool
-        Whether it grows without bound when a run diverges, so that ``loss-bound`` holds for it.
+        Whether it grows without bound when a run diverges, so that ``loss-bound`` applies.
     headline : bool
-        Whether it is in a round's line, in the tables and in the curves.
+        Whether it appears in round lines, tables and curves.
     log : bool
         Whether its curve has a logarithmic axis.
     low, high : float
-        What it cannot be beyond.
+        Its range.
     """
 
     label: str
@@ -81,47 +81,48 @@ METRICS: dict[str, Metric] = {
     "class-correct": Metric("right answers by class", pooled="only"),
     "class-counts": Metric("samples by class", pooled="only"),
 }
-"""Every metric that a problem may report, in the order in which they are shown; one without a row is refused.
+"""Every metric that a problem may report, in display order; others are refused.
 
-Of several labels each label's own are called ``"auroc.Edema"``; then ``"auroc"`` and ``"auprc"`` are the means over the
-labels that have samples of both classes, and there is no ``"positives"`` of all.
+With several labels, each label's metrics are named ``"auroc.Edema"``; ``"auroc"`` and ``"auprc"`` are the means over
+the labels with samples of both classes, and there is no overall ``"positives"``.
 """
 
 RANKINGS = ("auroc", "auprc")
 PARTIAL = "partial-auroc"
 TIES = {kind: f"{kind}-ties" for kind in (*RANKINGS, PARTIAL)}
-"""The most by which each may be off, because sites told of groups of samples, and not of the order within."""
+"""The largest error of each, due to the unknown order within the groups of sites that aggregate scores."""
 HISTOGRAMS = ("positive-scores", "negative-scores")
 HEADLINE = tuple(name for name, metric in METRICS.items() if metric.headline)
 
 
 def metric(name: str) -> Metric:
-    """Return a metric's row, that of a label's too.
+    """Return the row of a metric, possibly of one label.
 
     Raises
     ------
     ProblemError
-        When it has none.
+        If it has none.
     """
     kind, _ = split(name)
     if kind not in METRICS:
-        raise ProblemError(f"the metric {kind!r} has no row in problems/metrics.py: add one to METRICS")
+        text = f"the metric {kind!r} has no row in problems/metrics.py: add one to METRICS"
+        raise ProblemError(text, key="metric", value=kind)
     return METRICS[kind]
 
 
-def within_range(name: str, values: np.ndarray) -> np.ndarray:
-    """Return values cut to what a metric can be; an empty name is none's, and has no range."""
+def clip_to_range(name: str, values: np.ndarray) -> np.ndarray:
+    """Clip values to the range of a metric; an empty name has no range."""
     return np.clip(values, METRICS[name].low, METRICS[name].high) if name else values
 
 
 def split(name: str) -> tuple[str, str]:
-    """Return the metric and the label in a name like ``"auroc.Edema"``; the label is empty where there is none."""
+    """Split a name like ``"auroc.Edema"`` into metric and label; the label may be empty."""
     kind, _, label = name.partition(".")
     return kind, label
 
 
 def by_label(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the metrics of each label by their names without it; those of no label under the empty name."""
+    """Group metrics by label, with names without the label; the empty label has the others."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         kind, label = split(name)
@@ -129,36 +130,36 @@ def by_label(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def of_labels(each: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metrics of several labels as those of one evaluation: the means, and each label's own."""
+def merge_labels(each: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the metrics of several labels into one evaluation: the means, and each label's own."""
     kinds = [kind for kind in (*RANKINGS, *TIES.values()) if all(kind in own for own in each.values())]
-    means = {kind: mean_of([own[kind] for own in each.values()]) for kind in kinds}
+    means = {kind: nanmean([own[kind] for own in each.values()]) for kind in kinds}
     return means | {f"{kind}.{label}": value for label, own in each.items() for kind, value in own.items()}
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """Return the mean of what is defined; NaN where nothing is."""
+def nanmean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are not NaN; NaN without any."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 def shown(value: float | None, off: float | None = 0.0, digits: int = 4) -> str:
-    """Format a metric, in no more digits than are known; a dash where it is not defined.
+    """Format a metric with its known digits only; a dash if it is undefined.
 
     Parameters
     ----------
     value : float, optional
-        NaN or None where there is none.
+        NaN or None if undefined.
     off : float, optional
-        The most by which it may be off, as ``auroc-ties`` says. A share of which no digit is known is shown by its
-        ends, and one that may be anything by a dash.
+        Its largest error, such as ``auroc-ties``. A share without a known digit is shown as a range, one that may be
+        anything as a dash.
     digits : int
-        Behind the point, where all are known; of a small number its first digits instead.
+        Decimal places if all are known; small numbers have significant digits instead.
     """
     if value is None or math.isnan(value):
         return "-"
     if off and off >= 0.5 * 10**-digits:
-        known = math.ceil(-math.log10(2 * off)) - 1  # digits of which half a unit is more than this
+        known = math.ceil(-math.log10(2 * off)) - 1  # decimal places with half a unit above the error
         if known > 0:
             return f"{value:.{known}f}"
         low, high = max(0.0, value - off), min(1.0, value + off)
@@ -166,20 +167,20 @@ def shown(value: float | None, off: float | None = 0.0, digits: int = 4) -> str:
     return f"{value:.3e}" if value and abs(value) < 10 ** (1 - digits) and digits > 2 else f"{value:.{digits}f}"
 
 
-def shown_in(metrics: Mapping[str, Any], name: str) -> str:
-    """Format a metric of an evaluation, or of a line that has one, in the digits that are known."""
+def format_named(metrics: Mapping[str, Any], name: str) -> str:
+    """Format a metric of an evaluation with its known digits only."""
     return shown(metrics.get(name), ties(metrics, name))
 
 
 def ties(metrics: Mapping[str, Any], name: str) -> float:
-    """Return the most by which a metric of an evaluation may be off, see `TIES`; 0 where nothing says so."""
+    """Return the largest error of a metric of an evaluation, see `TIES`; 0 by default."""
     kind, label = split(name)
     found = metrics.get(f"{TIES[kind]}.{label}" if label else TIES[kind]) if kind in TIES else 0.0
     return found if isinstance(found, int | float) and not math.isnan(found) else 0.0
 
 
 def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
-    """Area under the ROC curve and average precision.
+    """Compute the area under the ROC curve and average precision.
 
     Parameters
     ----------
@@ -193,9 +194,9 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
     Returns
     -------
     dict[str, float]
-        ``auroc`` and ``auprc``; both NaN unless both classes are there: neither is defined then.
+        ``auroc`` and ``auprc``; NaN if a class is missing.
     """
-    counted = counted_down(labels, scores, weights)
+    counted = cumulative_counts(labels, scores, weights)
     if counted is None:
         return {"auroc": math.nan, "auprc": math.nan}
     positive, negative = counted
@@ -211,12 +212,12 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
 
 
 def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> Metrics:
-    """Return all that an evaluation says of scores: their ranking, counts, and the histograms that pooling needs.
+    """Return the metrics of scores: their ranking, counts, and the histograms for pooling.
 
     Parameters
     ----------
     labels, scores : ndarray
-        As in `ranking`; there may be none.
+        As in `ranking`; possibly empty.
     partial : bool
         Whether to add the partial AUROC.
     """
@@ -231,8 +232,8 @@ def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> 
     }
 
 
-def correct_by_class(labels: Tensor, logits: Tensor) -> Metrics:
-    """Accuracy, that of the worst class, and the counts per class that pooling needs.
+def class_metrics(labels: Tensor, logits: Tensor) -> Metrics:
+    """Compute accuracy, that of the worst class, and the class counts for pooling.
 
     Parameters
     ----------
@@ -248,7 +249,7 @@ def correct_by_class(labels: Tensor, logits: Tensor) -> Metrics:
 
 
 def accuracy(right: Sequence[int], total: Sequence[int]) -> dict[str, float]:
-    """Share of right answers, over all samples and in the worst class; NaN without samples."""
+    """Compute the share of correct predictions, over all samples and in the worst class; NaN without samples."""
     if not sum(total):
         return {"accuracy": math.nan, "worst-class": math.nan}
     worst = min(r / t for r, t in zip(right, total, strict=True) if t)

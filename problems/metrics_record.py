@@ -1,4 +1,4 @@
-"""What an evaluation that was sent may hold: each value by itself, and all of them together."""
+"""Validation of a received evaluation: each value, and their consistency."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from edelweiss.problems.base import Metrics
 
-LARGEST_COUNT = 2**53  # a whole number up to here is a float, too
-ROUNDING = 1e-9  # a sum of shares may come out as 1.0000000000000002
+LARGEST_COUNT = 2**53  # integers up to here are exact as floats
+ROUNDING = 1e-9  # tolerance for sums of shares
 
 
-def schema_like(example: Metrics) -> dict[str, Binary | Number | Several]:
-    """Describe an evaluation: the metrics of another one, within what each can be. Lists are counts.
+def record_schema(example: Metrics) -> dict[str, Binary | Number | Several]:
+    """Return the schema of an evaluation with the metrics of ``example``, each in its range. Lists are counts.
 
     Raises
     ------
     ProblemError
-        When a metric has no row.
+        If a metric has no row.
     """
     found: dict[str, Binary | Number | Several] = {}
     for name, value in example.items():
@@ -44,7 +44,7 @@ def schema_like(example: Metrics) -> dict[str, Binary | Number | Several]:
 
 
 def contradictions(metrics: Mapping[str, Any]) -> list[str]:
-    """Return what of an evaluation cannot be true at once; its values are what `schema_like` says."""
+    """List the contradictions in an evaluation whose values satisfy `record_schema`."""
     parts = by_label(metrics)
     whole = parts.pop("", {})
     wrong = [f"{text}, of label {label!r}" for label, own in parts.items() for text in _contradictions(own)]
@@ -57,7 +57,7 @@ def contradictions(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
-    """Return what cannot be true at once of one label."""
+    """List the contradictions in the metrics of one label."""
     wrong: list[str] = []
     if "class-counts" in metrics and (total := sum(metrics["class-counts"])) != metrics.get("n", total):
         wrong.append(f"n = {metrics['n']}, and class-counts add up to {total}")
@@ -81,7 +81,7 @@ def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def undefined(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the metrics that are NaN and need not be: a ranking is not defined on one class, all others always are."""
+    """List the metrics that are NaN without need: only rankings of a single class may be undefined."""
     parts = by_label(metrics)
     one_class = {label: own.get("positives") in (0, own.get("n")) for label, own in parts.items()}
     if len(parts) > 1:

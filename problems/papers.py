@@ -1,4 +1,4 @@
-"""The papers that problems and algorithms are from."""
+"""References of problems and algorithms."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Paper:
     Attributes
     ----------
     authors, title, venue : str
-        As they are cited; the venue with its year.
+        As cited; the venue with its year.
     link : str
-        Where it is found: "arXiv:1602.05629", "doi:..."; empty where there is no such number.
+        Identifier such as "arXiv:1602.05629" or "doi:..."; empty for none.
     """
 
     authors: str

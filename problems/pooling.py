@@ -1,9 +1,8 @@
-"""How the evaluations of several sites become one, without moving a single score.
+"""Pooling of the sites' evaluations, without sharing individual scores.
 
-For the pooled AUROC and average precision a site adds two histograms of its scores, one per class, on a fixed grid: the
-coordinator adds the histograms of all sites and ranks the bins. Samples of one bin have one score, so they are ties. A
-hospital that tells of groups of samples puts each group where one of them may be; by how much that may be off, in the
-worst case, is told beside the numbers.
+For the pooled AUROC and average precision a site reports two histograms of its scores, one per class, on a fixed grid:
+the coordinator adds the histograms of all sites and ranks the bins. Samples in one bin are ties. A hospital that
+aggregates scores places each group at one position; the worst-case error is reported with the metrics.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from edelweiss.problems.metrics import (
     TIES,
     accuracy,
     by_label,
+    merge_labels,
     metric,
-    of_labels,
     ranking,
     split,
     ties,
@@ -41,18 +40,18 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
     """Pool the evaluations of several sites into one.
 
     AUROC and average precision come from the summed histograms, with ``auroc-ties`` and ``auprc-ties`` (see `unknown`),
-    accuracies from the summed counts per class; counts add up; every other number is averaged with the sites' sample
-    counts ``n`` as weights (1 where a problem reports none).
+    accuracies from the summed class counts. Counts are added; all other metrics are averaged, weighted by the sites'
+    sample counts ``n`` (1 if not reported).
 
     Parameters
     ----------
     sites : sequence of Metrics
-        What ``Problem.metrics`` returned at each site; one without samples (empty, or ``n`` 0) has no part.
+        The result of ``Problem.metrics`` at each site; those without samples (empty, or ``n`` 0) are ignored.
 
     Returns
     -------
     dict[str, float]
-        One number per metric; empty when no site has samples.
+        One number per metric; empty if no site has samples.
     """
     sites = [site for site in sites if site and site.get("n", 1)]
     if not sites:
@@ -67,20 +66,20 @@ def pool(sites: Sequence[Metrics]) -> dict[str, float]:
         pooled[name] = float(
             values.sum() if how == "sum" else values.max() if how == "most" else np.average(values, weights=weights)
         )
-    several = {name: _ranked_together(sites, f".{name}") for name in by_label(sites[0]) if name}
+    several = {name: _pooled_ranking(sites, f".{name}") for name in by_label(sites[0]) if name}
     if "positive-scores" in sites[0]:
-        pooled |= _ranked_together(sites)
+        pooled |= _pooled_ranking(sites)
     elif several:
-        pooled |= of_labels(several)
+        pooled |= merge_labels(several)
     if "class-counts" in sites[0]:
         right, total = (np.sum([site[n] for site in sites], axis=0) for n in ("class-correct", "class-counts"))
         pooled |= accuracy(right.tolist(), total.tolist())
     return pooled
 
 
-def _ranked_together(sites: Sequence[Metrics], of_label: str = "") -> dict[str, float]:
-    """Rank the bins of the sites' histograms, added up; with what may be off because of groups."""
-    every = [told_scores(site, of_label) for site in sites]
+def _pooled_ranking(sites: Sequence[Metrics], of_label: str = "") -> dict[str, float]:
+    """Rank the bins of the summed histograms; with the worst-case errors due to groups."""
+    every = [site_histograms(site, of_label) for site in sites]
     positive, negative = (Histogram.total([pair[kind] for pair, _ in every]) for kind in (0, 1))
     found = _ranked((positive.bins, positive.counts), (negative.bins, negative.counts))
     if f"{PARTIAL}{of_label}" not in sites[0]:
@@ -88,22 +87,22 @@ def _ranked_together(sites: Sequence[Metrics], of_label: str = "") -> dict[str, 
     return found | {TIES[kind]: most for kind, most in unknown(every, found).items()}
 
 
-Told = tuple[tuple[Histogram, Histogram], bool]
-"""A site's histograms of positives and of negatives, and whether it tells of groups."""
+SiteScores = tuple[tuple[Histogram, Histogram], bool]
+"""A site's histograms of positives and of negatives, and whether they are aggregated over groups."""
 
 
-def told_scores(site: Metrics, of_label: str = "") -> Told:
-    """Read the histograms in an evaluation; of one of several labels, whose name begins with a point."""
+def site_histograms(site: Metrics, of_label: str = "") -> SiteScores:
+    """Read the histograms of an evaluation; ``of_label`` is empty, or a dot and one of several labels."""
     positive, negative = (Histogram.unpacked(site[f"{name}{of_label}"]) for name in HISTOGRAMS)  # type: ignore[arg-type]
     return (positive, negative), site[f"fewest{of_label}"] > 1  # type: ignore[operator]
 
 
-def unknown(sites: Sequence[Told], found: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much what is ``found`` may be off in the worst case, because groups have no order.
+def unknown(sites: Sequence[SiteScores], found: Mapping[str, float]) -> dict[str, float]:
+    """Return the worst-case errors of ``found``, due to the unknown order within groups.
 
-    A group's samples are above the place of the group before, and below that of the one behind (see
-    `client_app.policy.coarsening.merged`). So the ranking is best with all positives at the upper of these ends and all
-    negatives at the lower, and worst the other way round; the values of these two are held against them.
+    A group's samples lie between the positions of the neighbouring groups (see `client_app.policy.coarsening.merged`).
+    The ranking is best with all positives at the upper end and all negatives at the lower end, and worst the other way
+    round; the metrics of these two rankings bound the error.
     """
     if not any(grouped for _, grouped in sites) or math.isnan(found["auroc"]):
         return dict.fromkeys(found, 0.0 if not math.isnan(found["auroc"]) else math.nan)
@@ -117,11 +116,11 @@ def unknown(sites: Sequence[Told], found: Mapping[str, float]) -> dict[str, floa
     return {kind: max(best[kind] - found[kind], found[kind] - worst[kind], 0.0) for kind in found}
 
 
-FAR = 2**34  # beyond any place
+FAR = 2**34  # beyond any position
 
 
 def _extent(histogram: Histogram, grouped: bool) -> tuple[Ints, Ints]:
-    """Return between which places, counted in half bins, the samples of each bin are."""
+    """Return the range of positions, in half bins, of the samples in each bin."""
     places = 2 * histogram.bins
     if not grouped:
         return places, places
@@ -129,13 +128,13 @@ def _extent(histogram: Histogram, grouped: bool) -> tuple[Ints, Ints]:
 
 
 def _lowest_precision(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints], groups: NDArray[np.bool_]) -> float:
-    """Return the average precision where positives of ``groups`` that have one place stand one after the other.
+    """Return the lowest average precision, with the positives of ``groups`` at one position ranked one by one.
 
-    Of samples that may stand anywhere those with one score are as well off as the first. With so many samples above
-    them, t of which p are positive, k that follow each other have the precisions (p + i) / (t + i), i = 1 to k. They
-    add up to k - (t - p) (H(t + k) - H(t)), with the harmonic numbers H: no matter how many a site says there are.
+    Ties would all have the precision of the first. With t samples above them, p of them positive, k consecutive
+    positives have the precisions (p + i) / (t + i), i = 1 to k. These sum to k - (t - p) (H(t + k) - H(t)) with the
+    harmonic numbers H, in constant time for any k.
     """
-    from scipy.special import digamma  # it takes a while to import
+    from scipy.special import digamma  # slow to import
 
     places = np.unique(np.concatenate([positive[0], negative[0]]))[::-1]  # from the highest down
     alone, tied, other = (
@@ -148,34 +147,34 @@ def _lowest_precision(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints], 
     )
     found = np.cumsum(alone + tied)
     passed = np.cumsum(other)
-    above = found - alone - tied + passed - other  # samples above those that stand alone, and of these the negatives
+    above = found - alone - tied + passed - other  # samples above the ones ranked one by one
     missed = (passed - other) * (digamma(above + alone + 1) - digamma(above + 1))
     precision = np.divide(found, found + passed, out=np.zeros_like(found), where=found + passed > 0)
     return float((alone - missed + tied * precision).sum() / found[-1])
 
 
 def _ranked(positive: tuple[Ints, Ints], negative: tuple[Ints, Ints]) -> dict[str, float]:
-    """Rank places, each with so many samples of a class."""
+    """Rank positions with their counts of each class."""
     places, counts = (np.concatenate([positive[part], negative[part]]) for part in (0, 1))
     labels = np.repeat([1, 0], [len(positive[0]), len(negative[0])])
     return ranking(labels, places, counts) | {PARTIAL: partial_auroc(labels, places, counts)}
 
 
-def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Sum up how sites do that each have a model of their own: every site counts the same.
+def across_sites(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Summarise the metrics of personal models over sites, with equal weights.
 
     Parameters
     ----------
     sites : sequence of mapping
-        What ``Problem.metrics`` returned at each site.
+        The result of ``Problem.metrics`` at each site.
 
     Returns
     -------
     dict[str, dict[str, float]]
-        For each headline metric, a label's too, that some site reports its ``mean``, its ``std`` (the standard
-        deviation over these sites, divided by their number) and its ``worst-decile``: the mean over the worst tenth of
-        the sites, at least one, as reported for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is not defined
-        have no part; all three are NaN where it is at none.
+        For each headline metric that some site reports, including those of labels: its ``mean``, its ``std`` (the
+        population standard deviation over sites) and its ``worst-decile``, the mean over the worst tenth of the sites,
+        at least one, as for q-FedAvg (Li et al., ICLR 2020). Sites where a metric is undefined are ignored; all three
+        are NaN without any.
     """
     summary: dict[str, dict[str, float]] = {}
     of_labels = dict.fromkeys(name for site in sites for name in site if split(name)[1] and metric(name).headline)
@@ -189,6 +188,6 @@ def across(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         summary[name] = {"mean": float(mean), "std": float(std), "worst-decile": float(decile)}
         if most := max(ties(site, name) for site in sites):
             kind, label = split(name)
-            # None is further off than the site that is furthest.
+            # The largest error of any site bounds that of all three.
             summary[f"{TIES[kind]}.{label}" if label else TIES[kind]] = dict.fromkeys(summary[name], most)
     return summary

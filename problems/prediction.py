@@ -1,4 +1,4 @@
-"""Scores for patients: a file in, a file out, the columns that are no features kept."""
+"""Batch prediction: scores for the patients of a file, written with the columns that are not features."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 
 from edelweiss.common.files import as_path, reason
 from edelweiss.datasets.errors import DataError
-from edelweiss.datasets.site.inference_input import newcomers
-from edelweiss.datasets.units import Watched, rounded
+from edelweiss.datasets.site.inference_input import open_inference_input
+from edelweiss.datasets.units import OutlierCounter, rounded
 from edelweiss.models.storage import atomic_writer
 
 if TYPE_CHECKING:
-    from edelweiss.datasets.site.inference_input.images import NewcomerImages
-    from edelweiss.datasets.site.inference_input.table import NewcomerTable
+    from edelweiss.datasets.site.inference_input.images import InferenceImages
+    from edelweiss.datasets.site.inference_input.table import InferenceTable
     from edelweiss.problems.trained_model import TrainedModel
 
 
-MOST = 10  # features that are warned of by name
+MOST = 10  # features named in warnings
 
 
 def _to_stderr(text: str) -> None:
@@ -38,43 +38,43 @@ def predict(
     others: Sequence[str] = (),
     warn: Callable[[str], None] = _to_stderr,
 ) -> list[str]:
-    """Write a CSV file with a line for each patient: what is known besides the features, the score, the probability.
+    """Write a CSV file with a row for each patient: the columns that are not features, score and probability.
 
-    Of several labels there is a score, and a probability, for each.
+    With several labels there is a score and a probability for each.
 
     Parameters
     ----------
     model
-        What is used.
+        The model.
     source
-        A table, a list of images, or a folder that holds one of them as a site's does.
+        A table, a list of images, or a folder with one of them, as at a site.
     target
-        A file that does not exist yet. It is there when it is complete, and not before.
+        A new file; the write is atomic.
     others
-        Columns that are no features, see `NewcomerTable`.
+        Columns that are not features, see `InferenceTable`.
     warn
-        Is told of features whose values are far outside of what the model was trained on, see `datasets.units`; where
-        the model standardises its inputs, as only that model's file says what these were.
+        Receives warnings about features far outside the training range, see `datasets.units`; only for models that
+        standardise their inputs, whose files have the training means.
 
     Returns
     -------
     list of str
-        What whoever reads it should know, a line each.
+        Notes for the reader.
 
     Raises
     ------
     DataError
-        Naming everything that is wrong with the source; or when the target cannot be written.
+        With all problems of the source, or if the target cannot be written.
     """
-    rows = newcomers(source, model.meaning, model.data_summary, others)
+    rows = open_inference_input(source, model.model_schema, model.data_summary, others)
     added = model.columns
     if twice := [name for name in added if name in rows.kept]:
-        raise DataError(f"{rows.file}: the column {twice[0]!r} would be there twice: rename it")
+        raise DataError(f"{rows.file}: the column {twice[0]!r} would occur twice: rename it", key=twice[0])
     count, watched = 0, _watched(model)
     try:
         path = as_path(target)
         if os.path.lexists(path):
-            raise DataError(f"{path} exists: remove it, or name another file with --to")
+            raise DataError(f"{path} exists: remove it, or name another file with --to", key="target", value=path)
         with atomic_writer(path) as draft:
             file = io.TextIOWrapper(draft, encoding="utf-8", newline="", write_through=True)
             lines = csv.writer(file)
@@ -84,41 +84,43 @@ def predict(
                 if watched:
                     watched.add(chunk.inputs.double().numpy())
                 count += len(scores)
-                values = model.told(scores)
+                values = model.output_values(scores)
                 lines.writerows([*kept, *map(repr, own)] for kept, *own in zip(chunk.kept, *values, strict=True))
             file.detach()
     except OSError as error:
-        raise DataError(f"{target} cannot be written: {reason(error)}") from None
+        raise DataError(f"{target} cannot be written: {reason(error)}", key="target", value=target) from None
     for text in _outside(model, rows, watched) if watched else ():
         warn(text)
     return [*model.notes, *rows.notes, *_summary(model, count, rows.missing, path)]
 
 
-def _watched(model: TrainedModel) -> Watched | None:
-    """Return what watches the values of a table; None where the training's mean and spread are not known."""
+def _watched(model: TrainedModel) -> OutlierCounter | None:
+    """Return the outlier counter of a table; None if the training means are unknown."""
     if len(model.data_summary.shape) != 1 or not model.data_summary.shift:
         return None
-    return Watched(np.array(model.data_summary.shift, np.float64), np.array(model.data_summary.scale, np.float64))
+    return OutlierCounter(
+        np.array(model.data_summary.shift, np.float64), np.array(model.data_summary.scale, np.float64)
+    )
 
 
-def _outside(model: TrainedModel, rows: NewcomerTable | NewcomerImages, watched: Watched) -> Iterator[str]:
-    """Yield a line for each feature whose values are far outside of the training's."""
+def _outside(model: TrainedModel, rows: InferenceTable | InferenceImages, watched: OutlierCounter) -> Iterator[str]:
+    """Yield a warning for each feature with values far outside the training range."""
     names = getattr(rows, "features", ())
     found = watched.found()
     for feature, (many, of, typical) in list(found.items())[:MOST]:
         yield (
-            f"{rows.file}: column {names[feature]!r}: {many:,} of {of:,} values are far outside of what the model was "
-            f"trained on: {rounded(typical)} on average; in training the mean is {rounded(watched.mean[feature])} and "
-            f"the standard deviation {rounded(watched.spread[feature], 2)}. Is it in another unit, or coded otherwise? "
-            "Scores of these rows mean nothing if so"
+            f"{rows.file}: column {names[feature]!r}: {many:,} of {of:,} values are far outside the training range: "
+            f"{rounded(typical)} on average; in training the mean is {rounded(watched.mean[feature])} and the standard "
+            f"deviation {rounded(watched.spread[feature], 2)}. Is it in another unit, or coded differently? Then the "
+            "scores of these rows are meaningless"
         )
     if len(found) > MOST:
-        yield f"{rows.file}: so are values of {len(found) - MOST} more columns"
+        yield f"{rows.file}: likewise in {len(found) - MOST} more columns"
 
 
 def _summary(model: TrainedModel, count: int, missing: int, path: Path) -> Iterator[str]:
     if missing:
-        filled = "the mean over the training samples" if model.meaning.missing == "mean" else "0"
-        yield f"{missing:,} missing values, taken as {filled}, as in training"
-    yield model.about_scores()
+        filled = "the mean over the training samples" if model.model_schema.missing == "mean" else "0"
+        yield f"{missing:,} missing values, filled with {filled}, as in training"
+    yield model.describe_scores()
     yield f"{count:,} patients in {path}"

@@ -1,4 +1,4 @@
-"""What makes probabilities of scores: a fit on samples that nobody trained on, stored beside the model."""
+"""Recalibration: maps from scores to probabilities, fitted on held-out samples and stored with the model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EVIDENCE, VERSION = "evidence.json", 1
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Platt's: the probability is σ(intercept + slope · score), score being the network's output.
+    """Platt scaling: the probability is σ(intercept + slope · score), where score is the network's output.
 
     Attributes
     ----------
     intercept, slope : float
-        Of the map.
+        The parameters of the map.
     held_out, positives : int
-        The samples that a site has fitted its own to, and how many of them are positive; 0 for a run's.
+        Held-out samples that a site fitted its own map to, and the positives among them; 0 for the map of a run.
     """
 
     intercept: float
@@ -36,12 +36,12 @@ class Recalibration:
 
     @classmethod
     def read(cls, folder: Path, labels: Sequence[str] = ()) -> tuple[Recalibration | None, ...]:
-        """Read what a run has stored in its folder, of each of several ``labels``, or of one; None where there is none.
+        """Read the maps in a run folder, for each of several ``labels`` or for one; None where there is none.
 
         Raises
         ------
         ModelError
-            When it cannot be used.
+            If the file cannot be used.
         """
         file = folder / EVIDENCE
         if not is_file(file):
@@ -49,39 +49,41 @@ class Recalibration:
         try:
             found = read_json(file)
         except (OSError, ValueError) as error:
-            raise ModelError(f"{file} cannot be read: {reason(error)}") from None
+            raise ModelError(f"{file} cannot be read: {reason(error)}", key=EVIDENCE) from None
         if not isinstance(found, dict) or found.get("version") != VERSION:
             version = found.get("version") if isinstance(found, dict) else None
             text = f"{file} has version {shown(version)}, and this release reads {VERSION}"
-            raise ModelError(f"{text}: remove it, or take the release that wrote it")
+            raise ModelError(f"{text}: remove it, or use the release that wrote it", key="version", value=version)
         if not labels:
             return (cls._of(found, file),)
         each = found.get("labels")
         if not isinstance(each, dict) or not {*each} <= {*labels}:
-            told = ", ".join(each) if isinstance(each, dict) else "one label"
-            raise ModelError(f"{file} is of {told}, the model of {', '.join(labels)}: it is of another run; remove it")
+            theirs = ", ".join(each) if isinstance(each, dict) else "one label"
+            text = f"{file} has {theirs}, the model has {', '.join(labels)}: the file is from another run; remove it"
+            raise ModelError(text, key="labels", value=each, allowed=labels)
         return tuple(cls._of(each[name], file) if name in each else None for name in labels)
 
     @classmethod
     def _of(cls, found: Any, file: Path) -> Recalibration | None:
-        """Read what the file says of one label."""
+        """Read the map of one label."""
         fit = found.get("probabilities") if isinstance(found, dict) else None
         numbers = [fit.get(name) for name in ("intercept", "slope")] if isinstance(fit, dict) else [""]
         if isinstance(fit, dict) and (fit.get("by") != "platt" or numbers == [None, None]):
-            return None  # log-odds as they are, or none could be fitted
+            return None  # scores are log-odds, or the fit is undefined
         if not all(map(is_number, numbers)):
-            raise ModelError(f"{file}: probabilities = {shown(fit)}: must have by, and numbers intercept and slope")
+            text = f"{file}: probabilities = {shown(fit)}: must have by, and numbers intercept and slope"
+            raise ModelError(text, key="probabilities", value=fit)
         intercept, slope = (float(str(number)) for number in numbers)
         return cls(intercept, slope)
 
     @classmethod
     def of_site(cls, maps: Any, count: int) -> tuple[Recalibration | None, ...]:
-        """Read the entry ``platt`` of the file of a model that a site has kept, of so many labels.
+        """Read the entry ``platt`` of a site's personal model with ``count`` labels.
 
         Raises
         ------
         ModelError
-            When it is none.
+            If the entry is invalid.
         """
         names = ("intercept", "slope", "held-out", "positives")
         if (
@@ -93,7 +95,8 @@ class Recalibration:
             )
         ):
             keys = ", ".join(names)
-            raise ModelError(f"platt = {shown(maps)}: must have {keys}, or nothing, for each of {count} labels")
+            text = f"platt = {shown(maps)}: must have {keys}, or null, for each of {count} labels"
+            raise ModelError(text, key="platt", value=maps)
         return tuple(
             None
             if one is None

@@ -1,4 +1,4 @@
-"""Training that is robust against one perturbation of all inputs (Huang et al., AdaFGDA, section 6.3).
+"""Robust training against a common perturbation of all inputs (Huang et al., AdaFGDA, section 6.3).
 
 arXiv:2211.07303
 """
@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from edelweiss.problems import papers
 from edelweiss.problems.cross_entropy import mean_cross_entropy
-from edelweiss.problems.metrics import correct_by_class
+from edelweiss.problems.metrics import class_metrics
 from edelweiss.problems.network import NetworkProblem, mean
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 class Robust(NetworkProblem):
     """min over the network, max over ‖ν‖² ≤ r² of the mean loss at z + ν: one ν for all samples of all sites.
 
-    x = network, y = ν, flat, of the shape of one input; ν starts at 0. It is added to what the network sees, so its
-    unit is a deviation of that feature or channel where inputs are standardised, else the raw one (0 to 255 for
-    images). On MNIST a deviation is 0.308 of the way from black to white: a ball of radius 1 over pixels from 0 to 1 is
-    ``radius = 3.25``.
+    x = network, y = ν, flat, of the shape of one input; ν starts at 0. It is added to the network's input, so its unit
+    is a standard deviation of the feature or channel if inputs are standardised, else the raw unit (0 to 255 for
+    images). On MNIST a standard deviation is 0.308 of the range from black to white: a ball of radius 1 over pixels
+    from 0 to 1 is ``radius = 3.25``.
 
-    The paper's loss is squared, and eq. 14 prints prediction and label without what stands between them: it is read as
-    ‖h - e_label‖², h the network's raw outputs, with ``criterion = "squared"``. Cross-entropy is ours.
+    The paper's loss is squared, but eq. 14 omits the operation between prediction and label: it is read as
+    ‖h - e_label‖², h the network's raw outputs, with ``criterion = "squared"``. Cross-entropy is our addition.
     """
 
     name = "robust"
@@ -45,33 +45,33 @@ class Robust(NetworkProblem):
     papers = (papers.ADAFGDA,)
     multiclass = True
 
-    radius: float = Field(1.0, gt=0, description="r: of the ball of perturbations, in units of the standardised inputs")
+    radius: float = Field(1.0, gt=0, description="r: radius of the perturbations, in units of the standardised inputs")
     criterion: Literal["cross-entropy", "squared"] = Field("cross-entropy", description="the loss")
 
     @property
     def dual(self) -> int:
-        """As many as an input has numbers."""
+        """The number of values of an input."""
         return math.prod(self.setting.data_summary.shape)
 
-    def seen(self, inputs: Tensor, y: Tensor) -> Tensor:
-        """Return the inputs, perturbed."""
+    def transform(self, inputs: Tensor, y: Tensor) -> Tensor:
+        """Perturb the inputs."""
         return inputs + y.view(*y.shape[:-1], 1, *self.setting.data_summary.shape)
 
     def loss(self, logits: Tensor, labels: Tensor, scalars: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the mean loss of outputs, wherever they were taken."""
+        """Return the mean loss."""
         if self.criterion == "squared":
             errors: Tensor = logits - one_hot(labels, logits.shape[1])
             return mean(errors.square().sum(1), weights)
         return mean_cross_entropy(logits, labels, weights)
 
     def project(self, y: Tensor) -> Tensor:
-        """Shorten ν to the radius if it is longer."""
+        """Project ν onto the ball."""
         norm: Tensor = torch.linalg.vector_norm(y)
         return y / (norm / self.radius).clamp(min=1)
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
-        """Return ``loss`` and ``robust-accuracy`` under ν; ``clean-loss`` and accuracies on the inputs as they are."""
+        """Return ``loss`` and ``robust-accuracy`` under ν; ``clean-loss`` and accuracies on clean inputs."""
         assert data is not None, "a network is evaluated on samples"
         assert y is not None, "a perturbation belongs to the model"
         labels, nothing = data.targets(), x[:0]
@@ -81,5 +81,5 @@ class Robust(NetworkProblem):
             "robust-accuracy": (perturbed.argmax(1) == labels).double().mean().item(),
             "clean-loss": self.loss(clean, labels, nothing, y).item(),
             "n": len(labels),
-            **correct_by_class(labels, clean),
+            **class_metrics(labels, clean),
         }

@@ -1,4 +1,4 @@
-"""The ROC curve of weighted scores, and the area under the part of it that has few false positives."""
+"""The ROC curve of weighted scores, and the partial area under it at low false-positive rates."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-FALSE_POSITIVE_RATE = 0.3  # up to which the partial AUROC goes
+FALSE_POSITIVE_RATE = 0.3  # upper end of the partial AUROC
 
 
 def partial_auroc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Area under the ROC curve up to a false-positive rate of `FALSE_POSITIVE_RATE`, divided by that rate.
+    """Compute the area under the ROC curve up to `FALSE_POSITIVE_RATE`, divided by that rate.
 
-    It is the share of pairs of a positive and one of the highest 30 % of the negatives that are ranked right: 1 at
-    best, 0.15 on average by chance. scikit-learn's ``roc_auc_score(..., max_fpr=0.3)`` is this one, rescaled so that
-    chance is 0.5 (McClish, 1989). Where the rate falls among samples of one score the curve is a straight line.
+    It is the share of correctly ranked pairs of a positive and one of the highest 30 % of the negatives: at best 1, by
+    chance 0.15. scikit-learn's ``roc_auc_score(..., max_fpr=0.3)`` rescales it so that chance is 0.5 (McClish, 1989).
+    Among ties the curve is a straight line.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ def partial_auroc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | 
     Returns
     -------
     float
-        In [0, 1]; NaN where there is no ROC curve, see `counted_down`.
+        In [0, 1]; NaN without a ROC curve, see `cumulative_counts`.
     """
-    counted = counted_down(labels, scores, weights)
+    counted = cumulative_counts(labels, scores, weights)
     if counted is None:
         return math.nan
     found, passed = (np.append(0.0, part / part[-1]) for part in counted)
@@ -36,21 +36,21 @@ def partial_auroc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | 
     return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / FALSE_POSITIVE_RATE)
 
 
-def counted_down(
+def cumulative_counts(
     labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return how many positives and negatives have at least a score, for each score from the highest down.
+    """Count the positives and negatives with at least each score, from the highest down.
 
-    None unless both classes are there, and for scores that rank nothing.
+    None without both classes, or for scores that are not finite.
     """
     present = labels if weights is None else labels[weights > 0]
     if present.size == 0 or present.min() == present.max():
         return None
-    if not np.isfinite(scores).all():  # a diverged model ranks nothing
+    if not np.isfinite(scores).all():  # the model has diverged
         return None
-    # As scikit-learn does it, whose import would take a second or two of every process.
+    # As in scikit-learn, whose import takes a second or two.
     order = np.argsort(-scores, kind="stable")
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # of those with the same score
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # the last of each group of ties
     weight = np.ones(len(order)) if weights is None else weights[order]
     positive = np.cumsum(np.where(labels[order] == 1, weight, 0.0))[last]
     negative = np.cumsum(np.where(labels[order] == 1, 0.0, weight))[last]

@@ -1,4 +1,4 @@
-"""A heterogeneous quadratic saddle problem with a known solution: how far an algorithm gets is visible exactly.
+"""A heterogeneous quadratic saddle problem with a known solution, to measure the distance to it.
 
 arXiv:2211.07303, arXiv:2205.02215
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edelweiss.datasets import Samples
     from edelweiss.problems.base import Arrays, Batch, Metrics
 
-LARGEST = 1e18  # of a coefficient: its square is a float32, too
+LARGEST = 1e18  # largest coefficient, whose square is still a float32
 LARGEST_FILE = 2**30  # bytes
 TAU = 10.0
 
@@ -39,9 +39,9 @@ TAU = 10.0
 class Saddle(Problem, ClosedFormDual):
     """The saddle problem of AdaFGDA 6.1 and FEDNEST: f_k = τ/2 ‖x‖² - ½ ‖y‖² + b_kᵀy - t_k yᵀx.
 
-    With mean(b_k) = 0 the saddle point of the mean objective is x* = y* = 0; otherwise it solves a 2 × 2 system
-    per coordinate. ``metrics`` reports the squared distances to it. The coordinator evaluates but never trains.
-    AdaFGDA has τ = 10 and s = 1 and 10, and names no K and d.
+    With mean(b_k) = 0 the saddle point of the mean objective is x* = y* = 0; otherwise it solves a 2 × 2 system per
+    coordinate. ``metrics`` reports the squared distances to it. The coordinator evaluates but never trains. AdaFGDA
+    uses τ = 10 and s = 1 and 10, without stating K and d.
     """
 
     name = "saddle"
@@ -88,7 +88,7 @@ class Saddle(Problem, ClosedFormDual):
         return TAU * x - self.t * y, self.b - y - self.t * x
 
     def dual_terms(self, x: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor]:
-        """Return b_k - t_k x: the best y is its mean over the sites."""
+        """Return b_k - t_k x: the optimal y is its mean over the sites."""
         return (self.b - self.t * x)[None], torch.ones_like(self.b[:1])
 
     def metrics(self, x: Tensor, y: Tensor | None, data: Samples | None) -> Metrics:
@@ -104,7 +104,7 @@ class Saddle(Problem, ClosedFormDual):
 def saddle_coefficients(
     sites: int, dimension: int, heterogeneity: float, seed: int, file: str = ""
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (t, b): drawn as the papers draw them, or read from a file so that a run can be checked from outside.
+    """Return (t, b), drawn as in the papers, or read from a file.
 
     Drawn: t_k ~ U(0, 0.1), b_k = b̃_k - mean(b̃), b̃_k ~ N(0, s²I).
 
@@ -117,19 +117,19 @@ def saddle_coefficients(
     heterogeneity : float
         s; ignored with a file.
     seed : int
-        Of the draw.
+        Seed of the draw.
     file : str
         A ``.npz`` with ``t`` (K,) and ``b`` (K, d), float64; empty to draw.
 
     Raises
     ------
     ProblemError
-        When the file is missing, unreadable, lacks an array, has the wrong shape or a value that is not finite.
+        If the file is missing, unreadable, lacks an array, has a wrong shape or a value that is not finite.
     """
     if not file:
         what = f"saddle.dimension = {dimension} for sites = {sites}"
         if text := shortage(16 * sites * dimension, what, "lower them"):
-            raise ProblemError(text)
+            raise ProblemError(text, key="saddle.dimension", value=dimension)
         rng = np.random.default_rng([seed, Stream.SADDLE_COEFFICIENTS])
         b = heterogeneity * rng.standard_normal((sites, dimension))
         return rng.uniform(0.0, 0.1, sites), b - b.mean(0)
@@ -138,14 +138,19 @@ def saddle_coefficients(
         with np.load(io.BytesIO(read_file(file, LARGEST_FILE)), allow_pickle=False) as loaded:
             arrays = {name: loaded[name].astype(np.float64, casting="same_kind") for name in ("t", "b")}
     except KeyError as error:
-        raise ProblemError(f"saddle.file = {file!r} holds no array {error}: it must be {wanted}") from None
+        text = f"saddle.file = {file!r} holds no array {error}: it must be {wanted}"
+        raise ProblemError(text, key="saddle.file", value=file) from None
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ProblemError(f"saddle.file = {file!r} cannot be read ({reason(error)}): it must be {wanted}") from None
+        text = f"saddle.file = {file!r} cannot be read ({reason(error)}): it must be {wanted}"
+        raise ProblemError(text, key="saddle.file", value=file) from None
     t, b = arrays["t"], arrays["b"]
     if t.shape != (sites,) or b.ndim != 2 or b.shape[0] != sites or b.shape[1] == 0:
-        raise ProblemError(f"saddle.file = {file!r} has t {t.shape} and b {b.shape}: it must be {wanted}")
+        text = f"saddle.file = {file!r} has t {t.shape} and b {b.shape}: it must be {wanted}"
+        raise ProblemError(text, key="saddle.file", value=file)
     if not (np.all(np.abs(t) <= LARGEST) and np.all(np.abs(b) <= LARGEST)):
         raise ProblemError(
-            f"saddle.file = {file!r} holds NaN, infinity or a value beyond {LARGEST:g}: every value must be finite"
+            f"saddle.file = {file!r} holds NaN, infinity or a value beyond {LARGEST:g}: every value must be finite",
+            key="saddle.file",
+            value=file,
         )
     return t, b

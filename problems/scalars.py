@@ -1,4 +1,4 @@
-"""The problem's own scalars and y, read back from what a model's file says of them."""
+"""Restoring a problem's scalars and y from a model's file."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
     from edelweiss.problems.network import NetworkProblem
 
 
-def restored(problem: NetworkProblem, parameters: Tensor, named: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Return x and y from the network's parameters and what its file names; the rest is the problem's start.
+def restore_scalars(
+    problem: NetworkProblem, parameters: Tensor, named: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """Return x and y from the network's parameters and the file's named values; others keep their initial values.
 
     Parameters
     ----------
     problem : NetworkProblem
-        Whose x and y they are.
+        The problem of the model.
     parameters : Tensor
-        The network's, shape (``network.size``,).
+        The network's parameters, shape (``network.size``,).
     named : mapping
-        Numbers, or lists of them, by name; other names may be there.
+        Numbers, or lists of them, by name; other names are ignored.
 
     Raises
     ------
     ProblemError
-        For what `NetworkProblem.scalars_of` cannot have given.
+        For values that `NetworkProblem.scalars_of` cannot have written.
     """
-    if wrong := [*_wrong(problem, named)]:
-        raise ProblemError("; ".join(wrong))
+    if wrong := dict(_wrong(problem, named)):
+        raise ProblemError("; ".join(wrong.values()), key=next(iter(wrong)), value=[*wrong])
     start, size = problem.initial(), problem.network.size
     x, y = start["x"], start.get("y")
     x[:size] = parameters
@@ -50,8 +52,8 @@ def restored(problem: NetworkProblem, parameters: Tensor, named: Mapping[str, An
     return x, y
 
 
-def _wrong(problem: NetworkProblem, named: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the problem's own entries of x and y; without any they are at their start."""
+def _wrong(problem: NetworkProblem, named: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and message for each invalid entry; a file without any entries is valid."""
     alone = problem.scalar_names()
     names = alone if problem.dual_scalars or not problem.dual else (*alone, "y")
     for name in names if any(name in named for name in names) or named.get("problem") == problem.name else ():
@@ -60,4 +62,4 @@ def _wrong(problem: NetworkProblem, named: Mapping[str, Any]) -> Iterator[str]:
         values = [named.get(name)] if single else named.get(name)
         if not (isinstance(values, list) and len(values) == count and all(map(is_number, values))):
             noun = "a finite number" if single else f"{count} finite numbers"
-            yield f"{name} = {shown(named.get(name))}: must be {noun}"
+            yield name, f"{name} = {shown(named.get(name))}: must be {noun}"

@@ -1,4 +1,4 @@
-"""One problem at many points at once, each with a batch of its own: what clients that train side by side ask for."""
+"""Vectorised gradients of one problem for many clients, each with its own point and batch."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from edelweiss.problems.base import Batch
 
-TRIES = 4  # of each way, before one is taken
+TRIES = 4  # timings of each way
 
 
 class Stacked:
-    """Gradients and projections of K clients, with one operation where one client after the other takes K.
+    """Vectorised gradients and projections of K clients.
 
-    x is (K, d), y (K, p), and each tensor of a batch has a leading axis of length K. The network is computed for all by
-    `models.stack.Stack`; PyTorch's ``vmap`` turns a problem's own code for one client into that for many. The numbers
-    are those of one client after the other, up to the order in which products are summed.
+    x is (K, d), y (K, p), and each tensor of a batch has a leading axis of length K. `models.stack.Stack` evaluates the
+    network; PyTorch's ``vmap`` vectorises the problem's own code. The numbers are those of one client after the other,
+    up to the order in which products are summed.
 
     Parameters
     ----------
     problem : Problem
-        One that has no reason against it, see `Problem.unstackable_reason`.
+        A problem without an `Problem.unstackable_reason`.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -43,7 +43,7 @@ class Stacked:
         self._projection = None if type(problem).project is Problem.project else vmap(problem.project)
 
     def gradient(self, x: Tensor, y: Tensor | None, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients by x (K, d) and by y (K, p), each row as `Problem.gradient` has it."""
+        """Return the gradients by x (K, d) and by y (K, p), each row as in `Problem.gradient`."""
         problem = self.problem
         if batch is None or not isinstance(problem, NetworkProblem):
             return problem.gradients(x, y, batch)
@@ -52,17 +52,17 @@ class Stacked:
         parameters = self._stack.from_rows(x[:, : network.size])
         scalars = x[:, network.size :].detach().requires_grad_()
         dual = (x[:, :0] if y is None else y).detach().requires_grad_()
-        with problem.forward_precision():  # on a GPU the channels lie outermost, as was measured there
-            outputs = self._stack.forward(parameters, problem.seen(inputs, dual), x.device.type == "cuda")
-        losses = self._objective(problem.shaped(outputs), labels, scalars, dual, *weights)
+        with problem.forward_precision():  # channels-first is faster on a GPU
+            outputs = self._stack.forward(parameters, problem.transform(inputs, dual), x.device.type == "cuda")
+        losses = self._objective(problem.squeeze_outputs(outputs), labels, scalars, dual, *weights)
         *gx, gy = torch.autograd.grad(losses.sum(), [*parameters, scalars, dual], materialize_grads=True)
         return torch.cat([part.flatten(1) for part in gx], 1), None if y is None else gy
 
     @cached_property
-    def masks(self) -> bool:
-        """Whether a sample of weight zero counts for nothing: batches of different sizes then fit into one stack.
+    def supports_masking(self) -> bool:
+        """Whether samples with weight zero have no effect, so that batches of different sizes can be padded.
 
-        Found by trying: a loss may leave weights alone, where no sampler of the run has any.
+        Found by a trial, since a loss may ignore weights.
         """
         if not isinstance(self.problem, NetworkProblem):
             return False
@@ -86,12 +86,12 @@ class Stacked:
         return all(torch.allclose(one, other, rtol=1e-3, atol=1e-6) for one, other in zip(*both, strict=True))
 
     def project(self, y: Tensor) -> Tensor:
-        """Return each row of y (K, p) projected onto its feasible set."""
+        """Project each row of y (K, p) onto its feasible set."""
         return y if self._projection is None else self._projection(y)
 
 
-def tried(problem: Problem) -> str:
-    """Say why a problem that has no reason against it cannot be stacked after all; empty: for two clients it worked."""
+def trial_failure(problem: Problem) -> str:
+    """Try the problem with two clients; return why it cannot be vectorised, empty if it worked."""
     try:
         Stacked(problem).gradient(*_example(problem, 2, 3))
     except (RuntimeError, TypeError) as error:
@@ -99,21 +99,21 @@ def tried(problem: Problem) -> str:
     return ""
 
 
-def share_of_time(problem: Problem, clients: int, size: int) -> float:
-    """Try how long gradients of many clients, on batches of a size, take side by side: as a share of one by one."""
+def relative_time(problem: Problem, clients: int, size: int) -> float:
+    """Measure the time of vectorised gradients for many clients, as a share of the time one by one."""
     many, (x, y, batch) = Stacked(problem), _example(problem, clients, size)
     row, dual = x[0].clone(), None if y is None else y[0].clone()
     own = None if batch is None else (batch[0][0], batch[1][0])
     try:
-        together = _seconds(problem, lambda: many.gradient(x, y, batch))
-        return together / clients / _seconds(problem, lambda: problem.gradient(row, dual, own))
+        vectorised = _seconds(problem, lambda: many.gradient(x, y, batch))
+        return vectorised / clients / _seconds(problem, lambda: problem.gradient(row, dual, own))
     finally:
         if problem.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 def _seconds(problem: Problem, call: Callable[[], object]) -> float:
-    """Return how long a call takes, the least of a few: what comes in between makes it longer."""
+    """Return the minimum duration of a few calls."""
     taken = []
     for _ in range(TRIES):
         began = time.perf_counter()
@@ -125,7 +125,7 @@ def _seconds(problem: Problem, call: Callable[[], object]) -> float:
 
 
 def _example(problem: Problem, clients: int, size: int) -> tuple[Tensor, Tensor | None, Batch | None]:
-    """Return points and batches of clients, which are all alike."""
+    """Return identical points and batches for all clients."""
     start, data_summary, random = problem.initial(), problem.setting.data_summary, torch.Generator().manual_seed(0)
     x, y = start["x"].repeat(clients, 1), start.get("y")
     if problem.needs_data:

@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from edelweiss.problems.metrics import HEADLINE, METRICS, TIES, shown, shown_in, split
+from edelweiss.problems.metrics import HEADLINE, METRICS, TIES, format_named, shown, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class Progress:
         """Print a round: its metrics, how long it took and how much it moved."""
         mean = _mean(record)
         there = [name for name in HEADLINE if name in record]
-        metrics = "  ".join(f"{mean}{METRICS[name].label} {shown_in(record, name)}" for name in there)
+        metrics = "  ".join(f"{mean}{METRICS[name].label} {format_named(record, name)}" for name in there)
         moved = volume(record["bytes-down"] + record["bytes-up"])
         width = len(str(rounds))
         work = f"{record['gradients']:.0f} gradients"
@@ -120,7 +120,7 @@ class Progress:
         for site, metrics in per_site.items():
             counts = [str(sizes.get(site, {}).get(key, "-")) for key in counted]
             gradients = f"{sum(r['site-gradients'].get(site, 0) for r in records):.0f}"
-            table.add_row(site, *counts, gradients, *(shown_in(metrics, name) for name in names))
+            table.add_row(site, *counts, gradients, *(format_named(metrics, name) for name in names))
         for label, n, values in _summaries(record, names, personalised, with_data=bool(counted)):
             table.add_section()
             table.add_row(label, *(n if key == "held-out" else "" for key in counted), "", *values)
@@ -152,4 +152,4 @@ def _summaries(
     for kind, label in (("pooled", "all sites, pooled"), ("central", central)):
         if kind in record:
             n = str(int(record[kind].get("n", 0)) or "-")
-            yield label, n, [shown_in(record[kind], name) for name in names]
+            yield label, n, [format_named(record[kind], name) for name in names]

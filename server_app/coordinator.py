@@ -153,8 +153,8 @@ def _play(
     # Read here, it is that of a run that goes on from its start.
     begins = given.start or (None if state.last else GivenModel.read(config))
     data_summary = agreed(config, begins, sites, state, progress)
-    meaning = what_it_means(config, data_summary, progress)
-    warnings = data_warnings(config, sites, meaning.features, progress)
+    model_schema = what_it_means(config, data_summary, progress)
+    warnings = data_warnings(config, sites, model_schema.features, progress)
     device = resolve_device(config.device)
     prepare_device(device, config.matmul_precision)
     problem = config.build_problem(config.setting(data_summary, device))
@@ -173,7 +173,7 @@ def _play(
         report.folder,
         problem,
         data_summary,
-        meaning,
+        model_schema,
         personalised=strategy.personalised,
         own_statistics=config.bn == "local",
     )

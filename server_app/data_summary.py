@@ -160,15 +160,15 @@ def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progre
     data = config.data()
     if config.dataset == SITE and config.study:
         data = replace(data, study=read_study(config.study))
-    meaning = ModelSchema.of(data, data_summary, features := features_of(data), class_names_of(data))
-    if features and not meaning.features and data.study:
+    model_schema = ModelSchema.of(data, data_summary, features := features_of(data), class_names_of(data))
+    if features and not model_schema.features and data.study:
         raise RunError(
             f"study = {config.study!r}: the sites have other columns than its {len(features)} (fingerprint "
             f"{columns_hash(features)}, theirs {data_summary.columns}): name the study file that they have"
         )
-    if len(data_summary.shape) == 1 and not meaning.features:
+    if len(data_summary.shape) == 1 and not model_schema.features:
         progress.say("the model's file will not name its features: sites tell no names; a study file here would, study")
-    return meaning
+    return model_schema
 
 
 def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
@@ -277,7 +277,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
     """
     if not problem.multiclass:
         return
-    lacks = {site.name: problem.lacks(facts.class_counts) for site, facts in sites.items()}
+    lacks = {site.name: problem.shortfall(facts.class_counts) for site, facts in sites.items()}
     silent = [site.name for site, facts in sites.items() if not facts.class_counts]
     wrong = [
         f"site {name!r} "
@@ -289,7 +289,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
     if wrong:
         raise RunError("\n".join(wrong))
     for site, facts in sites.items():
-        if sum(facts.held_out_counts) and (text := problem.lacks(facts.held_out_counts)):
+        if sum(facts.held_out_counts) and (text := problem.shortfall(facts.held_out_counts)):
             progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")
 
 

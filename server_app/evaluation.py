@@ -68,7 +68,7 @@ def common_test_set(config: RunConfig, problem: Problem, data_summary: DataSumma
     test = load_test(config.data())
     if test is None:
         return None
-    if problem.multiclass and (text := problem.lacks(test.targets().bincount().tolist())):
+    if problem.multiclass and (text := problem.shortfall(test.targets().bincount().tolist())):
         report.progress.warn(f"no evaluation on the common test set: it has {text}")
         return None
     return data_summary.standardised(test).to(problem.device)

@@ -18,7 +18,7 @@ from edelweiss.models import ModelError
 from edelweiss.models.pretrained import adapt_weights, read_weights
 from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import ProblemError
-from edelweiss.problems.scalars import restored
+from edelweiss.problems.scalars import restore_scalars
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +112,7 @@ class GivenModel:
             raise ModelError("\n".join(f"{_key(self.config)}: {text}" for text in wrong))
         parameters, statistics = problem.network.flatten(state)
         try:
-            x, y = restored(problem, parameters, named)
+            x, y = restore_scalars(problem, parameters, named)
         except ProblemError as error:
             raise ModelError(f"{_key(self.config)}: {error}: take {FRESH}") from None
         problem.load_buffers(statistics)
@@ -197,7 +197,7 @@ def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if "d" in stored.facts:
             raise ModelError("it is a site's own model, whose vectors have no names of layers")
         if "shape" not in stored.facts:
-            raise ModelError("it does not say what the inputs are like, as the file of a run with a network does")
+            raise ModelError("it does not describe its inputs, as the file of a run with a network does")
         ModelSchema.of_file(stored.facts, DataSummary.of_file(stored.facts))
     except ValueError as error:
         raise ModelError(str(error)) from None

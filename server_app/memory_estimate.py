@@ -12,7 +12,7 @@ from edelweiss.federation import RunError, StrategyError
 from edelweiss.federation.rehearsal import Rehearsal
 from edelweiss.models.stack import Stack
 from edelweiss.problems.network import NetworkProblem
-from edelweiss.problems.stacked import share_of_time, tried
+from edelweiss.problems.stacked import relative_time, trial_failure
 from edelweiss.server_app.console import volume
 from edelweiss.server_app.local import expected_seconds
 
@@ -119,7 +119,7 @@ def stack_of(config: RunConfig, problem: Problem, d: int, progress: Progress) ->
     """
     if config.stack == 1:
         return 1
-    if text := why_alone(config.strategy, problem) or tried(problem):
+    if text := why_alone(config.strategy, problem) or trial_failure(problem):
         progress.say(f"stack = {config.stack}: clients are trained one after the other, because {text}")
         return 1
     if config.stack:
@@ -165,7 +165,7 @@ def worth_it(config: RunConfig, problem: Problem, stack: int, progress: Progress
     if stack == 1:
         return 1
     try:
-        share = share_of_time(problem, stack, config.batch_size)
+        share = relative_time(problem, stack, config.batch_size)
     except RuntimeError:  # a GPU without memory for it
         share = math.inf
     return_freed_memory()

@@ -48,13 +48,13 @@ class ModelFile:
         folder: Path,
         problem: Problem,
         data_summary: DataSummary,
-        meaning: ModelSchema,
+        model_schema: ModelSchema,
         *,
         personalised: bool,
         own_statistics: bool,
     ) -> None:
         self.path, self.problem = folder / "model.safetensors", problem
-        self.data_summary, self.meaning = data_summary, meaning
+        self.data_summary, self.model_schema = data_summary, model_schema
         self.personalised, self.own_statistics = personalised, own_statistics
         self._model: Arrays = {}
 
@@ -82,7 +82,7 @@ class ModelFile:
         if self.problem.needs_data:
             architecture = self.problem.setting.architecture
             facts |= {"problem": self.problem.name, "model": architecture.model, "hidden": architecture.hidden}
-            facts |= self.data_summary.facts() | self.meaning.facts()
+            facts |= self.data_summary.facts() | self.model_schema.facts()
             if self.own_statistics and self.problem.buffers().numel():
                 facts["statistics"] = "fresh"
         if self.personalised:

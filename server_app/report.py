@@ -12,7 +12,7 @@ from edelweiss.common.files import json_in, read_file, reason
 from edelweiss.federation import RunError
 from edelweiss.models.storage import atomic_writer
 from edelweiss.problems.metrics import HEADLINE, TIES, split, ties
-from edelweiss.problems.pooling import across, pool
+from edelweiss.problems.pooling import across_sites, pool
 from edelweiss.server_app import about
 from edelweiss.server_app.evidence import write as write_evidence
 from edelweiss.strategies import ALGORITHMS
@@ -144,7 +144,7 @@ class Report:
         record, pooled = self.records[-1], pool([metrics for _, metrics in sites])
         record["pooled"] = pooled
         record["sites"] = {site.name: plain(metrics) for site, metrics in sites}
-        record["over-sites"] = over_sites = across(list(record["sites"].values()))
+        record["over-sites"] = over_sites = across_sites(list(record["sites"].values()))
         if self.personalised:
             record |= {name: over_sites[name]["mean"] for name in (*HEADLINE, *TIES.values()) if name in over_sites}
         else:

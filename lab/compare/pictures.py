@@ -13,7 +13,7 @@ from edelweiss.lab.compare import AGAINST
 from edelweiss.lab.compare.runs import metric, name_of
 from edelweiss.lab.report.drawing import drawn, save
 from edelweiss.lab.report.figures import BLUE, GREEN, VERMILLION
-from edelweiss.problems.metrics import METRICS, within_range
+from edelweiss.problems.metrics import METRICS, clip_to_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def curves(axes: Axes, groups: Sequence[Group], path: str, against: str = "round
         places = by_round["spent"].mean()[rounds]
         kind = style(place)
         axes.plot(places, means, linewidth=1.5, label=group.label, **kind)
-        low, high = (within_range(name_of(path), np.array(means + side * deviations)) for side in (-1, 1))
+        low, high = (clip_to_range(name_of(path), np.array(means + side * deviations)) for side in (-1, 1))
         if len(rounds) == 1:  # neither a line nor a band has a width there
             bars = [means - low, high - means]
             axes.errorbar(places, means, bars, fmt="o", color=kind["color"], markersize=4, capsize=2)

@@ -9,7 +9,7 @@ from edelweiss.federation.returned_iterate import returned
 from edelweiss.lab.report.content import shares
 from edelweiss.lab.report.figures import estimate
 from edelweiss.problems import PROBLEMS
-from edelweiss.problems.metrics import HEADLINE, METRICS, shown_in
+from edelweiss.problems.metrics import HEADLINE, METRICS, format_named
 from edelweiss.server_app.console import volume
 from edelweiss.strategies import ALGORITHMS
 
@@ -84,7 +84,7 @@ def site_table(run: Content) -> Table:
         if judged:
             one = site["evidence"]
             row += [estimate(one["auroc"]), estimate(one["auprc"])] if one else ["-", "-"]
-        row += [shown_in(site["metrics"], name) for name in names]
+        row += [format_named(site["metrics"], name) for name in names]
         rows.append(row)
     return heads, rows
 

@@ -157,7 +157,7 @@ class Content:
         return list(self.about.get("data-warnings", []))
 
     @cached_property
-    def meaning(self) -> ModelSchema | None:
+    def model_schema(self) -> ModelSchema | None:
         """What the inputs and labels are, as far as the model's file says; None without one."""
         path = self.folder / "model.safetensors"
         if not (PROBLEMS[self.config.problem].needs_data and os.path.lexists(path)):
@@ -171,26 +171,26 @@ class Content:
     @property
     def inputs(self) -> str:
         """The inputs, with their units where a study says them."""
-        shape, meaning = self.about.get("inputs", {}).get("shape"), self.meaning
-        if meaning and meaning.features:
-            units = {column.name: column.unit for column in meaning.study.columns} if meaning.study else {}
-            named = [f"{name} ({units[name]})" if units.get(name) else name for name in meaning.features]
+        shape, model_schema = self.about.get("inputs", {}).get("shape"), self.model_schema
+        if model_schema and model_schema.features:
+            units = {column.name: column.unit for column in model_schema.study.columns} if model_schema.study else {}
+            named = [f"{name} ({units[name]})" if units.get(name) else name for name in model_schema.features]
             return ", ".join(named[:MOST_NAMES]) + f" and {len(named) - MOST_NAMES} more" * (len(named) > MOST_NAMES)
         return f"of shape {' x '.join(map(str, shape))}, names {UNKNOWN}" if shape else UNKNOWN
 
     @property
     def outcome(self) -> str:
         """The label, and what stands for a positive."""
-        meaning = self.meaning
-        if meaning is None or not (meaning.label or meaning.classes):
+        model_schema = self.model_schema
+        if model_schema is None or not (model_schema.label or model_schema.classes):
             return UNKNOWN
-        means = [" or ".join(own) for own in meaning.classes]
+        means = [" or ".join(own) for own in model_schema.classes]
         positive = f", positive: {means[1]}" if len(means) == 2 else ""
         if len(means) > 2 and means != [*map(str, range(len(means)))]:
             positive = ", " + ", ".join(f"class {number}: {own}" for number, own in enumerate(means))
-        unusual = "".join(f". {text.removesuffix('.')}" for text in meaning.unusual())
-        column = f"columns {', '.join(self.labels)}" if self.labels else f"column {meaning.label}"
-        return f"{column if meaning.label else 'classes of the data set'}{positive}{unusual}"
+        unusual = "".join(f". {text.removesuffix('.')}" for text in model_schema.unusual())
+        column = f"columns {', '.join(self.labels)}" if self.labels else f"column {model_schema.label}"
+        return f"{column if model_schema.label else 'classes of the data set'}{positive}{unusual}"
 
     @cached_property
     def last(self) -> Row:

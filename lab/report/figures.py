@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edelweiss.evidence.text import format_estimate, interval_with_ties
-from edelweiss.problems.metrics import HEADLINE, METRICS, within_range
+from edelweiss.problems.metrics import HEADLINE, METRICS, clip_to_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ def _over_rounds(axes: Axes, name: str, records: Sequence[Record], said: str, pe
         over = [record.get("over-sites", {}).get(name, {}) for record in records]
         spread, worst = (_numbers(each.get(key) for each in over) for key in ("std", "worst-decile"))
         known = ~np.isnan(spread)
-        low, high = (within_range(name, means + side * spread)[known] for side in (-1, 1))
+        low, high = (clip_to_range(name, means + side * spread)[known] for side in (-1, 1))
         axes.fill_between(rounds[known], low, high, color=VERMILLION, alpha=0.15, linewidth=0)
         _line(axes, rounds, worst, color=VERMILLION, linewidth=1, linestyle="--")
     _line(axes, rounds, means, color=VERMILLION, linewidth=2)

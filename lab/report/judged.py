@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edelweiss.lab.report import figures
 from edelweiss.lab.report.figures import estimate
-from edelweiss.problems.metrics import HEADLINE, METRICS, shown, shown_in
+from edelweiss.problems.metrics import HEADLINE, METRICS, format_named, shown
 from edelweiss.server_app.console import volume
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def numbers(run: Content) -> Iterator[tuple[str, str, str]]:
         over = f"mean over labels; {over}" if run.labels else over
         for name in HEADLINE:
             if run.last.get(name) is not None:
-                yield METRICS[name].label, shown_in(run.last, name), over
+                yield METRICS[name].label, format_named(run.last, name), over
     yield "Rounds", f"{len(run.records):,} of {run.config.rounds:,}", f"{len(run.sites)} sites"
     yield "Moved", volume(run.cost["bytes-up"] + run.cost["bytes-down"]), f"{run.cost['seconds']:,.0f} s"
 

@@ -111,7 +111,7 @@ def _state_is_a_file(run: Path, data: Path) -> Sequence[str]:
         (_no_config, 1, ["is no run folder", "config.toml"]),
         (_no_model, 1, ["the run left no model.safetensors", "stopped"]),
         (_half_a_model, 1, ["model.safetensors cannot be used"]),
-        (_no_facts, 1, ["does not say what the inputs are like"]),
+        (_no_facts, 1, ["describe its inputs"]),
         (_another_model, 1, ["do not belong together", "hidden = 8", "9"]),
         (_no_such_layer, 1, ["head = 'tail'", "body.1, body.3, head"]),
         (_all_is_head, 1, ["no separable head"]),

@@ -166,8 +166,8 @@ def test_after_training_for_auc_a_site_has_probabilities_of_its_own(
     assert b"platt" not in (result.folder / "model.safetensors").read_bytes(), "it stays at the site"
     assert not np.allclose(*(own_map(*seen[str(node["site"])]) for node in nodes[:2]))
     few = TrainedModel.read(models(nodes[2])[1])
-    assert not few.probable
-    assert "this site has fitted no recalibration: that takes ten held-out samples of each class" in few.about_scores()
+    assert not few.has_probabilities
+    assert "this site has fitted no recalibration" in few.describe_scores()
 
 
 def test_a_map_is_fitted_to_enough_samples_that_are_ranked_better_than_by_chance() -> None:
@@ -190,7 +190,7 @@ def test_probabilities_after_bce_need_no_map(tmp_path: Path) -> None:
     run_at(site_job(tmp_path, algorithm="fedavg", problem="bce", share_model=True), nodes)
     kept = models(nodes[0])[1]
     assert "platt" not in StoredTensors.read(kept).facts
-    assert TrainedModel.read(kept).probable
+    assert TrainedModel.read(kept).has_probabilities
 
 
 @pytest.mark.slow
@@ -209,8 +209,8 @@ def test_a_kept_model_is_a_site_s_own_and_of_the_size_of_its_network(tmp_path: P
     nodes = with_states(tmp_path)
     result = run_at(site_job(tmp_path, rounds=1, share_model=True), nodes)
     kept = models(nodes[0])[1]
-    assert "this site has fitted no recalibration" in TrainedModel.read(kept).about_scores()
-    assert "this site" not in TrainedModel.read(result.folder).about_scores()
+    assert "this site has fitted no recalibration" in TrainedModel.read(kept).describe_scores()
+    assert "this site" not in TrainedModel.read(result.folder).describe_scores()
     stored = StoredTensors.read(kept)
     for x in (stored.tensors["x"][:3], stored.tensors["x"][None]):
         write_tensors(kept, {**stored.tensors, "x": x}, stored.facts)
@@ -223,7 +223,7 @@ def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_no
     run_at(site_job(tmp_path, algorithm="fedavg", problem="cross-entropy", share_model=True), nodes)
     card, kept = models(nodes[0])
     assert "not with `predict`" in card.read_text()
-    assert "tells more than two classes apart" in card.read_text()
+    assert "more than two classes" in card.read_text()
     assert StoredTensors.read(kept).intact
 
 

@@ -19,7 +19,7 @@ from edelweiss.federation import FederatedStrategy, Reply, Site
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.problems import PROBLEMS, Problem
 from edelweiss.problems.bce import Bce
-from edelweiss.problems.stacked import Stacked, share_of_time, tried
+from edelweiss.problems.stacked import Stacked, relative_time, trial_failure
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.problems.example import FEATURES, make
 
@@ -147,7 +147,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_each_client_ends_where_it_ends_alone(algorithm: str, name: str, stacks: list[int]) -> None:
     strategy, problem = strategy_of(algorithm), problem_of(name)
     assert not why_alone(strategy, problem)
-    assert not tried(problem)
+    assert not trial_failure(problem)
     play(strategy, problem)
     assert max(stacks) == len(ROWS), "all are done together, also the one with fewer samples than a batch"
 
@@ -205,7 +205,7 @@ class Weightless(Bce):
 
 def test_a_loss_that_leaves_weights_alone_is_computed_on_batches_of_one_size(stacks: list[int]) -> None:
     problem = Weightless(problem_of("bce").setting)
-    assert [Stacked(one).masks for one in (problem, problem_of("bce"))] == [False, True]
+    assert [Stacked(one).supports_masking for one in (problem, problem_of("bce"))] == [False, True]
     play(strategy_of("fedavg"), problem)
     assert max(stacks) == len(ROWS) - 1
 
@@ -316,15 +316,15 @@ class Picky(Bce):
 
 def test_what_was_not_foreseen_is_found_by_trying() -> None:
     problem = problem_of("bce")
-    assert not tried(problem)
+    assert not trial_failure(problem)
     picky = Picky(problem.setting)
     assert not picky.unstackable_reason()
-    assert "problem = 'bce' does not allow it" in tried(picky)
+    assert "problem = 'bce' does not allow it" in trial_failure(picky)
 
 
 @pytest.mark.parametrize("name", ["auc", "cross-entropy", "robust", "invariant-logistic"])
 def test_how_long_both_ways_take_can_be_tried_of_whatever_is_stacked(name: str) -> None:
-    assert 0 < share_of_time(problem_of(name), 3, 5) < 1000
+    assert 0 < relative_time(problem_of(name), 3, 5) < 1000
 
 
 def test_in_bfloat16_the_numbers_are_those_of_one_client_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from edelweiss.config import RunConfig
 from edelweiss.datasets import DataConfig, DataError, DataSummary, ModelSchema, load_site
 from edelweiss.datasets.labels import as_label, split_names
 from edelweiss.datasets.numbers import MISSING, canonical
-from edelweiss.datasets.site.inference_input import newcomers
+from edelweiss.datasets.site.inference_input import open_inference_input
 from edelweiss.datasets.site.study import Column, Study
 from edelweiss.lab.report import write_report
 from edelweiss.problems.prediction import predict
@@ -52,7 +52,9 @@ def features_of(file: Path) -> np.ndarray:
 
 def new_features(file: Path, names: Sequence[str]) -> np.ndarray:
     """Return the features of the same table, read as new patients'."""
-    patients = newcomers(file, ModelSchema(features=tuple(names)), DataSummary(shape=(len(names),), classes=2))
+    patients = open_inference_input(
+        file, ModelSchema(features=tuple(names)), DataSummary(shape=(len(names),), classes=2)
+    )
     return np.concatenate([chunk.inputs.numpy() for chunk in patients.chunks()])
 
 
@@ -215,7 +217,7 @@ def test_a_label_with_commas_from_the_table_to_the_prediction(tmp_path: Path, pa
     assert result.metrics[-1]["central"]["auroc"] > 0.8
     assert f"column {OUTCOME}" in write_report(result.folder).read_text(encoding="utf-8")
     model = TrainedModel.read(result.folder)
-    assert model.meaning.features == tuple(sorted(CODES))
+    assert model.model_schema.features == tuple(sorted(CODES))
     with patients.open(newline="", encoding="utf-8") as stream:
         lines = [[value for name, value in line.items() if name != OUTCOME] for line in csv.DictReader(stream)]
     unlabelled = tmp_path / "new.csv"  # all names are numbers, and they are the model's

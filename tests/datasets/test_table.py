@@ -141,8 +141,8 @@ def test_a_run_with_a_study_file_on_a_table_in_its_own_spelling(file: str, tmp_p
     found = simulate(job(tmp_path) | flatten(spelt))
     assert [sorted(record["sites"]) for record in found.metrics] == [sorted(CLINICS)] * 3
     assert [record["auroc"] for record in found.metrics] == [record["auroc"] for record in expected.metrics]
-    assert TrainedModel.read(expected.folder).meaning.features == tuple(f"marker_{number}" for number in range(4))
-    assert TrainedModel.read(found.folder).meaning.study is not None
+    assert TrainedModel.read(expected.folder).model_schema.features == tuple(f"marker_{number}" for number in range(4))
+    assert TrainedModel.read(found.folder).model_schema.study is not None
 
 
 def test_a_hospital_reads_no_file_that_a_run_names(file: str, tmp_path: Path) -> None:

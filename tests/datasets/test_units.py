@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edelweiss.datasets.units import Moments, Watched, far_sites, rounded
+from edelweiss.datasets.units import Moments, OutlierCounter, far_sites, rounded
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 DRAWS: dict[str, Draw] = {
@@ -98,7 +98,7 @@ def test_patients_such_as_in_training_are_not_named(name: str, size: int) -> Non
     alarms = 0
     for _ in range(40):
         training = DRAWS[name](rng, (3000, 1))
-        watched = Watched(training.mean(0), np.maximum(training.std(0), 1e-9))
+        watched = OutlierCounter(training.mean(0), np.maximum(training.std(0), 1e-9))
         watched.add(DRAWS[name](rng, (size, 1)))
         alarms += bool(watched.found())
     assert alarms <= 2
@@ -107,7 +107,7 @@ def test_patients_such_as_in_training_are_not_named(name: str, size: int) -> Non
 @pytest.mark.parametrize("size", [1, 30])
 def test_new_patients_in_another_unit_are_named(size: int) -> None:
     rng = np.random.default_rng(0)
-    watched = Watched(np.array([60.0, 100, 0.01]), np.array([15.0, 30, np.sqrt(0.01 * 0.99)]))
+    watched = OutlierCounter(np.array([60.0, 100, 0.01]), np.array([15.0, 30, np.sqrt(0.01 * 0.99)]))
     rows = np.column_stack([rng.normal(60, 15, size) * 1000, rng.normal(5.6, 1.7, size), np.ones(size)])
     rows[0, 2] = np.nan
     for part in np.array_split(rows, 3):

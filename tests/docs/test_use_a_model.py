@@ -51,7 +51,7 @@ def test_the_page_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ran.append(" ".join([Path(command).name, *arguments[:1]]))
         if command == ".venv/bin/python":
             runpy.run_path(arguments[1].replace(".", "/") + ".py")
-        elif "export" not in arguments or not exported.absent():
+        elif "export" not in arguments or not exported.missing_packages():
             assert COMMANDS[command](arguments) == 0, words
     assert ran[-4:] == ["edelweiss --run-config", "edelweiss predict", "edelweiss export", "edelweiss-site predict"]
 
@@ -62,7 +62,7 @@ def test_the_page_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ranking(truth, np.array([float(row["score"]) for row in scores]))["auroc"] > 0.6
     ours = lines("playground/ours.csv")
     assert [row["score"] for row in ours] == [row["score"] for row in scores], "the common model, at a site"
-    assert TrainedModel.read("runs/own").meaning.features == ("age", "lactate", "sex")
+    assert TrainedModel.read("runs/own").model_schema.features == ("age", "lactate", "sex")
     card = next(Path("playground/state/models").glob("*.md")).read_text(encoding="utf-8")
     assert "| sex |  | female, male |" in card
     assert "positive: died; negative: alive" in card

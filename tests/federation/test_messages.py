@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from edelweiss.common import mistakes
 from edelweiss.federation import RunError, unpack
-from edelweiss.problems.metrics_record import schema_like
+from edelweiss.problems.metrics_record import record_schema
 from tests.federation.changes import arrays, packed, records, values
 from tests.federation.meddler import JOBS, VICTIM, at_the_coordinator, at_the_site, chosen, configs, meddler
 
@@ -262,6 +262,6 @@ def test_min_replies_decides_whether_a_run_goes_on() -> None:
 
 
 def test_a_share_that_rounding_made_larger_than_1_is_one() -> None:
-    schema = schema_like({"auprc": 0.5})
+    schema = record_schema({"auprc": 0.5})
     assert not mistakes({"auprc": 1 + 2**-52}, schema)
     assert mistakes({"auprc": 1.001}, schema)

@@ -24,7 +24,7 @@ from edelweiss.lab.report.content import Content
 from edelweiss.lab.report.drawing import save, style
 from edelweiss.lab.report.figures import estimate, forest
 from edelweiss.lab.report.page import drawings, html
-from edelweiss.problems.metrics import HEADLINE, METRICS, shown_in
+from edelweiss.problems.metrics import HEADLINE, METRICS, format_named
 from edelweiss.server_app import simulate
 from tests.lab.read_page import Page
 from tests.server_app.sites import REPORT, job, run_at, saddle_job, site_job, table, write_table
@@ -114,7 +114,7 @@ def test_each_number_of_a_site_stands_under_its_head_and_none_twice(folder: Path
     assert len({head.partition(" (")[0] for head in heads}) == len(heads)
     for site, row in zip(run.sites, rows, strict=True):
         told = dict(zip(heads, row, strict=True))
-        of = {METRICS[name].label: shown_in(site["metrics"], name) for name in HEADLINE if name in site["metrics"]}
+        of = {METRICS[name].label: format_named(site["metrics"], name) for name in HEADLINE if name in site["metrics"]}
         assert {head: cell for head, cell in told.items() if head in of}.items() <= of.items()
         assert of.keys() - told.keys() == ({METRICS["auroc"].label, METRICS["auprc"].label} if judged else set())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edelweiss.problems import PROBLEMS
-from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers, in_words
+from edelweiss.problems.capabilities import BalancedLoss, ClosedFormDual, InnerFunction, Layers, readable
 from edelweiss.strategies import ALGORITHMS, can_solve
 
 PROMISED: dict[type, set[str]] = {
@@ -16,7 +16,7 @@ PROMISED: dict[type, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("capability", PROMISED, ids=in_words)
+@pytest.mark.parametrize("capability", PROMISED, ids=readable)
 def test_a_problem_has_it_if_and_only_if_it_inherits_it(capability: type) -> None:
     for problem in PROBLEMS.values():
         inherits = capability in problem.__mro__
@@ -37,7 +37,7 @@ def test_what_algorithms_need_decides_which_problems_they_solve() -> None:
 
 
 def test_in_words() -> None:
-    assert [in_words(capability) for capability in PROMISED] == [
+    assert [readable(capability) for capability in PROMISED] == [
         "closed form dual",
         "inner function",
         "layers",

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edelweiss.config import RunConfig
-from edelweiss.problems.fair import Fair, onto_simplex
+from edelweiss.problems.fair import Fair, project_simplex
 from tests.problems.example import FEATURES, make, point, samples
 from tests.server_app.sites import run_at, write_table
 
@@ -58,20 +58,20 @@ def nearest(entries: list[float]) -> list[float]:
 @given(vectors)
 def test_the_projection_is_that_of_brute_force(entries: list[float]) -> None:
     y = torch.tensor(entries, dtype=torch.float64)
-    p = onto_simplex(y)
+    p = project_simplex(y)
     np.testing.assert_allclose(p.numpy(), nearest(entries), atol=1e-9)
     assert float(p.sum()) == pytest.approx(1)
-    torch.testing.assert_close(onto_simplex(p), p, atol=1e-12, rtol=0)
+    torch.testing.assert_close(project_simplex(p), p, atol=1e-12, rtol=0)
 
 
 @settings(max_examples=100, deadline=None)
 @given(vectors, st.floats(-1e3, 1e3))
 def test_the_projection_follows_shifts_and_permutations(entries: list[float], shift: float) -> None:
     y = torch.tensor(entries, dtype=torch.float64)
-    p = onto_simplex(y)
-    torch.testing.assert_close(onto_simplex(y + shift), p, atol=1e-9, rtol=0)
+    p = project_simplex(y)
+    torch.testing.assert_close(project_simplex(y + shift), p, atol=1e-9, rtol=0)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(len(y)))
-    torch.testing.assert_close(onto_simplex(y[order]), p[order], atol=1e-12, rtol=0)
+    torch.testing.assert_close(project_simplex(y[order]), p[order], atol=1e-12, rtol=0)
 
 
 def test_known_projections() -> None:
@@ -83,17 +83,17 @@ def test_known_projections() -> None:
         ([1e6, 1e6 - 0.5, 0.0], [0.75, 0.25, 0.0]),  # in float32 the last digit is 1/16
         ([7.0], [1.0]),
     ):
-        torch.testing.assert_close(onto_simplex(torch.tensor(y)), torch.tensor(expected), atol=1e-6, rtol=0)
+        torch.testing.assert_close(project_simplex(torch.tensor(y)), torch.tensor(expected), atol=1e-6, rtol=0)
 
 
 def test_large_entries_lose_no_digit_in_float32() -> None:
     y = 1e5 + torch.randn(100, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(onto_simplex(y), onto_simplex(y.double()).float(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(project_simplex(y), project_simplex(y.double()).float(), atol=1e-6, rtol=0)
 
 
 def test_the_projection_of_a_thousand_classes_in_float32_sums_to_one() -> None:
     y = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    p = onto_simplex(y)
+    p = project_simplex(y)
     assert p.dtype == torch.float32
     assert float(p.sum()) == pytest.approx(1, abs=1e-5)
     assert float(p.min()) >= 0

@@ -28,7 +28,7 @@ def test_scores_have_a_bin_each_in_their_order(scores: list[float]) -> None:
     assert Histogram.unpacked(packed).packed() == packed
 
 
-def test_whatever_is_no_float32_is_counted_too() -> None:
+def test_scores_outside_float32_are_clipped() -> None:
     values = np.array([-math.inf, -1e300, math.nan, -0.0, 0.0, 1e-300, 1e300, math.inf])
     assert bins_of(values).tolist() == [-LAST, -LAST, 0, 0, 0, 0, LAST, LAST]
 
@@ -40,24 +40,25 @@ def test_histograms_add_up(parts: list[list[float]]) -> None:
     assert total.packed() == Histogram.of(np.array([score for part in parts for score in part], float)).packed()
 
 
-def told(bins: list[int], counts: list[int]) -> bytes:
+def data(bins: list[int], counts: list[int]) -> bytes:
     return np.array(bins, "<i4").tobytes() + np.array(counts, "<u4").tobytes()
 
 
 @pytest.mark.parametrize(
-    ("packed", "said"),
+    "packed",
     [
-        (told([1, 2], [2, 2])[:-1], "15 bytes: must be 8 for each bin, of at most 4"),
-        (told([1, 2, 3, 4, 5], [1] * 5), "40 bytes: must be 8 for each bin, of at most 4"),
-        (told([2, 1], [2, 2]), "its bins are no finite numbers that ascend"),
-        (told([1, 1], [2, 2]), "its bins are no finite numbers that ascend"),
-        (told([1, LAST + 1], [2, 2]), "its bins are no finite numbers that ascend"),
-        (told([-(2**31), 1], [2, 2]), "its bins are no finite numbers that ascend"),
-        (told([1, 2], [4, 0]), "a bin that it tells of is empty"),
-        (told([1, 2], [4, 2**32 - 1]), "its counts add up to 4294967299: it has 4"),
-        (b"", "its counts add up to 0: it has 4"),
+        data([1, 2], [2, 2])[:-1],
+        data([1, 2, 3, 4, 5], [1] * 5),
+        data([2, 1], [2, 2]),
+        data([1, 1], [2, 2]),
+        data([1, LAST + 1], [2, 2]),
+        data([-(2**31), 1], [2, 2]),
+        data([1, 2], [4, 0]),
+        data([1, 2], [4, 2**32 - 1]),
+        b"",
     ],
+    ids=["length", "too many", "descending", "repeated", "infinite", "below", "empty bin", "overflow", "empty"],
 )
-def test_what_cannot_be_is_named(packed: bytes, said: str) -> None:
-    assert wrong(told([-LAST, LAST], [3, 1]), 4) == ""
-    assert wrong(packed, 4) == said
+def test_an_impossible_histogram_is_refused(packed: bytes) -> None:
+    assert wrong(data([-LAST, LAST], [3, 1]), 4) == ""
+    assert wrong(packed, 4)

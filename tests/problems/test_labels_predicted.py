@@ -15,7 +15,7 @@ import torch
 from edelweiss.datasets import DataSummary, ModelSchema
 from edelweiss.models import ModelError
 from edelweiss.models.storage import StoredTensors
-from edelweiss.problems.onnx_export import Exported, absent, export
+from edelweiss.problems.onnx_export import Exported, export, missing_packages
 from edelweiss.problems.prediction import predict
 from edelweiss.problems.trained_model import TrainedModel
 from edelweiss.server_app import simulate
@@ -82,7 +82,7 @@ def test_a_label_without_a_map_has_no_probabilities(run: Path, tmp_path: Path) -
     model = TrainedModel.read(edited(run, tmp_path / "run", Edema=none, Effusion=None))
     _, lines = predicted(model, tmp_path)
     assert list(lines[0]) == ["who", "score.Edema", "score.Effusion", f"score.{LABELS[2]}", f"probability.{LABELS[2]}"]
-    assert "Edema, Effusion: none could be fitted" in model.about_scores()
+    assert "Edema, Effusion: none could be fitted" in model.describe_scores()
     assert Exported(model)(torch.zeros(1, 3))[1].isnan().tolist() == [[True, True, False]]
 
 
@@ -91,7 +91,7 @@ def test_log_odds_are_probabilities_with_the_shares_of_each_label(run: Path, tmp
     model = TrainedModel.read(simulate(config).folder)
     _, lines = predicted(model, tmp_path)
     for label, prior in zip(LABELS, model.data_summary.priors, strict=True):
-        assert f"{prior:.1%} of {label}" in model.about_scores()
+        assert f"{prior:.1%} of {label}" in model.describe_scores()
         for line in lines:
             score = float(line[f"score.{label}"])
             assert float(line[f"probability.{label}"]) == pytest.approx(1 / (1 + np.exp(-score)))
@@ -101,13 +101,14 @@ def test_evidence_of_another_run_is_refused_in_a_line(run: Path, tmp_path: Path)
     folder = edited(run, tmp_path / "run", Edema=None)
     text = (folder / "evidence.json").read_text()
     (folder / "evidence.json").write_text(text.replace('"Effusion": {', '"Mass": {', 1))
-    with pytest.raises(ModelError, match=r"is of Mass, p\.v 1/2, the model of Edema, Effusion, p\.v 1/2") as caught:
+    with pytest.raises(ModelError) as caught:
         TrainedModel.read(folder)
+    assert caught.value.key == "labels"
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(absent()), reason=f"not installed: {', '.join(absent())}")
+@pytest.mark.skipif(bool(missing_packages()), reason=f"not installed: {', '.join(missing_packages())}")
 def test_another_program_gets_the_scores_of_each_label(run: Path, tmp_path: Path) -> None:
     import onnxruntime
 
@@ -126,14 +127,14 @@ def test_another_program_gets_the_scores_of_each_label(run: Path, tmp_path: Path
 def test_the_file_says_what_uncertain_and_blank_stood_for(run: Path) -> None:
     facts = StoredTensors.read(run / "model.safetensors").facts
     data_summary = DataSummary.of_file(facts)
-    meaning = ModelSchema.of_file(facts, data_summary)
-    assert list(meaning.unusual()) == [
+    model_schema = ModelSchema.of_file(facts, data_summary)
+    assert list(model_schema.unusual()) == [
         "An uncertain value (-1) of Edema counted as positive.",
         f"An uncertain value (-1) of Effusion, {LABELS[2]} was left out.",
         "A blank one was left out, unless the site lacks the label.",
     ]
-    assert meaning.classes == (("0",), ("1",))
-    assert ModelSchema.of_file(meaning.facts(), data_summary) == meaning
+    assert model_schema.classes == (("0",), ("1",))
+    assert ModelSchema.of_file(model_schema.facts(), data_summary) == model_schema
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from edelweiss.datasets.partition import NATURAL
 from edelweiss.federation import RunError
 from edelweiss.models import ModelError
 from edelweiss.problems import ProblemError
-from edelweiss.problems.maml import Maml, draw_tasks
+from edelweiss.problems.maml import Maml, sample_tasks
 from edelweiss.server_app import simulate
 from tests.datasets.helpers import write_zips
 from tests.problems import example
@@ -190,7 +190,7 @@ def test_the_compositional_gradient_is_that_of_f_at_s_along_the_mean_of_g() -> N
 
 def test_a_task_holds_different_classes_and_different_samples_of_each() -> None:
     labels = drawings(classes=7, each=9).labels
-    rows = draw_tasks(labels, 50, 4, 9, torch.Generator().manual_seed(0))
+    rows = sample_tasks(labels, 50, 4, 9, torch.Generator().manual_seed(0))
     assert rows.shape == (50, 9, 4)
     classes = labels[rows]
     assert (classes == classes[:, :1]).all(), "one class along the drawings"
@@ -200,7 +200,7 @@ def test_a_task_holds_different_classes_and_different_samples_of_each() -> None:
 
 def test_classes_and_samples_are_drawn_uniformly_and_short_classes_never() -> None:
     labels = torch.tensor([0] * 4 + [1] * 2 + [2] * 8 + [3] * 3 + [5] * 3)
-    rows = draw_tasks(labels, 6000, 2, 3, torch.Generator().manual_seed(0))
+    rows = sample_tasks(labels, 6000, 2, 3, torch.Generator().manual_seed(0))
     hits = torch.zeros(len(labels)).scatter_add_(0, rows.flatten(), torch.ones(rows.numel()))
     expected = {0: 3 / 4, 1: 0.0, 2: 3 / 8, 3: 1.0, 5: 1.0}  # of a class that was chosen; half the tasks choose it
     wanted = torch.tensor([6000 / 2 * expected[label] for label in labels.tolist()])
@@ -298,31 +298,32 @@ def test_samples_that_make_no_task_are_not_evaluated() -> None:
 
 
 @pytest.mark.parametrize("counts", [[6, 6], [6, 6, 5], []])
-def test_what_a_site_lacks_is_said(counts: list[int]) -> None:
+def test_a_sites_shortfall_is_described(counts: list[int]) -> None:
     problem = make()
-    text = problem.lacks(counts)
+    text = problem.shortfall(counts)
     assert f"{sum(c >= 6 for c in counts)} classes with at least 6 samples" in text
     assert all(key in text for key in ("shots = 2", "queries = 4", "ways = 3"))
-    assert problem.lacks([6, 0, 6, 6]) == ""
+    assert problem.shortfall([6, 0, 6, 6]) == ""
 
 
 @pytest.mark.slow
 def test_a_network_that_shares_statistics_is_refused() -> None:
-    with pytest.raises(ModelError, match="conv4"):
-        make(model="resnet18")
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(450, 3))
-    with pytest.raises(ModelError, match="BatchNorm2d"):
-        make(model=module)
+    batch_norm = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(450, 3))
+    for model in ("resnet18", batch_norm):
+        with pytest.raises(ModelError) as caught:
+            make(model=model)
+        assert caught.value.key == "model"
 
 
-def test_numbers_below_their_least_are_refused() -> None:
+def test_options_below_their_minimum_are_refused() -> None:
     least = {"ways": 2, "shots": 1, "queries": 1, "inner-steps": 1, "test-inner-steps": 1, "test-tasks": 1}
     for key, value in [("inner-lr", 0.0), *((key, least[key] - 1) for key in least)]:
-        with pytest.raises(ConfigError, match=rf"maml\.{key} = {value}: must be ") as refusal:
+        with pytest.raises(ConfigError) as refusal:
             RunConfig.parse({"algorithm": "fcsg", "problem": "maml", f"maml.{key}": value})
-        assert len(refusal.value.problems) == 1
-        with pytest.raises(ProblemError, match=rf"^maml\.{key} = {value}: must be "):
+        assert refusal.value.keys == [f"maml.{key}"]
+        with pytest.raises(ProblemError) as caught:
             make(**{key.replace("-", "_"): value})
+        assert caught.value.key == f"maml.{key}"
 
 
 # ---------------------------------------------------------------------- whole runs
@@ -390,9 +391,10 @@ def test_characters_are_dealt_whole_or_not_at_all(partition: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_that_cannot_adapt_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^model = 'resnet18': ResNet cannot be computed .* such as conv4 or mlp$"):
+def test_a_network_that_cannot_be_vectorised_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
         simulate(job(tmp_path, model="resnet18"))
+    assert caught.value.key == "model"
 
 
 def test_training_adapts_by_one_step_and_testing_by_three() -> None:

@@ -20,7 +20,7 @@ from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import Samples, load_site, load_test
 from edelweiss.federation import RunError
 from edelweiss.problems import Problem, Setting
-from edelweiss.problems.metrics import correct_by_class
+from edelweiss.problems.metrics import class_metrics
 from edelweiss.problems.pooling import pool
 from edelweiss.server_app import Result, simulate
 from edelweiss.server_app.console import Progress
@@ -86,7 +86,7 @@ def test_pooled_accuracies_are_those_of_all_samples_together(case: tuple[int, Se
         logits = torch.nn.functional.one_hot(
             torch.tensor([answer for _, answer in pairs], dtype=torch.int64), classes
         ).double()
-        return {"n": len(pairs), **correct_by_class(labels, logits)}
+        return {"n": len(pairs), **class_metrics(labels, logits)}
 
     pooled = pool([evaluate(pairs) for pairs in sites])
     everybody = [pair for pairs in sites for pair in pairs]
@@ -196,37 +196,31 @@ def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "says"),
-    [
-        (["mild", "severe", "mild", "absent"] * 5, "3 different values that are not class numbers from 0 to 999"),
-        ([0, 1.5, 2, 1] * 5, "4 different values that are not class numbers"),
-        ([-1, 1, 0, 1] * 5, "3 different values that are not class numbers"),
-        ([0, 1, 2, 40_000] * 5, "4 different values that are not class numbers"),
-    ],
+    "labels",
+    [["mild", "severe", "mild", "absent"] * 5, [0, 1.5, 2, 1] * 5, [-1, 1, 0, 1] * 5, [0, 1, 2, 40_000] * 5],
 )
-def test_labels_that_are_no_classes_are_refused_in_one_line(tmp_path: Path, labels: list[Any], says: str) -> None:
+def test_labels_that_are_not_classes_are_refused(tmp_path: Path, labels: list[Any]) -> None:
     node = {"site": "north", "data-dir": str(write_table(tmp_path / "north", np.ones((20, 4)), labels))}
     config = RunConfig.parse(job(tmp_path, dataset="site", sites=2))
-    with pytest.raises(RunError, match=f"site 'north' refused: data.csv: the label has {says}"):
+    with pytest.raises(RunError) as caught:
         run_at(config, [node, clusters(tmp_path, (0, 1), 0)])
+    assert "north" in str(caught.value)
 
 
 def test_one_class_everywhere_is_refused(tmp_path: Path) -> None:
     nodes = [clusters(tmp_path, (2,), seed) for seed in (0, 1)]
-    with pytest.raises(RunError, match=r"all \d+ training samples of all sites are of one class"):
+    with pytest.raises(RunError):
         run_at(RunConfig.parse(job(tmp_path, dataset="site", sites=2)), nodes)
 
 
 @pytest.mark.parametrize("problem", ["cross-entropy", "robust", "fair"])
-def test_what_is_for_two_classes_is_refused(problem: str) -> None:
+def test_options_for_two_classes_are_refused(problem: str) -> None:
     algorithm = "fedavg" if problem == "cross-entropy" else "local-sgda"
     with pytest.raises(ConfigError) as caught:
         RunConfig.parse(
             {"problem": problem, "algorithm": algorithm, "sampler": "fixed-positives", "positive-classes": "5-9"}
         )
-    assert len(caught.value.problems) == 2
-    assert "sampler = 'fixed-positives' is for problems of two classes" in str(caught.value)
-    assert "positive-classes = '5-9' is for problems of two classes" in str(caught.value)
+    assert sorted(caught.value.keys) == ["positive-classes", "sampler"]
     RunConfig.parse({"problem": problem, "algorithm": algorithm})
 
 

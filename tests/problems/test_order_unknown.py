@@ -14,7 +14,7 @@ from edelweiss.client_app.policy.coarsening import coarse
 from edelweiss.evidence import Counts, Site, summary
 from edelweiss.problems.histogram import Histogram
 from edelweiss.problems.metrics import HISTOGRAMS, TIES, ranked, shown, ties
-from edelweiss.problems.pooling import across, pool, told_scores
+from edelweiss.problems.pooling import across_sites, pool, site_histograms
 from edelweiss.problems.roc import partial_auroc
 from edelweiss.server_app.console import _over_sites
 
@@ -90,8 +90,8 @@ def test_what_is_pooled_is_that_of_all_scores_or_says_by_how_much_it_may_be_off(
 def test_over_sites_with_models_of_their_own_it_says_so_too(number: int) -> None:
     """A mean, a worst decile and a spread are off by no more than the one of them that is off the most."""
     sites = generated(number)
-    exact = across([ranked(*site) for site in sites])
-    told = across([one | pool([one]) for one in map(in_groups, sites)])
+    exact = across_sites([ranked(*site) for site in sites])
+    told = across_sites([one | pool([one]) for one in map(in_groups, sites)])
     for kind in ("auroc", "auprc"):
         for key, value in exact[kind].items():
             off = told[TIES[kind]][key]
@@ -112,7 +112,7 @@ def test_evidence_says_what_the_table_says() -> None:
         table = pool(told)
         known = {}
         for place, one in enumerate(told):
-            histograms, grouped = told_scores(one)
+            histograms, grouped = site_histograms(one)
             known[str(place)] = Site(Counts.of_histograms(*histograms), grouped=grouped)
         found = summary(known, common=True, log_odds=True)["pooled"]
         for kind in ("auroc", "auprc"):

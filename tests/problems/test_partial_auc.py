@@ -177,8 +177,9 @@ def test_blocks_of_positives_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     ("key", "wrong"), [("margin", 0.0), ("temperature", 0.0), ("temperature", -1.0), ("temperature", 1e7)]
 )
 def test_options_have_ranges(key: str, wrong: float) -> None:
-    with pytest.raises(ConfigError, match=rf"partial-auc\.{key} = "):
+    with pytest.raises(ConfigError) as caught:
         RunConfig.parse({"algorithm": "fcsg", "problem": "partial-auc", f"partial-auc.{key}": wrong})
+    assert caught.value.keys == [f"partial-auc.{key}"]
 
 
 @pytest.mark.slow

@@ -86,7 +86,6 @@ def test_the_numbers_are_those_of_the_evaluation(finished: Result, tmp_path: Pat
     central = finished.metrics[-1]["central"]
     assert ranking(labels, scores) == {name: central[name] for name in ("auroc", "auprc")}, "to the last bit"
     assert said[0] == "the features are in another order than the model's: each is taken by its name"
-    assert "the scores are no probabilities: problem = 'auc' trains a ranking" in said[-2]
 
 
 @pytest.mark.slow
@@ -114,7 +113,7 @@ def test_a_missing_value_is_the_mean_of_training(finished: Result, tmp_path: Pat
     scores = [float(line["score"]) for line in read(tmp_path / "out.csv")]
     assert scores == pytest.approx([scores[0]] * 5, abs=1e-6)
     assert abs(scores[0] - float(model.scores(torch.from_numpy(inputs[:1])))) > 1e-3, "the feature counts"
-    assert said[0] == "4 missing values, taken as the mean over the training samples, as in training"
+    assert said[0].startswith("4 missing values, ")
 
 
 def test_probabilities_after_cross_entropy_in_the_study_s_own_spelling(studied: Path, tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_probabilities_after_cross_entropy_in_the_study_s_own_spelling(studied: 
     lines = read(tmp_path / "out.csv")
     assert [float(line["score"]) for line in lines] == scores.tolist()
     assert [float(line["probability"]) for line in lines] == torch.sigmoid(scores).tolist()
-    assert any(f"probabilities hold where {model.data_summary.prior:.1%} are positive" in line for line in said)
+    assert any(f"{model.data_summary.prior:.1%}" in line for line in said)
 
 
 def test_a_stored_recalibration_makes_probabilities(finished: Result, tmp_path: Path) -> None:
@@ -141,15 +140,15 @@ def test_a_stored_recalibration_makes_probabilities(finished: Result, tmp_path: 
     said = predict(TrainedModel.read(tmp_path), file, tmp_path / "out.csv")
     for line in read(tmp_path / "out.csv"):
         assert float(line["probability"]) == pytest.approx(1 / (1 + np.exp(1.5 - 2 * float(line["score"]))), rel=1e-12)
-    assert "recalibrated on the samples that the sites held out (Platt)" in said[-2]
-    (tmp_path / "evidence.json").write_text(evidence.replace("2.0", '"steep"'))
-    with pytest.raises(ModelError, match=r"evidence\.json: probabilities = .*must have by, and numbers intercept"):
-        TrainedModel.read(tmp_path)
-    (tmp_path / "evidence.json").write_text(evidence.replace("1,", "2,", 1))
-    with pytest.raises(ModelError, match=r"evidence\.json has version 2, and this release reads 1"):
-        TrainedModel.read(tmp_path)
+    assert "Platt" in said[-2]
+    wrong = {"probabilities": evidence.replace("2.0", '"steep"'), "version": evidence.replace("1,", "2,", 1)}
+    for key, text in wrong.items():
+        (tmp_path / "evidence.json").write_text(text)
+        with pytest.raises(ModelError) as caught:
+            TrainedModel.read(tmp_path)
+        assert caught.value.key == key
     (tmp_path / "evidence.json").write_text(evidence.replace("-1.5", "null").replace("2.0", "null"))
-    assert not TrainedModel.read(tmp_path).probable, "there was none to be fitted"
+    assert not TrainedModel.read(tmp_path).has_probabilities, "the fit is undefined"
 
 
 def test_a_model_that_names_no_features_takes_them_by_their_fingerprint(tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ def test_images_of_any_size_and_colour_come_to_the_form_of_training(tmp_path: Pa
     keys = {"image_size": 20, "image_fit": "pad", "image_colour": colour, "holdout_share": 0.5}
     config = site_job(tmp_path, problem="bce", algorithm="fedavg", model="lenet5", **keys)
     model = TrainedModel.read(run_at(config, nodes).folder)
-    assert (model.meaning.image_fit, model.meaning.image_colour) == ("pad", colour)
+    assert (model.model_schema.image_fit, model.model_schema.image_colour) == ("pad", colour)
     predict(model, folder, tmp_path / "out.csv")
     lines, data = read(tmp_path / "out.csv"), load_site(config.data(str(folder)), 0, 1)
     for part in (data.train, data.held_out):
@@ -244,7 +243,7 @@ RENAMED = HEADER.replace("mean radius", "mean_radius")
         (f"{GOOD}\n{GOOD}", "the first line seems to hold values and not the names of the columns"),
         (f"{RENAMED}\n{GOOD}", "lacks 1 of the model's 30 features: 'mean radius' Did you mean 'mean_radius'?"),
         (f"{HEADER},mean area\n{GOOD},1", "'mean area' names more than one column"),
-        (f"{HEADER},score\n{GOOD},1", "the column 'score' would be there twice: rename it"),
+        (f"{HEADER},score\n{GOOD},1", "the column 'score' would occur twice: rename it"),
         (HEADER.replace(",", ";") + "\n" + GOOD.replace(",", ";"), "separated by semicolons: save it with commas"),
         (f"{HEADER}\n{GOOD}\n{GOOD},7", "lines of another length: row 2 has 31 values: there are 30 columns"),
         (f"{HEADER}\nhigh{GOOD[3:]}", "column 'mean radius': row 1 ('high'): it must be a number"),
@@ -297,18 +296,18 @@ def test_a_line_without_end_does_not_fill_the_memory(finished: Result, tmp_path:
 def test_a_file_that_exists_is_not_replaced(finished: Result, tmp_path: Path) -> None:
     file = tmp_path / "p.csv"
     file.write_text(f"{HEADER}\n{GOOD}\n")
-    with pytest.raises(DataError, match=r"p\.csv exists: remove it, or name another file with --to"):
-        predict(TrainedModel.read(finished.folder), file, file)
+    for target in (file, tmp_path / "absent" / "out.csv"):
+        with pytest.raises(DataError) as caught:
+            predict(TrainedModel.read(finished.folder), file, target)
+        assert caught.value.key == "target"
     assert file.read_text() == f"{HEADER}\n{GOOD}\n"
-    with pytest.raises(DataError, match=r"cannot be written"):
-        predict(TrainedModel.read(finished.folder), file, tmp_path / "absent" / "out.csv")
 
 
-# ---------------------------------------------------------------------- values far outside of the training's
+# ---------------------------------------------------------------------- values far outside the training range
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_another_unit_is_warned_of_and_changes_nothing(
+def test_another_unit_is_warned_of_with_the_same_scores(
     finished: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int
 ) -> None:
     """On standard error, with the same scores and exit status: a file is read by other programs."""
@@ -333,10 +332,10 @@ def test_another_unit_is_warned_of_and_changes_nothing(
     assert scored == [rows, rows]
 
 
-def test_the_first_of_many_columns_are_warned_of(finished: Result, tmp_path: Path) -> None:
+def test_the_first_of_many_columns_are_named_in_warnings(finished: Result, tmp_path: Path) -> None:
     inputs, _ = held_out(finished)
-    told: list[str] = []
+    warnings: list[str] = []
     file = write(tmp_path / "p.csv", BREAST_CANCER, (inputs[:5].astype(np.float64) * 1e6 - 1e8).tolist())
-    predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv", warn=told.append)
-    assert len(told) == 11
-    assert "20 more columns" in told[-1]
+    predict(TrainedModel.read(finished.folder), file, tmp_path / "out.csv", warn=warnings.append)
+    assert len(warnings) == 11
+    assert "20 more columns" in warnings[-1]

@@ -153,10 +153,8 @@ def test_robust_training_withstands_what_plain_training_does_not(tmp_path: Any) 
     assert float(str(attacked["loss"])) > float(str(defended["loss"]))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "says"), [("robust.radius", 0.0, "> 0"), ("robust.criterion", "hinge", "'cross-entropy'")]
-)
-def test_bad_keys(key: str, value: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=key) as caught:
+@pytest.mark.parametrize(("key", "value"), [("robust.radius", 0.0), ("robust.criterion", "hinge")])
+def test_bad_keys(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
         RunConfig.parse({"problem": "robust", "algorithm": "local-sgda", key: value})
-    print(caught.value)
+    assert caught.value.keys == [key]

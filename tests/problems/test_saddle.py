@@ -109,38 +109,36 @@ def bare_array(path: Path) -> None:
 
 
 T, B = np.zeros(K), np.zeros((K, D))
-HOLES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda path: None, "cannot be read"),
-    "folder": (lambda path: path.mkdir(), "cannot be read"),
-    "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
-    "text": (lambda path: path.write_text("t = 1\n"), "cannot be read"),
-    "bare-array": (bare_array, "cannot be read"),
-    "other-zip": (other_zip, "cannot be read"),
-    "truncated": (truncated, "cannot be read"),
-    "damaged": (damaged, "cannot be read"),
-    "words": (lambda path: write(path, t=np.array(["a"] * K), b=B), "cannot be read"),
-    "objects": (lambda path: write(path, t=np.array([None] * K), b=B), "cannot be read"),
-    "no-b": (lambda path: write(path, t=T), "no array 'b"),
-    "no-t": (lambda path: write(path, b=B), "no array 't"),
-    "other-names": (lambda path: write(path, T=T, B=B), "no array 't"),
-    "few-sites": (lambda path: write(path, t=T[1:], b=B[1:]), r"t \(2,\) and b \(2, 5\)"),
-    "one-missing": (lambda path: write(path, t=T, b=B[1:]), r"b \(2, 5\)"),
-    "t-matrix": (lambda path: write(path, t=B, b=B), r"t \(3, 5\)"),
-    "b-vector": (lambda path: write(path, t=T, b=T), r"b \(3,\)"),
-    "no-columns": (lambda path: write(path, t=T, b=B[:, :0]), r"b \(3, 0\)"),
-    "nan": (lambda path: write(path, t=T, b=np.where(np.arange(D) == 2, np.nan, B)), "NaN"),
-    "infinite": (lambda path: write(path, t=T + np.inf, b=B), "infinity"),
+HOLES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "folder": lambda path: path.mkdir(),
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("t = 1\n"),
+    "bare-array": bare_array,
+    "other-zip": other_zip,
+    "truncated": truncated,
+    "damaged": damaged,
+    "words": lambda path: write(path, t=np.array(["a"] * K), b=B),
+    "objects": lambda path: write(path, t=np.array([None] * K), b=B),
+    "no-b": lambda path: write(path, t=T),
+    "no-t": lambda path: write(path, b=B),
+    "other-names": lambda path: write(path, T=T, B=B),
+    "few-sites": lambda path: write(path, t=T[1:], b=B[1:]),
+    "one-missing": lambda path: write(path, t=T, b=B[1:]),
+    "t-matrix": lambda path: write(path, t=B, b=B),
+    "b-vector": lambda path: write(path, t=T, b=T),
+    "no-columns": lambda path: write(path, t=T, b=B[:, :0]),
+    "nan": lambda path: write(path, t=T, b=np.where(np.arange(D) == 2, np.nan, B)),
+    "infinite": lambda path: write(path, t=T + np.inf, b=B),
 }
 
 
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_file_that_cannot_be_used_is_one_clear_error(hole: str, tmp_path: Path) -> None:
     path = tmp_path / "my-game.npz"
-    damage, message = HOLES[hole]
-    damage(path)
-    with pytest.raises(ProblemError, match=message) as error:
+    HOLES[hole](path)
+    with pytest.raises(ProblemError) as error:
         make("saddle", sites=K, file=str(path))
-    text = str(error.value)
-    assert text.startswith(f"saddle.file = {str(path)!r} ")
-    assert len(text.splitlines()) == 1
+    assert (error.value.key, error.value.value) == ("saddle.file", str(path))
+    assert len(str(error.value).splitlines()) == 1
     assert error.value.__context__ is None or error.value.__suppress_context__, "the reader needs one error, not two"

@@ -19,7 +19,7 @@ from edelweiss.config import RunConfig, flatten
 from edelweiss.models.storage import read_facts
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.network import NetworkProblem
-from edelweiss.problems.scalars import restored
+from edelweiss.problems.scalars import restore_scalars
 from edelweiss.server_app import simulate
 from edelweiss.server_app.model_file import described
 from tests.problems.example import WITH_DATA, batch, make, name_of, point, samples
@@ -111,8 +111,9 @@ def test_a_round_trains_them_and_the_models_file_carries_their_names(name: str, 
 @either
 def test_its_table_of_keys_is_there_by_the_class_alone(name: str) -> None:
     algorithm, _ = OWN[name]
-    with pytest.raises(ConfigError, match=rf"{name}\.share = 2: must be a finite number > 0 and <= 1 \(α: of the"):
+    with pytest.raises(ConfigError) as caught:
         RunConfig.parse({"problem": name, "algorithm": algorithm, f"{name}.share": 2})
+    assert caught.value.keys == [f"{name}.share"]
 
 
 @pytest.mark.parametrize("variant", [*WITH_DATA, {"name": "tail"}, {"name": "levelled"}], ids=name_of)
@@ -121,10 +122,10 @@ def test_what_a_file_says_of_x_and_y_gives_them_back(variant: dict[str, Any]) ->
     problem = make(**variant, model="mlp")
     x, y = point(problem, 3)
     _, named = described(problem, {"x": x} | ({} if y is None else {"y": y}))
-    again_x, again_y = restored(problem, x[: problem.network.size], named)
+    again_x, again_y = restore_scalars(problem, x[: problem.network.size], named)
     assert torch.equal(again_x, x)
     assert (again_y is None) == (y is None)
     assert y is None or torch.equal(again_y, y)
-    start_x, start_y = restored(problem, x[: problem.network.size], {})
+    start_x, start_y = restore_scalars(problem, x[: problem.network.size], {})
     assert torch.equal(start_x[problem.network.size :], problem.initial()["x"][problem.network.size :])
     assert y is None or torch.equal(start_y, problem.initial()["y"])

@@ -13,7 +13,7 @@ from edelweiss.datasets import make_sampler
 from edelweiss.datasets.labels import UNKNOWN
 from edelweiss.federation import Reply, Site
 from edelweiss.problems import PROBLEMS
-from edelweiss.problems.scalars import restored
+from edelweiss.problems.scalars import restore_scalars
 from edelweiss.strategies.coda import Coda
 from tests.problems.example import FEATURES, make, point, samples
 from tests.reference import losses
@@ -215,6 +215,6 @@ def test_what_a_file_says_of_the_scalars_gives_them_back(variant: dict[str, Any]
     x, y = point(problem, 2)
     named = problem.scalars_of(x, y)
     assert all(len(entries) == L for entries in named.values())
-    back, dual = restored(problem, x[: problem.network.size], named)
+    back, dual = restore_scalars(problem, x[: problem.network.size], named)
     assert torch.equal(back, x)
     assert y is None or torch.equal(dual, y)

@@ -39,7 +39,7 @@ def value(problem: NetworkProblem, weights: list[float], shift: float, dual: flo
     scalars, y = x[problem.network.size :] + shift, torch.tensor([dual], dtype=x.dtype)
     problem.network.bind(x)
     losses = [
-        problem.loss(problem.outputs(data) + shift, problem.truth(labels), scalars, y).item()
+        problem.loss(problem.outputs(data) + shift, problem.cast_labels(labels), scalars, y).item()
         for data, labels in site_data()
     ]
     return float(np.average(losses, weights=weights))

@@ -272,7 +272,7 @@ def test_what_is_no_model_of_a_run_with_a_network_is_refused(first: Path, tmp_pa
     write_tensors(tmp_path / "nothing.safetensors", state, {})
     write_tensors(tmp_path / "own.safetensors", {"x": torch.zeros(3)}, facts | {"d": 3})
     [line] = refused(tmp_path, init_from=str(tmp_path / "nothing.safetensors"))
-    assert "it does not say what the inputs are like" in line
+    assert "describe its inputs" in line
     [line] = refused(tmp_path, init_from=str(tmp_path / "own.safetensors"))
     assert "it is a site's own model" in line
 

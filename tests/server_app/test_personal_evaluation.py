@@ -12,7 +12,7 @@ import pytest
 from edelweiss.common import Value
 from edelweiss.lab.report.figures import VERMILLION, curves
 from edelweiss.problems.metrics import METRICS
-from edelweiss.problems.pooling import across
+from edelweiss.problems.pooling import across_sites
 from edelweiss.server_app import Result, simulate
 from tests.server_app.sites import job, saddle_job
 
@@ -29,7 +29,7 @@ def personal(folder: Path, **keys: Value) -> Result:
 @pytest.mark.parametrize(("sites", "tenth"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (30, 3), (31, 4)])
 def test_the_worst_decile_is_the_mean_over_the_worst_tenth(sites: int, tenth: int) -> None:
     values = np.random.default_rng(sites).permutation(sites) / sites
-    found = across([{"accuracy": v, "loss": v} for v in values])
+    found = across_sites([{"accuracy": v, "loss": v} for v in values])
     assert sorted(found) == ["accuracy", "loss"]
     by_hand = sorted(values.tolist())
     assert found["accuracy"]["worst-decile"] == pytest.approx(sum(by_hand[:tenth]) / tenth)
@@ -41,13 +41,13 @@ def test_the_worst_decile_is_the_mean_over_the_worst_tenth(sites: int, tenth: in
 
 
 def test_a_site_where_a_metric_is_not_defined_has_no_part_in_it() -> None:
-    found = across([{"auroc": 0.5, "loss": 1.0}, {"auroc": math.nan, "loss": 3.0}, {"auroc": 0.7, "loss": 2.0}])
+    found = across_sites([{"auroc": 0.5, "loss": 1.0}, {"auroc": math.nan, "loss": 3.0}, {"auroc": 0.7, "loss": 2.0}])
     assert found["auroc"]["mean"] == pytest.approx(0.6)
     assert found["auroc"]["worst-decile"] == pytest.approx(0.5)
     assert found["loss"]["mean"] == pytest.approx(2.0)
-    nowhere = across([{"auroc": math.nan}])["auroc"]
+    nowhere = across_sites([{"auroc": math.nan}])["auroc"]
     assert all(math.isnan(value) for value in nowhere.values())
-    assert across([]) == {}
+    assert across_sites([]) == {}
 
 
 # ---------------------------------------------------------------------- where they are told

@@ -120,14 +120,14 @@ def test_who_would_not_be_faster_side_by_side_is_trained_one_by_one(
             raise RuntimeError("CUDA out of memory")
         return share
 
-    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", tried)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.relative_time", tried)
     assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 16, Progress(quiet=False)) == stack
     said = capsys.readouterr()
     assert ("16 side by side take" in said.out + said.err) == (stack == 1)
 
 
 def test_one_client_is_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: pytest.fail("tried"))
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.relative_time", lambda *arguments: pytest.fail("tried"))
     assert worth_it(RunConfig.parse({"stack": 0}), make("auc"), 1, Progress(quiet=True)) == 1
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monke
     """Whatever is faster by then: so it has the bits of a run that was not stopped."""
     run = job(tmp_path, algorithm="codasca", sites=SITES, rounds=4, stack=0, engine="local", checkpoint_every=1)
     monkeypatch.setattr(run_state, "SHARE", math.inf)
-    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: share)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.relative_time", lambda *arguments: share)
     whole = simulate(run)
 
     def stop(report: Report, server_round: int, *rest: object) -> None:
@@ -191,7 +191,7 @@ def test_a_run_that_goes_on_keeps_its_stacks(share: float, tmp_path: Path, monke
             simulate(run | {"run-name": "stopped"})
     folder = tmp_path / "runs" / "stopped"
     assert StoredTensors.read(folder / "state.safetensors").facts["stack"] == (SITES if share == 0.5 else 1)
-    monkeypatch.setattr("edelweiss.server_app.memory_estimate.share_of_time", lambda *arguments: 1.4 - share)
+    monkeypatch.setattr("edelweiss.server_app.memory_estimate.relative_time", lambda *arguments: 1.4 - share)
     rest = simulate({"resume": str(folder)})
     assert len(rest.metrics) == 4
     for name, vector in whole.arrays.items():

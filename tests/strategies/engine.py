@@ -19,7 +19,7 @@ from edelweiss.server_app.local import LocalGrid, unused_run_id
 Model = dict[str, np.ndarray]
 
 
-class Watched(LocalGrid):
+class OutlierCounter(LocalGrid):
     """The local engine; it notes which sites training messages went to."""
 
     def __init__(self, config: RunConfig, run_id: int) -> None:
@@ -69,7 +69,7 @@ def run_saddle(keys: dict[str, Any], weights: list[float] | None = None) -> tupl
 
     facts = ConfigRecord(to_record(DataSummary()))
     start = config.build_problem(config.setting(DataSummary(), "cpu")).initial()
-    grid = Watched(config, unused_run_id())
+    grid = OutlierCounter(config, unused_run_id())
     with grid:
         sites = [Site(k, f"site-{k}", k + 1, 1.0 if weights is None else weights[k]) for k in range(config.sites)]
         result = config.strategy.start(

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from edelweiss.common import shown
 from edelweiss.common.files import as_path, is_file, reason
 from edelweiss.datasets.errors import DataError
-from edelweiss.datasets.site.inference_input.images import NewcomerImages
-from edelweiss.datasets.site.inference_input.table import NewcomerTable
+from edelweiss.datasets.site.inference_input.images import InferenceImages
+from edelweiss.datasets.site.inference_input.table import InferenceTable
 
 if TYPE_CHECKING:
     from edelweiss.datasets.data_summary import DataSummary
     from edelweiss.datasets.model_schema import ModelSchema
 
 
-def newcomers(
+def open_inference_input(
     place: str | Path, meaning: ModelSchema, data_summary: DataSummary, others: Sequence[str] = ()
-) -> NewcomerTable | NewcomerImages:
+) -> InferenceTable | InferenceImages:
     """Open a file of patients, or a folder that holds one as a site's folder does.
 
     Raises
@@ -40,4 +40,6 @@ def newcomers(
         raise DataError(f"{shown(str(place))} cannot be read: {reason(error)}") from None
     if not is_file(path):
         raise DataError(f"{path}: there is no such file")
-    return NewcomerImages(path, meaning, data_summary) if images else NewcomerTable(path, meaning, data_summary, others)
+    return (
+        InferenceImages(path, meaning, data_summary) if images else InferenceTable(path, meaning, data_summary, others)
+    )

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from edelweiss.datasets.model_schema import ModelSchema
 
 
-class NewcomerImages:
+class InferenceImages:
     """Images of patients, as ``labels.csv`` lists them: the column ``path``, and any others; opening it reads the list.
 
-    Attributes as of `NewcomerTable`; all columns are kept.
+    Attributes as of `InferenceTable`; all columns are kept.
     """
 
     missing = 0
@@ -59,7 +59,7 @@ class NewcomerImages:
             raise DataError.join(wrong)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Decode the images; see `NewcomerTable.chunks`."""
+        """Decode the images; see `InferenceTable.chunks`."""
         faults, place = Faults(self.file, self.file.name), self.kept.index("path")
         for start in range(0, len(self._rows), BLOCK):
             rows = self._rows[start : start + BLOCK]

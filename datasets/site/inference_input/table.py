@@ -58,7 +58,7 @@ class Wrong:
         return found
 
 
-class NewcomerTable:
+class InferenceTable:
     """A table of patients, CSV or Parquet; opening it checks its header.
 
     Parameters
