@@ -31,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     int
         0; 1 for data, a model or a state folder that cannot be used; 2 for a configuration; else what the command says.
     """
+    from edelweiss.common import Registry
+
+    Registry.discovers = False  # what runs here beside this app, the policy says
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="edelweiss-site", description="What a hospital does by itself.")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -15,8 +15,9 @@ from edelweiss.client_app.memory import StateError
 from edelweiss.client_app.policy.admission import admit
 from edelweiss.client_app.request import Incoming
 from edelweiss.client_app.request_checks import require_sound
-from edelweiss.client_app.site import OpenSite
+from edelweiss.client_app.site import OpenSite, require_plug_ins
 from edelweiss.config import MISTAKES
+from edelweiss.config.plug_ins import packages_of
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.messages import Outgoing
 
@@ -121,10 +122,11 @@ def _admitted(kind: str, incoming: Incoming, context: Context) -> tuple[OpenSite
     if (called := incoming.kind) != kind:  # Flower takes "train.default" for "train"
         raise RefusedError(f"no message is called {called[:64]!r}")
     theirs = str(incoming.config.get("app", ""))[:64]
-    if theirs != fingerprint():
+    require_plug_ins(context)
+    if theirs != (ours := fingerprint(packages_of(context.run_config))):
         theirs = theirs if theirs.isalnum() else "of another app"  # it goes into this site's log
         raise RefusedError(
-            f"this site runs version {fingerprint()} of the app, the coordinator {theirs}: install the same "
+            f"this site runs version {ours} of the app, the coordinator {theirs}: install the same "
             "release on both, and end a SuperLink or SuperNode that was started in another project"
         )
     site = OpenSite.from_context(context)

@@ -14,6 +14,7 @@ from edelweiss.client_app.memory import Memory
 from edelweiss.client_app.model_metadata import provenance
 from edelweiss.client_app.policy import Policy
 from edelweiss.client_app.policy.coarsening import coarse
+from edelweiss.client_app.policy.plug_ins import load_allowed
 from edelweiss.client_app.policy.records import Records
 from edelweiss.client_app.policy.suppression import hidden_labels, no_evaluation, otherwise, protected
 from edelweiss.client_app.process_cache import (
@@ -31,6 +32,7 @@ from edelweiss.client_app.process_cache import (
 from edelweiss.common import files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
+from edelweiss.config.plug_ins import load_named, named_outside
 from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, load_site, patient_hashes, stamp
 from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
@@ -47,6 +49,23 @@ if TYPE_CHECKING:
     from edelweiss.problems import Arrays, Metrics
 
 MOST_OPEN = 1024  # sites of a run that a process keeps open
+
+
+def require_plug_ins(context: Context) -> None:
+    """Import what a run names from outside: on a machine that simulates, and at a site whose policy allows it.
+
+    Raises
+    ------
+    ConfigError, RefusedError
+        When it cannot be imported, or is not allowed.
+    """
+    if not named_outside(context.run_config):
+        return
+    node = parse_node_config(context.node_config)
+    if node.simulated:
+        load_named(context.run_config)
+    else:
+        load_allowed(context.run_config, Policy.read(node.policy))
 
 
 @dataclass(frozen=True)

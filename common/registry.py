@@ -74,6 +74,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self.kind, self._rows, self._accept = kind, dict(rows), accept
         self.built_in = frozenset(rows)
         self.given: dict[str, object] = {}  # as it was given, by name
+        self._aliases: dict[str, str] = {}  # by ``module:name``, or that of an entry point
         Registry.all[kind] = self
 
     # ------------------------------------------------------------------ a mapping
@@ -114,6 +115,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
             raise PlugInError(text)
         if self.given.get(name) is not thing:
             self.given[name] = thing
+            self._aliases[name_of(thing)] = name
             self[name] = row
         return name
 
@@ -135,11 +137,12 @@ class Registry(MutableMapping[str, T], Generic[T]):
         except Exception as error:  # of the module's own code, too
             text = f"{self.kind} = {shown(name)} cannot be imported: {type(error).__name__}: {error}"
             raise PlugInError(text) from error
-        return self.give(thing, name if ":" not in name else found)
+        self._aliases[name] = self.give(thing, name)
+        return self._aliases[name]
 
     def alias(self, name: str) -> str:
-        """Return the name in a run-config of what was given to this process and is called ``module:name``."""
-        return next((own for own, thing in self.given.items() if name_of(thing) == name), name) if ":" in name else name
+        """Return the name in a run-config of what this process knows as ``module:name``."""
+        return self._aliases.get(name, name)
 
     def missing(self, name: str) -> str:
         """Say that there is no such name, and what to do about it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edelweiss.common import PlugInError, Registry, Value
+from edelweiss.common.registry import find, is_importable, name_of
 from edelweiss.datasets import SOURCES
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
@@ -43,8 +44,36 @@ def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
 
 def as_known(flat: Mapping[str, Value]) -> dict[str, Value]:
     """Return a run-config with what is known here as ``module:name`` called as it is in this process."""
-    named = {key: KINDS[key].alias(value) for key in KINDS if isinstance(value := flat.get(key), str) and ":" in value}
+    named = {key: KINDS[key].alias(value) for key in KINDS if isinstance(value := flat.get(key), str)}
     return {**flat, **named}
+
+
+def named_outside(flat: Mapping[str, Value]) -> dict[str, str]:
+    """Return what a run-config names from outside the package, and the ``module:name`` of each; imports nothing.
+
+    Of what was given as an object only what another process could import is there.
+    """
+    found: dict[str, str] = {}
+    for key, registry in KINDS.items():
+        value = flat.get(key)
+        if not isinstance(value, str) or value in registry.built_in:
+            continue
+        thing = registry.given.get(registry.alias(value))
+        if thing is None and (place := find(registry.kind, value)):
+            found[value] = place
+        elif thing is not None and is_importable(thing):
+            found[value] = name_of(thing)
+    return found
+
+
+def package_of(found: str) -> str:
+    """Return the top-level package of a ``module:name``."""
+    return found.partition(":")[0].partition(".")[0]
+
+
+def packages_of(flat: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the top-level packages that a run-config names from outside."""
+    return tuple(sorted({package_of(found) for found in named_outside(flat).values()}))
 
 
 def packed() -> bytes:

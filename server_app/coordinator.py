@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from edelweiss.common import to_record
 from edelweiss.common.files import reason
+from edelweiss.config.plug_ins import packages_of
 from edelweiss.evidence.inverted import inverted_rankings
 from edelweiss.federation import Exchange, RunError, Site, pack, unpack
+from edelweiss.federation.fingerprint import covering
 from edelweiss.federation.returned_iterate import returned
 from edelweiss.federation.rounds import Rounds
 from edelweiss.models import prepare_device, resolve_device
@@ -96,6 +98,13 @@ def coordinate(
     MISTAKES
         When what the run-config names cannot be used; then there is no run folder.
     """
+    with covering(packages_of(config.flat())):
+        return _coordinate(config, grid, progress, write_report)
+
+
+def _coordinate(
+    config: RunConfig, grid: Grid, progress: Progress, write_report: Callable[[Path], object] | None
+) -> Result:
     started = time.monotonic()
     given = check(config, simulated=isinstance(grid, LocalGrid))
     record = given.start.record if given.start else ""

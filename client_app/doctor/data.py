@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.doctor.finding import Finding
-from edelweiss.common import ConfigError
+from edelweiss.common import ConfigError, PlugInError
 
 if TYPE_CHECKING:
     from edelweiss.client_app.policy import Policy
@@ -39,6 +39,7 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
         yield Finding("error", "rules", "; ".join(error.problems))
         return
     yield Finding("ok", "rules", f"of {config.policy}" if config.policy else "none of your own: those that protect")
+    yield from _plug_ins(policy)
     if not config.names_label:
         text = "no label: each run chooses which column that is; name yours as label"
         yield Finding("error" if policy.strict else "warning", "rules", text)
@@ -66,6 +67,30 @@ def examine_data(config: JoinConfig) -> Iterator[Finding]:
         yield from _labels(label_values(config.data_dir, several))
     yield from _samples(data, len(several), survey, policy)
     yield _needed(data)
+
+
+def _plug_ins(policy: Policy) -> Iterator[Finding]:
+    """Compare the plug-ins that the policy allows with what is installed, and show the lines of those it could."""
+    from edelweiss.client_app.policy.plug_ins import installed, line_of
+
+    offered = installed()
+    for line in policy.plug_ins:
+        name = line.partition(" ")[0]
+        try:
+            here = line_of(name, offered.get(name, name))
+        except PlugInError as error:
+            yield Finding("error", "plug-ins", f"{name}: {'; '.join(error.problems)}: install it, or remove the line")
+            continue
+        if here == line:
+            yield Finding("ok", "plug-ins", f"{name} is what the policy allows")
+        else:
+            text = f'{name} has changed: runs that use it are refused; look at it, then allow it with "{here}"'
+            yield Finding("error", "plug-ins", text)
+    allowed = {line.partition(" ")[0] for line in policy.plug_ins}
+    for name, found in offered.items():
+        if name not in allowed:
+            text = f'{name} is installed and not allowed; plug-ins = ["{line_of(name, found)}"] would allow it'
+            yield Finding("ok", "plug-ins", text)
 
 
 def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy) -> Iterator[Finding]:

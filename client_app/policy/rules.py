@@ -14,10 +14,11 @@ from edelweiss.common import ConfigError, flatten, hint, shorter, shown, text_er
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import RunConfig
 from edelweiss.config.errors import explain
+from edelweiss.config.plug_ins import KINDS
 from edelweiss.config.tables import SHARED, tables
 from edelweiss.config.values import AlgorithmName, ModelName, ProblemName, Share
 from edelweiss.datasets.config import SITE
-from edelweiss.federation.fingerprint import fingerprint
+from edelweiss.federation.fingerprint import release
 from edelweiss.problems import PROBLEMS
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -40,6 +41,13 @@ def _fingerprint(text: str) -> str:
     """Check the fingerprint of a release."""
     if not re.fullmatch(r"[0-9a-f]{12}", text):
         raise ValueError("must be the 12 hexadecimal digits that a site's log names as its version")
+    return text
+
+
+def _plug_in(text: str) -> str:
+    """Check a plug-in: its name, and the hash of the package that it is from."""
+    if not re.fullmatch(r"\S+ sha256:[0-9a-f]{64}", text):
+        raise ValueError("must be a name and a hash, as in 'mypackage:FedProx sha256:...': doctor shows the line")
     return text
 
 
@@ -70,6 +78,11 @@ class Policy(BaseModel):
     )
     releases: list[Annotated[str, AfterValidator(_fingerprint)]] = Field(
         [], description="versions of the app that may run here; empty: the one that is installed"
+    )
+    plug_ins: list[Annotated[str, AfterValidator(_plug_in)]] = Field(
+        [],
+        description="what a run may use that is installed here and no part of this app, each by name and hash, such as "
+        "`mypackage:FedProx sha256:...`; doctor and the site's log have the lines to copy; empty: nothing",
     )
     most_rounds: Count = Field(200, description="of a run on the site's own data; 0: any number")
     runs_per_day: Count = Field(
@@ -197,10 +210,11 @@ class Policy(BaseModel):
             ("problem", run.problem, self.problems),
             ("model", run.model if own else "", self.models if own else []),
         ):
-            if allowed and value not in allowed:
+            outside = value in KINDS[key].given  # which the site allows by name and hash
+            if allowed and value not in allowed and not outside:
                 yield f"{key} = {value!r}: this site allows {', '.join(map(repr, sorted(allowed)))}"
-        if self.releases and fingerprint() not in self.releases:
-            yield f"version {fingerprint()} of the app is none of the releases that this site allows"
+        if self.releases and release() not in self.releases:
+            yield f"version {release()} of the app is none of the releases that this site allows"
         for key, (low, high) in self.ranges.items():
             number = value_of(run, key)
             if number is not None and not low <= number <= high:

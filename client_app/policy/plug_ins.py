@@ -1,0 +1,62 @@
+"""Plug-ins at a hospital: what a run names from outside the package runs if the policy allows it by name and hash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from edelweiss.client_app.errors import RefusedError
+from edelweiss.common import PlugInError
+from edelweiss.config.plug_ins import KINDS, load_named, named_outside, package_of
+from edelweiss.federation.fingerprint import package_hash
+
+if TYPE_CHECKING:
+    from edelweiss.client_app.policy.rules import Policy
+    from edelweiss.common import Value
+
+log = logging.getLogger("edelweiss")
+
+
+def line_of(name: str, found: str) -> str:
+    """Return the line of a policy that allows a plug-in as it is installed here; ``found`` is its ``module:name``.
+
+    Raises
+    ------
+    PlugInError
+        When it is not installed.
+    """
+    return f"{name} sha256:{package_hash(package_of(found))}"
+
+
+def installed() -> dict[str, str]:
+    """Return the entry points of installed packages: names, and the ``module:name`` of each."""
+    return {found.name: found.value for kind in KINDS for found in entry_points(group=f"edelweiss.{kind}s")}
+
+
+def load_allowed(run_config: Mapping[str, Value], policy: Policy) -> None:
+    """Import what a run names from outside, if the policy allows all of it; nothing is imported before that.
+
+    Raises
+    ------
+    RefusedError
+        Naming what is not allowed; the site's own log has the lines that would allow it.
+    """
+    outside = named_outside(run_config)
+    refused = []
+    for name, found in outside.items():
+        try:
+            line = line_of(name, found)
+        except PlugInError as error:
+            refused.append(name)
+            log.error("a run names the plug-in %s: %s", name, "; ".join(error.problems))
+            continue
+        if line not in policy.plug_ins:
+            refused.append(name)
+            log.error('a run names the plug-in %s, which this site does not allow: plug-ins = ["%s"] would', name, line)
+    if refused:
+        named = ", ".join(name if name.isprintable() else "?" for name in refused)[:200]
+        raise RefusedError(f"this site allows no plug-in {named}: its operator allows plug-ins by name and hash")
+    if outside:
+        load_named(run_config)

@@ -1,0 +1,108 @@
+"""Plug-ins at a hospital: nothing that a run names is imported unless the policy allows it, by name and hash."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edelweiss.client_app.doctor.data import _plug_ins
+from edelweiss.client_app.errors import RefusedError
+from edelweiss.client_app.policy import Policy, PolicyError
+from edelweiss.client_app.policy.plug_ins import line_of, load_allowed
+from edelweiss.datasets import Facts
+from edelweiss.federation.fingerprint import covering, fingerprint, package_hash, release
+from edelweiss.models import MODELS
+from tests.client_app.policies import Hospital, site_toml
+from tests.server_app.sites import run_at, site_job, table
+
+NAME = "outsider.nets:Net"
+CODE = """
+from torch import nn
+class Net(nn.Sequential):
+    def __init__(self, shape, outputs):
+        super().__init__(nn.Flatten(), nn.Linear(shape[0], outputs))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package that is installed and not yet imported."""
+    place = tmp_path / "site-packages" / "outsider"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("", encoding="utf-8")
+    (place / "nets.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(place.parent))
+    package_hash.cache_clear()
+    yield place
+    for name in [name for name in sys.modules if name.partition(".")[0] == "outsider"]:
+        del sys.modules[name]
+    for name in list(MODELS.given):
+        del MODELS[name]
+    package_hash.cache_clear()
+
+
+def policy(tmp_path: Path, *lines: str) -> Policy:
+    return Policy.read(site_toml(tmp_path, plug_ins=list(lines)))
+
+
+@pytest.mark.parametrize("name", [NAME, "json:loads", "nowhere:Net"])
+def test_by_default_nothing_that_a_run_names_is_imported(package: Path, name: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(RefusedError):
+        load_allowed({"model": name}, Policy.read(""))
+    assert not {each for each in set(sys.modules) - before if each.partition(".")[0] in ("outsider", "nowhere")}
+    assert name not in MODELS
+
+
+def test_what_the_policy_allows_by_name_and_hash_is_loaded(package: Path, tmp_path: Path) -> None:
+    load_allowed({"model": NAME, "algorithm": "fedavg"}, policy(tmp_path, line_of(NAME, NAME)))
+    assert NAME in MODELS
+
+
+def test_code_that_has_changed_since_it_was_allowed_is_refused(package: Path, tmp_path: Path) -> None:
+    allowed = policy(tmp_path, line_of(NAME, NAME))
+    (package / "helper.py").write_text("", encoding="utf-8")
+    package_hash.cache_clear()  # as in the next process
+    with pytest.raises(RefusedError):
+        load_allowed({"model": NAME}, allowed)
+    assert "outsider.nets" not in sys.modules
+    assert [finding.level for finding in _plug_ins(allowed)] == ["error"]
+
+
+def test_a_line_allows_its_name_alone(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError):
+        load_allowed({"model": "outsider.nets:Other"}, policy(tmp_path, line_of(NAME, NAME)))
+
+
+@pytest.mark.parametrize("line", [NAME, f"{NAME} sha256:12", f"{NAME} md5:{'0' * 64}"])
+def test_a_line_without_a_hash_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(PolicyError):
+        policy(tmp_path, line)
+
+
+def test_a_hospital_trains_what_it_allows_and_nothing_else(package: Path, tmp_path: Path) -> None:
+    MODELS.load(NAME)  # at the coordinator, who wrote the run-config
+    features, labels = table(80, 0)
+    keys = {"model": NAME, "algorithm": "fedavg", "problem": "bce", "rounds": 1, "sites": 1}
+    refusing = Hospital(tmp_path / "refusing", features, labels)
+    allowing = Hospital(tmp_path / "allowing", features, labels, plug_ins=[line_of(NAME, NAME)])
+    with covering(("outsider",)):
+        assert isinstance(refusing.described(**keys), str)
+        assert isinstance(allowing.described(**keys), Facts)
+    assert isinstance(allowing.described(**keys), str), "the coordinator's fingerprint covers no plug-in"
+    result = run_at(site_job(tmp_path, **keys, holdout_share=0.2), [allowing.node])
+    assert result.arrays["x"].shape == (features.shape[1] + 1,)
+
+
+def test_the_fingerprint_covers_plug_ins(package: Path) -> None:
+    before = fingerprint(("outsider",))
+    assert before != fingerprint(()) == release()
+    with covering(("outsider",)):
+        assert fingerprint() == before
+    assert fingerprint() == release()
+    (package / "nets.py").write_text(CODE + "\n", encoding="utf-8")
+    package_hash.cache_clear()
+    assert fingerprint(("outsider",)) != before
