@@ -73,7 +73,8 @@ def test_what_a_site_tells_of_itself_is_what_its_page_lists() -> None:
 
 def test_what_it_tells_for_the_evidence_is_what_its_page_lists() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    rows = text[text.index("| by the default rules |") : text.index("turns all of it off")].split("\n|")[2:]
+    start, end = text.index("| sent | what it is | default |"), text.index("`evidence=false` in the run-config")
+    rows = text[start:end].split("\n|")[2:]
     listed = {key for row in rows for key in re.findall(r"`([a-z-]+)`", row.split(" | ")[0])}
     assert listed == {*Reported().record(), *Spread((0.0, 0.0), 0.0, (0, 0, 0)).record()}
 
