@@ -70,7 +70,7 @@ def test_the_page_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_page_names_what_a_model_s_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = read_facts((simulate(job(tmp_path, rounds=1)).folder / "model.safetensors").read_bytes())
-    said = set(re.findall(r"`([\w.]+)`", PAGE[PAGE.index("| entry |") : PAGE.index("**Whose names.**")]))
+    said = set(re.findall(r"`([\w.]+)`", PAGE[PAGE.index("| entry |") : PAGE.index("**Column names.**")]))
     entries = {name for name in facts if name not in ("a", "b", "alpha", "classes", "data")}
     entries |= {f"data.{name}" for name in facts["data"] if name != "dataset"}
     assert entries <= said
