@@ -1,1 +1,1 @@
-"""Tools for studies: many runs, what they say of each other, a run's report, and folders made of public images."""
+"""Tools for studies: sweeps, comparisons, reports, submission, and importers of public images."""

@@ -1,4 +1,4 @@
-"""``edelweiss``: a run in the local engine or at a SuperLink, and what comes after, on the command line."""
+"""The command ``edelweiss``: runs in the local engine or at a SuperLink, and the tools for finished runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     if rest:
         parser.error(as_keys(rest) if options.command in TAKES_KEYS else f"unknown: {' '.join(rest)}")
 
-    # Told to stop by a service manager, a run ends as with Ctrl-C: its files are closed, its memory is released.
+    # SIGTERM ends a run as Ctrl-C does: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.command:

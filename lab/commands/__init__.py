@@ -1,4 +1,4 @@
-"""What else can be done on the command line; one file a command, see ``lab/cli.py``."""
+"""The commands of ``edelweiss``, one file each; ``lab/cli.py`` lists them."""
 
 from __future__ import annotations
 

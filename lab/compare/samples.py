@@ -1,4 +1,4 @@
-"""Whether runs were judged on the same samples: by a digest of these where there is one, else by their run-configs."""
+"""Checks that runs were evaluated on the same samples, by digest where there is one, else by run-config."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def require_comparable(found: Sequence[Found], path: str) -> None:
                 for key in {**most, **own}
                 if own.get(key) != most.get(key)
             ]
-            wrong.append(f"{each.path}: {where} are others than those of most runs ({'; '.join(texts)}): leave it out")
+            wrong.append(f"{each.path}: {where} differ from those of most runs ({'; '.join(texts)}): leave it out")
     wrong = wrong or [text for those in _by_seed(found).values() for text in _differ(those, path, part, where)]
     if wrong:
         raise ConfigError("runs to compare", wrong)
@@ -112,7 +112,7 @@ def _differ(those: Sequence[Found], path: str, part: str, where: str) -> list[st
     return [
         f"{each.path}: of seed {each.run.repeat['seed']}, {where} are "
         + (
-            f"others than in {like}"
+            f"different from those in {like}"
             if digests
             else f"{kind[0]:g}, {kind[1]:g} of them positive, and {most[0]:g}, {most[1]:g} in {like}"
         )

@@ -1,1 +1,1 @@
-"""Many runs: which there are, processes that do them, and a choice on held-out samples."""
+"""Sweeps: many runs in worker processes, and a choice among them on held-out samples."""

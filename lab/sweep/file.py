@@ -65,10 +65,10 @@ def read(file: Path) -> tuple[Study, dict[str, Any]]:
 
 
 class _Reader:
-    """Collects what is wrong as it reads."""
+    """Reads the file's parts and collects all mistakes."""
 
     def __init__(self, content: Mapping[str, Any], file: Path) -> None:
-        self.content, self.file, self.wrong = content, file, [*_strange(content)]
+        self.content, self.file, self.wrong = content, file, [*_unknown_parts(content)]
 
     def study(self) -> Study | None:
         """Return the study, or None where something is wrong."""
@@ -184,7 +184,7 @@ class _Reader:
         return found
 
     def allowed(self, part: str, key: str, name: str) -> None:
-        """Note what cannot be compared or tuned."""
+        """Note keys that cannot be compared or tuned."""
         if key in (*MACHINE, "resume", "state-dir", "evaluate-every"):
             self.wrong.append(f"{name}: it does not change what is computed: leave it out")
         elif key in ("seed", "fold"):
@@ -216,7 +216,7 @@ class _Reader:
         return str(search)
 
     def folds(self, base: Settings) -> int:
-        """Return how many folds each seed is run with; 0 without cross-validation."""
+        """Return the number of folds; 0 without cross-validation."""
         folds = base.get("folds", 0)
         if not isinstance(folds, int) or not 0 <= folds <= MOST_FOLDS:
             self.wrong.append(f"base.folds = {quoted(folds)}: each is run: an integer from 0 to {MOST_FOLDS}")
@@ -297,7 +297,7 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield " ".join(f"{prefix}{word}" for word in key.split()), value
 
 
-def _strange(content: Mapping[str, Any]) -> Iterator[str]:
+def _unknown_parts(content: Mapping[str, Any]) -> Iterator[str]:
     for key in content.keys() - set(PARTS):
         keys = {*RunConfig.keys(), *SHARED, *tables()}
         more = "; keys of the run-config belong into [base], [compare] or [tune]" if key in keys else ""

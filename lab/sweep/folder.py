@@ -1,4 +1,4 @@
-"""The folder of a sweep: whose it is, and what it ends with."""
+"""The folder of a sweep: its lock, the copy of its file, and its results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def owned(folder: Path) -> Iterator[None]:
     ConfigError
         When another has it.
     """
-    lock = os.open(folder, os.O_RDONLY)  # let go of when the process ends, however it does
+    lock = os.open(folder, os.O_RDONLY)  # released when the process ends
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -86,7 +86,7 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: S
     if not best:
         raise ConfigError("sweep", lost)
     found, notes = read([str(sweep.folder / job.name) for job in different(sweep.chosen())])
-    comparison = Comparison.of(found, metrics, notes=[*notes, *lost, *said(sweep)], columns=columns(sweep))
+    comparison = Comparison.of(found, metrics, notes=[*notes, *lost, *choice_notes(sweep)], columns=columns(sweep))
     if job := winner(sweep):
         comparison.notes.append(reached(sweep, job, comparison))
         (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
@@ -116,7 +116,7 @@ def winner(sweep: Sweep[Study]) -> Job | None:
 
 
 def columns(sweep: Sweep[Study]) -> dict[str, dict[str, str]]:
-    """Return what was chosen, and by which number, as columns of the table; none where there was no choice."""
+    """Return the chosen points and their values as columns of the table; none without a choice."""
     study = sweep.study
     jobs, values = sweep.chosen(), {method.label: sweep.chosen_by(method) for method in study.methods}
     by = {job.name: number(values[job.method.label]) for job in jobs}
@@ -126,7 +126,7 @@ def columns(sweep: Sweep[Study]) -> dict[str, dict[str, str]]:
 
 
 def reached(sweep: Sweep[Study], job: Job, comparison: Comparison) -> str:
-    """Say what was chosen among all, by what, and what it reached with the seeds that are compared."""
+    """Return the sentence about the winner: what it was chosen by, and what it reached with the compared seeds."""
     study, (path, heading) = sweep.study, next(iter(comparison.metrics.items()))
     seeds = ", ".join(map(str, study.repeat["seed"]))
     what = ", ".join(part for part in (job.method.label, shown(job.point)) if part)
@@ -157,8 +157,8 @@ def run_config(job: Job) -> str:
     return to_toml(written)
 
 
-def said(sweep: Sweep[Study]) -> list[str]:
-    """Say how the points were chosen."""
+def choice_notes(sweep: Sweep[Study]) -> list[str]:
+    """Return how the points were chosen, for the notes below the table."""
     study = sweep.study
     counts = {method.label: len(sweep.grid(method)) for method in study.methods}
     if max(counts.values()) == 1:

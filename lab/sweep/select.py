@@ -1,4 +1,4 @@
-"""By which number a sweep may choose: one on held-out samples that every problem in it reports."""
+"""The metric that a sweep may choose by: one on held-out samples that all of its problems report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def cannot_select(select: str, problems: Sequence[str], labels: Sequence[str]) -> list[str]:
-    """Say why no choice can be made by a number; nothing where it can.
+    """Return why a metric cannot choose, as a list of problems; empty if it can.
 
     Parameters
     ----------

@@ -169,13 +169,13 @@ class Workers:
 
 @contextlib.contextmanager
 def stops() -> Iterator[Callable[[], None]]:
-    """Note what Ctrl-C or SIGTERM raises within the block; yields what raises it again, should it have been lost.
+    """Record what Ctrl-C or SIGTERM raises within the block; yields a function that raises it again if it was lost.
 
     Python ignores what is raised in a finalizer, and after a long collection of garbage that is where a signal is met.
     """
     raised: list[BaseException] = []
 
-    def noting(before: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
+    def recorded(before: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
         def handler(number: int, frame: FrameType | None) -> None:
             try:
                 before(number, frame)
@@ -193,7 +193,7 @@ def stops() -> Iterator[Callable[[], None]]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if here}
     handled = {number: before for number, before in handlers.items() if callable(before)}
     for number, before in handled.items():
-        signal.signal(number, noting(before))
+        signal.signal(number, recorded(before))
     try:
         yield require_none
     finally:
