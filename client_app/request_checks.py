@@ -6,11 +6,13 @@ import marshal
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord
+from pydantic import StrictBool
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.request import ARRAYS, COHORT, NONE, OTHER, EvaluateRequest, TrainRequest
-from edelweiss.common import Binary, Flag, Number, Schema, Several, Text, from_record, in_a_line, latest, mistakes
-from edelweiss.datasets import DataSummary, cohort_schema, wrong_cohort
+from edelweiss.common import Schema, from_record, in_a_line, latest, mistakes, shown
+from edelweiss.common.schema import binary, is_file_name, several, whole, words
+from edelweiss.datasets import DataSummary, wrong_cohort
 from edelweiss.evidence.paired import merged_problems
 from edelweiss.federation import BadAnswerError
 from edelweiss.federation.algorithm import phases_of
@@ -25,14 +27,12 @@ from edelweiss.problems.network import NetworkProblem
 if TYPE_CHECKING:
     from edelweiss.client_app.request import Incoming, Request
     from edelweiss.client_app.site import OpenSite
-    from edelweiss.common.schema import Value
     from edelweiss.config import RunConfig
     from edelweiss.federation import FederatedStrategy, RoundContext
     from edelweiss.federation.messages import Vectors
 
-RUN = {"app": Text(64), "run": Text(64, plain=True, least=1)}
+RUN = Schema(app=words(64), run=words(64, pattern="^[0-9A-Za-z_-]+$"))
 OWN = ("site", "name")  # what each site alone is told
-NAME = Text(name=True)
 BY_VALUE = 2  # of marshal: equal values give equal bytes, and values of other types others
 
 
@@ -93,7 +93,7 @@ def _wrong_message(told: dict[str, Any], site: OpenSite, *, last: bool) -> list[
     if (
         type(place) is int
         and 0 <= place < _sites_told(run, last, site.gives_evidence, marshal.dumps(common, BY_VALUE))
-        and NAME.fits(name)
+        and is_file_name(name)
     ):
         return []
     return _wrong_config(told, run, site.gives_evidence, last=last)
@@ -108,45 +108,41 @@ def _sites_told(run: RunConfig, last: bool, gives_evidence: bool, common: bytes)
 
 def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *, last: bool) -> list[str]:
     """Return what is wrong with what a message says of itself."""
-    place = _place(run, last)
-    if wrong := mistakes({key: told[key] for key in place if key in told}, place):
-        return wrong  # what else may be there depends on them
-    strategy = run.strategy
-    schema, taking_place = _message(run, last, told["round"], told["sites"])
-    labels = max(1, len(run.several))
-    if last and "merged" in told and gives_evidence and run.compare_with and not strategy.personalised:
-        schema["merged"] = Several(Binary(ENTRY), (4 * labels,))
-    wrong = mistakes(told, schema)
-    if not wrong and told["site"] >= told["sites"]:
+    schema, labels = _message(run, last), max(1, len(run.several))
+    if last and "merged" in told and gives_evidence and run.compare_with and not run.strategy.personalised:
+        schema = Schema({**schema, "merged": several(binary(ENTRY), (4 * labels,))})
+    if wrong := mistakes(told, schema):
+        return wrong
+    taking_place = tuple(phases_of(run.strategy, told["round"], run.rounds, told["sites"]))
+    phases = run.strategy.phases[-1:] if last else taking_place
+    if told["phase"] not in phases:
+        wrong.append(f"phase = {shown(told['phase'])}: must be one of {', '.join(map(repr, phases))}")
+    elif told.get("evaluate") and told["phase"] != phases[0]:  # of one model in a round is told
+        wrong.append(f"evaluate = True: a round is evaluated in its first phase, {phases[0]!r}")
+    if not is_file_name(told["name"]):
+        wrong.append(f"name = {shown(told['name'])}: must be a name that a file can have")
+    if told["settled"] > told["round"]:
+        wrong.append(f"settled = {told['settled']}: must be at most round = {told['round']}")
+    if told["site"] >= told["sites"]:
         wrong.append(f"site = {told['site']}: must be below sites = {told['sites']}")
-    if not wrong and told.get("evaluate") and told["phase"] != taking_place[0]:  # of one model in a round is told
-        wrong.append(f"evaluate = True: a round is evaluated in its first phase, {taking_place[0]!r}")
-    if not wrong and "merged" in told:
-        wrong = merged_problems(told["merged"])
-    return wrong
+    return wrong + (merged_problems(told["merged"]) if "merged" in told else [])
 
 
-def _place(run: RunConfig, last: bool) -> Schema:
-    """Describe where in a run a message may be, and to whom."""
-    return {
-        "round": Number(run.rounds if last else 1, run.rounds, whole=True),
-        "site": Number(0, run.sites - 1, whole=True),
-        "sites": Number(1, run.sites, whole=True),
-    }
-
-
-def _message(run: RunConfig, last: bool, server_round: int, sites: int) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """Describe what a message of a round says of itself; and the phases that take place there."""
-    taking_place = tuple(phases_of(run.strategy, server_round, run.rounds, sites))
-    schema = {
-        **RUN,
-        **_place(run, last),
-        "phase": Text(options=run.strategy.phases[-1:] if last else taking_place),
-        "name": NAME,
-        "settled": Number(0, server_round, whole=True),
-        **({} if last else {"evaluate": Flag()}),
-    }
-    return schema, taking_place
+@latest
+def _message(run: RunConfig, last: bool) -> Schema:
+    """Describe what a message says of itself."""
+    return Schema(
+        {
+            **RUN,
+            "round": whole(run.rounds if last else 1, run.rounds),
+            "site": whole(0, run.sites - 1),
+            "sites": whole(1, run.sites),
+            "phase": words(),
+            "name": words(),
+            "settled": whole(0, run.rounds),
+            **({} if last else {"evaluate": StrictBool}),
+        }
+    )
 
 
 @latest
@@ -158,10 +154,8 @@ def _cohort(
     ``known`` are the shape of this site's inputs and how many classes it has; None: it is without data.
     """
     shape, classes = known or ((), 2)
-    schema = cohort_schema(shape, multiclass=multiclass, labels=max(1, len(labels)))
     told = marshal.loads(cohort)
-    if not (wrong := mistakes(told, schema, optional=() if known else schema)) and known:
-        wrong = wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels)
+    wrong = wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels if known else ())
     return wrong, DataSummary() if wrong else from_record(DataSummary, told)
 
 
@@ -196,7 +190,7 @@ def _wrong_values(sent: Vectors, strategy: FederatedStrategy, context: RoundCont
 
 def forget_messages() -> None:
     """Let go of the messages of a run that is over."""
-    for known in (_sites_told, _cohort):
+    for known in (_sites_told, _message, _cohort):
         known.cache_clear()
 
 

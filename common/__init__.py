@@ -19,26 +19,21 @@ from edelweiss.common.order import natural
 from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, with_resumed
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
 from edelweiss.common.registry import PlugInError, Registry, by_name, require_declared
-from edelweiss.common.schema import Binary, Flag, Number, Schema, Several, Text, in_a_line, mistakes, printable
+from edelweiss.common.schema import Schema, in_a_line, mistakes, printable, schema_of
 from edelweiss.common.streams import Stream
 from edelweiss.common.suggest import CLOSE, closest, hint, repeated, shorter, shown, unknown
 
 __all__ = [
     "CLOSE",
     "LISTED",
-    "Binary",
     "ConfigError",
     "FieldError",
     "FileName",
-    "Flag",
     "HasOptions",
-    "Number",
     "PlugInError",
     "Registry",
     "Schema",
-    "Several",
     "Stream",
-    "Text",
     "Value",
     "alike",
     "allowed",
@@ -64,6 +59,7 @@ __all__ = [
     "records_in",
     "repeated",
     "require_declared",
+    "schema_of",
     "shorter",
     "shown",
     "text_errors",

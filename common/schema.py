@@ -1,19 +1,42 @@
-"""What a record of a message may hold: its keys described one by one, and checked before anything is used.
+"""What a record of a message may hold: a type of pydantic's for each key, checked before anything is used.
 
-Whoever sent it is not trusted, so nothing is converted, and what is said of a value is short and printable.
+The sender is not trusted, so nothing is converted, and what is said of a value is short and printable.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache, cached_property, lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+from annotated_types import Interval, MaxLen
+from pydantic import AfterValidator, AllowInfNan, FailFast, Strict, StringConstraints, TypeAdapter, ValidationError
+
+from edelweiss.common.options import key_of
 from edelweiss.common.suggest import shown
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 NAMED = 3  # mistakes that a line names
+LONGEST = 10**6  # list
+BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+}
+
+
+class Schema(dict[str, Any]):
+    """Types by key: annotations, such as `whole` and `words` make."""
+
+    @cached_property
+    def checks(self) -> dict[str, Callable[[Any], Any]]:
+        """Pydantic's validators, made when a record is checked first."""
+        return {key: _validator(kind) for key, kind in self.items()}
 
 
 def printable(text: str, longest: int = 2000) -> str:
@@ -22,135 +45,107 @@ def printable(text: str, longest: int = 2000) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in cut)
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number from ``low`` to ``high``; ``whole`` an integer; ``nan`` whether it may be undefined.
+class FirstMistake(FailFast):
+    """Annotates a list, of which the first wrong item is enough; hashable, as what annotates a type should be."""
 
-    Sums may be beyond the ends by ``rounding``.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
-    nan: bool = False
-    rounding: float = 0.0
-
-    def fits(self, value: object) -> bool:
-        """Whether a value is such a number; True and False are none."""
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
-            return False
-        try:
-            if not math.isfinite(value):
-                return self.nan and math.isnan(value)
-        except OverflowError:  # an integer that no float holds
-            return False
-        return self.low - self.rounding <= value <= self.high + self.rounding
-
-    def all_fit(self, values: Sequence[object]) -> bool:
-        """Whether each of many values is such a number; where all are of one type, and finite, their ends say it."""
-        kinds = set(map(type, values))  # from which mypy does not learn what they are
-        if kinds == {int} or (kinds == {float} and math.isfinite(sum(values))):  # type: ignore[arg-type]
-            return self.fits(min(values)) and self.fits(max(values))  # type: ignore[type-var]
-        return all(map(self.fits, values))
-
-    def __str__(self) -> str:
-        ends = [f">= {self.low:g}"] * math.isfinite(self.low) + [f"<= {self.high:g}"] * math.isfinite(self.high)
-        return ("an integer " if self.whole else "a finite number ") + " and ".join(ends)
+    __hash__ = object.__hash__
 
 
-@dataclass(frozen=True)
-class Text:
-    """Words of ``least`` to ``longest`` printable characters, or one of ``options``.
+def must_be(text: str, fits: Callable[[Any], bool]) -> AfterValidator:
+    """Annotate a type with a condition, which the text says."""
 
-    ``plain`` words have letters, digits, - and _ only, ``name`` is something that a file can be called.
-    """
+    def check(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(f"must be {text}")
+        return value
 
-    longest: int = 100
-    options: tuple[str, ...] = ()
-    plain: bool = False
-    name: bool = False
-    least: int = 0
-
-    def fits(self, value: object) -> bool:
-        """Whether a value is such words."""
-        if not isinstance(value, str):
-            return False
-        if self.options:
-            return value in self.options
-        if self.name and (value in ("", ".", "..") or "/" in value):
-            return False
-        return self.least <= len(value) <= self.longest and (
-            bool(re.fullmatch(r"[0-9A-Za-z_-]*", value)) if self.plain else value.isprintable()
-        )
-
-    def __str__(self) -> str:
-        if self.options:
-            return f"one of {', '.join(map(repr, self.options[:NAMED]))}" + ", ..." * (len(self.options) > NAMED)
-        kind = "letters, digits, - and _" if self.plain else "printable characters"
-        return f"at most {self.longest} {kind}" + " that make no path" * self.name
+    return AfterValidator(check)
 
 
-@dataclass(frozen=True)
-class Flag:
-    """True or False."""
-
-    def fits(self, value: object) -> bool:
-        """Whether a value is one of the two."""
-        return isinstance(value, bool)
-
-    def __str__(self) -> str:
-        return "true or false"
+def is_file_name(text: object) -> bool:
+    """Whether a file can be called so; on a terminal, too."""
+    if not isinstance(text, str) or text in ("", ".", "..") or len(text) > 100:
+        return False
+    return "/" not in text and text.isprintable()
 
 
-@dataclass(frozen=True)
-class Binary:
-    """Bytes, ``entry`` for each of several things."""
+Printable = must_be("printable characters", str.isprintable)
+List = (MaxLen(LONGEST), FirstMistake())
+"""Annotates a list, of which the first wrong item is enough."""
 
-    entry: int = 1
-
-    def fits(self, value: object) -> bool:
-        """Whether a value is such bytes."""
-        return isinstance(value, bytes) and len(value) % self.entry == 0
-
-    def __str__(self) -> str:
-        return f"bytes, {self.entry} for each entry"
+# What follows is asked for with the same arguments for every message, and a type is compiled once.
 
 
-@dataclass(frozen=True)
-class Several:
-    """A list of as many as one of ``lengths`` (None: up to ``most``), each like ``item``."""
-
-    item: Number | Text | Binary
-    lengths: tuple[int, ...] | None = None
-    most: int = 10**6
-
-    def fits(self, value: object) -> bool:
-        """Whether a value is such a list; its length is looked at first."""
-        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-            return False
-        if len(value) > self.most if self.lengths is None else len(value) not in self.lengths:
-            return False
-        return self.item.all_fit(value) if isinstance(self.item, Number) else all(map(self.item.fits, value))
-
-    def __str__(self) -> str:
-        many = f"at most {self.most}" if self.lengths is None else " or ".join(map(str, self.lengths))
-        return f"a list of {many}, each {self.item}"
+@lru_cache(maxsize=1024)
+def whole(low: int, high: int) -> Any:
+    """Return the type of integers from ``low`` to ``high``."""
+    return Annotated[int, Strict(), Interval(ge=low, le=high)]
 
 
-Value = Number | Text | Flag | Several | Binary
-Schema = Mapping[str, Value]
+@lru_cache(maxsize=1024)
+def number(low: float = -math.inf, high: float = math.inf, *, nan: bool = False) -> Any:
+    """Return the type of finite numbers from ``low`` to ``high``; ``nan`` whether it may be undefined."""
+    if nan:
+        ends = f"from {low:g} to {high:g}, or NaN"
+        return Annotated[float, Strict(), must_be(ends, lambda x: x != x or (low <= x <= high and math.isfinite(x)))]
+    return Annotated[float, Strict(), AllowInfNan(False), Interval(ge=low, le=high)]
+
+
+@lru_cache(maxsize=1024)
+def words(longest: int = 100, *, pattern: str | None = None) -> Any:
+    """Return the type of texts of printable characters, as long as that at most."""
+    return Annotated[str, StringConstraints(strict=True, max_length=longest, pattern=pattern), Printable]
+
+
+@lru_cache(maxsize=1024)
+def several(item: Any, lengths: tuple[int, ...] = (), *, most: int = LONGEST) -> Any:
+    """Return the type of lists of items of one type, with one of these lengths, or of ``most`` items at most."""
+    if not lengths:
+        return Annotated[list[item], MaxLen(most), FirstMistake()]
+    counted = must_be(f"a list of {' or '.join(map(str, lengths))}", lambda found: len(found) in lengths)
+    return Annotated[list[item], MaxLen(max(lengths)), FirstMistake(), counted]
+
+
+@lru_cache(maxsize=1024)
+def binary(entry: int) -> Any:
+    """Return the type of bytes, ``entry`` for each of several things."""
+    return Annotated[bytes, Strict(), must_be(f"bytes, {entry} for each entry", lambda value: len(value) % entry == 0)]
+
+
+@cache
+def schema_of(cls: Any) -> Schema:
+    """Return the types of a dataclass that is sent as a record, see `common.records`."""
+    hints = get_type_hints(cls, include_extras=True)
+    return Schema({key_of(f.name): hints[f.name] for f in fields(cls)})
+
+
+@lru_cache(maxsize=1024)
+def _validator(kind: Any) -> Callable[[Any], Any]:
+    return TypeAdapter(kind).validator.validate_python  # the adapter's own method takes twice as long
 
 
 def mistakes(record: Mapping[str, Any], schema: Schema, optional: Iterable[str] = ()) -> list[str]:
     """Return what is wrong with a record: keys that are missing or too many, and values; each in a few words."""
     unknown, optional = [key for key in record if key not in schema], set(optional)
     wrong = [f"{shown(key)} is no key that it may have" for key in unknown[:NAMED]]
-    for key, allowed in schema.items():
-        if key not in record:
-            wrong += [f"{key} is missing: it must be {allowed}"] * (key not in optional)
-        elif not allowed.fits(record[key]):
-            wrong.append(f"{key} = {shown(record[key])}: must be {allowed}")
+    for key, check in schema.checks.items():
+        if key in record:
+            try:
+                check(record[key])
+            except ValidationError as error:
+                wrong.append(f"{key} = {shown(record[key])}: {in_words(error.errors()[0])}")
+        elif key not in optional:
+            wrong.append(f"{key} is missing")
     return wrong
+
+
+def in_words(found: ErrorDetails) -> str:
+    """Return what pydantic found, as a clause."""
+    if found["type"] in BOUNDS:
+        end, sign = BOUNDS[found["type"]]
+        return f"must be {sign} {found['ctx'][end]:g}"
+    text = found["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    return f"{text[0].lower()}{text[1:]}"
 
 
 def in_a_line(wrong: Sequence[str]) -> str:

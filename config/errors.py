@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edelweiss.common import shorter, shown
+from edelweiss.common.schema import in_words
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -14,9 +15,9 @@ def explain(error: ValidationError) -> list[str]:
     """Say in a line each what pydantic found: the key, the value, what is allowed."""
     lines = []
     for item in error.errors():
-        message = item["msg"].removeprefix("Value error, ")
+        message = in_words(item)
         if not message.startswith("unknown "):  # such a message names the value already
             key = shorter(".".join(map(str, item["loc"])))
-            message = f"{key} = {shown(item['input'])}: {message[0].lower()}{message[1:]}"
+            message = f"{key} = {shown(item['input'])}: {message}"
         lines.append(message)
     return lines

@@ -2,7 +2,7 @@
 
 from edelweiss.datasets.augmentation import Augmentation
 from edelweiss.datasets.config import DATASETS, DataConfig
-from edelweiss.datasets.data_summary import DataSummary, cohort_schema, wrong_cohort
+from edelweiss.datasets.data_summary import DataSummary, wrong_cohort
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.evaluation_digest import fingerprints
 from edelweiss.datasets.facts import Facts, class_of_nobody, columns_hash, patient_hashes, wrong_facts
@@ -41,7 +41,6 @@ __all__ = [
     "SiteData",
     "class_names_of",
     "class_of_nobody",
-    "cohort_schema",
     "columns_hash",
     "data_doubts",
     "features_of",

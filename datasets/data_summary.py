@@ -6,18 +6,21 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Interval
 
-from edelweiss.common import Number, Schema, Several, Text, from_record, shown, to_record
-from edelweiss.common.options import MOST, is_number
-from edelweiss.datasets.facts import HASH, LARGEST
+from edelweiss.common import from_record, mistakes, schema_of, shown, to_record
+from edelweiss.common.options import LARGEST as MOST
+from edelweiss.common.schema import List
+from edelweiss.datasets.facts import LARGEST, Classes, Hash, Shape, Sum, Text
 from edelweiss.datasets.samples import Samples
 
 SMALLEST = 1e-37  # a normal float32
 # Of a model's file. 1 did not say what inputs and labels mean, 2 not which fit and colour images have: see `Meaning`.
 FILE_FORMAT = 3
+Prior = Annotated[Sum, Interval(ge=sys.float_info.min, le=1 - sys.float_info.epsilon)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,39 +48,36 @@ class DataSummary:
         A hash of the column names.
     """
 
-    shape: tuple[int, ...] = ()
-    classes: int = 2
-    prior: float = 0.5
-    shares: tuple[float, ...] = ()
-    labels: tuple[str, ...] = ()
-    priors: tuple[float, ...] = ()
-    shift: tuple[float, ...] = ()
-    scale: tuple[float, ...] = ()
-    columns: str = ""
+    shape: Shape = ()
+    classes: Classes = 2
+    prior: Prior = 0.5
+    shares: Annotated[tuple[Annotated[Sum, Interval(ge=0, le=1)], ...], *List] = ()
+    labels: Annotated[tuple[Text, ...], *List] = ()
+    priors: Annotated[tuple[Prior, ...], *List] = ()
+    shift: Annotated[tuple[Annotated[Sum, Interval(ge=-LARGEST, le=LARGEST)], ...], *List] = ()
+    scale: Annotated[tuple[Annotated[Sum, Interval(ge=sys.float_info.min, le=LARGEST)], ...], *List] = ()
+    columns: Hash = ""
 
-    def wrong(self) -> Iterator[str]:
-        """Yield what cannot be: what others wrote has any type and value."""
-        width = self.shape[0] if isinstance(self.shape, tuple) and self.shape else 0
-        if not (isinstance(self.shape, tuple) and len(self.shape) in (0, 1, 3) and all(map(_counts, self.shape))):
-            yield f"shape = {shown(self.shape)}: must be [features] or [channels, height, width]"
-        if not (_counts(self.classes) and self.classes >= 2):
-            yield f"classes = {shown(self.classes)}: must be an integer from 2"
-        if not (_numbers((self.prior,)) and 0 < self.prior < 1):
-            yield f"prior = {shown(self.prior)}: must be between 0 and 1"
-        if self.shares != () and not (_numbers(self.shares, self.classes) and all(0 <= p <= 1 for p in self.shares)):
+    @classmethod
+    def wrong(cls, record: Mapping[str, Any]) -> list[str]:
+        """Return what in a record that somebody wrote to a file cannot be."""
+        schema = schema_of(cls)
+        known = {key: record[key] for key in schema if key in record}
+        return mistakes(known, schema, optional=schema) or [*from_record(cls, known).contradictions()]
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be true of any data, though each value by itself can."""
+        width = self.shape[0] if self.shape else 0
+        if self.shares and len(self.shares) != self.classes:
             yield f"shares = {shown(self.shares)}: must be a share from 0 to 1 for each class"
-        if not (isinstance(self.labels, tuple) and all(type(name) is str for name in self.labels)):
-            yield f"labels = {shown(self.labels)}: must be names"
-        elif len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
+        if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
             yield f"labels = {shown(self.labels)}: must be several names, each another"
-        elif not (_numbers(self.priors, len(self.labels)) and all(0 < p < 1 for p in self.priors)):
+        elif len(self.priors) != len(self.labels):
             yield f"priors = {shown(self.priors)}: must be a number between 0 and 1 for each of labels"
-        if self.shift != () and not _numbers(self.shift, width):
+        if len(self.shift) not in (0, width) or any(abs(number) > MOST for number in self.shift):
             yield f"shift = {shown(self.shift)}: must be a finite number for each feature or channel"
-        if not (_numbers(self.scale, width if self.shift else 0) and all(s >= SMALLEST for s in self.scale)):
+        if len(self.scale) != len(self.shift) or not all(SMALLEST <= number <= MOST for number in self.scale):
             yield f"scale = {shown(self.scale)}: must be a finite number above 0 for each of shift"
-        if type(self.columns) is not str:
-            yield f"columns = {shown(self.columns)}: must be text"
 
     @classmethod
     def of_file(cls, facts: Mapping[str, Any]) -> DataSummary:
@@ -85,13 +85,12 @@ class DataSummary:
         if type(form := facts.get("format", 1)) is not int or not 1 <= form <= FILE_FORMAT:
             text = f"it has format {shown(form)}, and this release reads 1 to {FILE_FORMAT}"
             raise ValueError(f"{text}: take the release that wrote it, or a newer one")
-        data_summary = from_record(cls, facts)
-        wrong = list(data_summary.wrong())
-        if not data_summary.shape:
+        wrong = cls.wrong(facts)
+        if not facts.get("shape"):
             wrong.insert(0, "shape is missing: it does not describe its inputs")
         if wrong:
             raise ValueError("; ".join(wrong))
-        return data_summary
+        return from_record(cls, facts)
 
     def facts(self) -> dict[str, object]:
         """Return what there is, as JSON has it: what a model's file says of the data that it was trained on."""
@@ -110,51 +109,39 @@ def _tensor(numbers: tuple[float, ...]) -> torch.Tensor:
     return torch.tensor(numbers)
 
 
-def _counts(value: object) -> bool:
-    """Whether it is a number of something, 1 or more."""
-    return type(value) is int and 1 <= value <= MOST
-
-
-def _numbers(values: object, count: int | None = None) -> bool:
-    """Whether these are numbers, as many as that, that a float32 holds."""
-    return isinstance(values, tuple) and (count is None or len(values) == count) and all(map(is_number, values))
-
-
-@lru_cache(maxsize=64)
-def cohort_schema(shape: tuple[int, ...], *, multiclass: bool, labels: int = 1) -> Schema:
-    """Describe a record of a `DataSummary`, at a site whose inputs have this shape, in a run of so many labels."""
-    several = labels if labels > 1 else 0
-    share = Number(sys.float_info.min, 1 - sys.float_info.epsilon)
-    features = tuple(shape[:1])
-    return {
-        "shape": Several(Number(1, 10**7, whole=True), (len(shape),)),
-        "classes": Number(2, 10**6, whole=True),
-        "prior": share,
-        "shares": Several(Number(0, 1)) if multiclass else Several(Number(), (0,)),  # length: see `wrong_cohort`
-        "labels": Several(Text(100), (several,)),
-        "priors": Several(share, (several,)),
-        "shift": Several(Number(-LARGEST, LARGEST), (0, *features)),
-        "scale": Several(Number(sys.float_info.min, LARGEST), (0, *features)),
-        "columns": HASH,
-    }
-
-
 def wrong_cohort(
     record: Mapping[str, Any], shape: Sequence[int], classes: int, *, multiclass: bool, labels: Sequence[str] = ()
 ) -> list[str]:
-    """Return what in a record of a `DataSummary`, which is as `cohort_schema` says, cannot be of this site's data.
+    """Return what is wrong with the record of a `DataSummary` that a site is sent.
 
-    ``labels`` are the run's, where there are several.
+    Parameters
+    ----------
+    record : mapping
+        Of a problem without data it may lack any key.
+    shape, classes
+        Of the site's own data; () where the problem needs none.
+    multiclass : bool
+        Whether the problem keeps all classes.
+    labels
+        Those of the run, where there are several.
     """
-    wrong = []
-    if list(record["labels"]) != list(labels):
-        wrong.append(f"labels = {shown(record['labels'])}: must be those of the run")
-    if list(record["shape"]) != list(shape):
-        wrong.append(f"shape = {shown(record['shape'])}: must be that of this site's inputs")
-    if record["classes"] < classes:
-        wrong.append(f"classes = {record['classes']}: this site has more")
-    if len(record["shift"]) != len(record["scale"]):
-        wrong.append(f"scale has {len(record['scale'])} entries: must have as many as shift, {len(record['shift'])}")
-    if multiclass and not (len(shares := record["shares"]) <= record["classes"] and abs(sum(shares) - 1) < 1e-6):
-        wrong.append(f"shares = {shown(shares)}: must be of at most {record['classes']} classes, and add up to 1")
+    schema = schema_of(DataSummary)
+    if wrong := mistakes(record, schema, optional=() if shape else schema):
+        return wrong
+    told = from_record(DataSummary, record)
+    if told.labels != tuple(labels):
+        wrong.append(f"labels = {shown(list(told.labels))}: must be those of the run")
+    if told.shape != tuple(shape):
+        wrong.append(f"shape = {shown(list(told.shape))}: must be that of this site's inputs")
+    if told.classes < classes:
+        wrong.append(f"classes = {told.classes}: this site has more")
+    if len(told.priors) != len(labels):
+        wrong.append(f"priors has {len(told.priors)} entries: must have one for each of several labels")
+    for key, numbers in (("shift", told.shift), ("scale", told.scale)):
+        if len(numbers) not in (0, *shape[:1]) or len(numbers) != len(told.shift):
+            wrong.append(f"{key} has {len(numbers)} entries: must have one for each feature, or none")
+    if not multiclass and told.shares:
+        wrong.append(f"shares = {shown(told.shares)}: the problem has two classes")
+    if multiclass and shape and not (len(told.shares) <= told.classes and abs(sum(told.shares) - 1) < 1e-6):
+        wrong.append(f"shares = {shown(told.shares)}: must be of at most {told.classes} classes, and add up to 1")
     return wrong

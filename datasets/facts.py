@@ -6,15 +6,33 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Interval, MaxLen
+from pydantic import AllowInfNan, Strict, StringConstraints
 
-from edelweiss.common import Number, Schema, Several, Text, mistakes, shown
+from edelweiss.common import mistakes, schema_of, shown
+from edelweiss.common.schema import FirstMistake, List, Printable, is_file_name, must_be
 from edelweiss.datasets.loading import SiteData
 from edelweiss.datasets.patient_ids import keyed
 from edelweiss.datasets.samples import moments
+
+PATIENT_BITS = 60  # of a hash
+LARGEST = 3.4e38  # of an input, a float32
+LONGEST_NOTE, MOST_NOTES = 500, 20  # characters; notes of a site
+
+Count = Annotated[int, Strict(), Interval(ge=0, le=2**31)]  # of samples: more than any hospital has
+Counts = Annotated[tuple[Count, ...], *List]
+Sum = Annotated[float, Strict(), AllowInfNan(False)]
+Text = Annotated[str, StringConstraints(strict=True, max_length=100), Printable]
+Hash = Annotated[str, StringConstraints(strict=True, max_length=64, pattern="^[0-9A-Za-z_-]*$")]
+Note = Annotated[str, StringConstraints(strict=True, max_length=LONGEST_NOTE), Printable]
+Notes = Annotated[tuple[Note, ...], MaxLen(MOST_NOTES), FirstMistake()]
+Side = Annotated[int, Strict(), Interval(ge=1, le=10**7)]
+Shape = Annotated[tuple[Side, ...], *List, must_be("of 0, 1 or 3 numbers", lambda shape: len(shape) in (0, 1, 3))]
+Classes = Annotated[int, Strict(), Interval(ge=2, le=10**6)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,25 +72,25 @@ class Facts:
         What may be wrong with a hospital's own data; in words, and counts.
     """
 
-    name: str = ""
-    partition_id: int = -1
-    examples: int | None = None
-    held_out: int | None = None
-    missing: int = 0
-    positives: int | None = None
-    class_counts: tuple[int, ...] = ()
-    held_out_counts: tuple[int, ...] = ()
-    label_counts: tuple[int, ...] = ()
-    label_positives: tuple[int, ...] = ()
-    classes: int = 2
-    shape: tuple[int, ...] = ()
-    columns: str = ""
-    patients: tuple[int, ...] = ()
-    count: tuple[float, ...] = ()
-    total: tuple[float, ...] = ()
-    squares: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    name: Text = ""
+    partition_id: Annotated[int, Strict(), Interval(ge=-1, le=2**31)] = -1
+    examples: Count | None = None
+    held_out: Count | None = None
+    missing: Annotated[int, Strict(), Interval(ge=0, le=2**53)] = 0
+    positives: Count | None = None
+    class_counts: Counts = ()
+    held_out_counts: Counts = ()
+    label_counts: Counts = ()
+    label_positives: Counts = ()
+    classes: Classes = 2
+    shape: Shape = ()
+    columns: Hash = ""
+    patients: Annotated[tuple[Annotated[int, Strict(), Interval(ge=0, lt=2**PATIENT_BITS)], ...], *List] = ()
+    count: Annotated[tuple[Annotated[Sum, Interval(ge=0, le=2**53)], ...], *List] = ()
+    total: Annotated[tuple[Sum, ...], *List] = ()
+    squares: Annotated[tuple[Annotated[Sum, Ge(0)], ...], *List] = ()
+    notes: Notes = ()
+    warnings: Notes = ()
 
     @classmethod
     def of(cls, data: SiteData, *, name: str, partition_id: int, multiclass: bool, standardise: bool) -> Facts:
@@ -126,34 +144,6 @@ def class_of_nobody(told: Mapping[str, Facts]) -> str:
     )
 
 
-PATIENT_BITS = 60  # of a hash
-COUNT = Number(0, 2**31, whole=True)  # of samples: more than any hospital has
-HASH, NAME = Text(64, plain=True), Text(name=True)
-LARGEST = 3.4e38  # of an input, a float32
-LONGEST_NOTE, MOST_NOTES = 500, 20  # characters; notes of a site
-FACTS: Schema = {  # what a record of `Facts` may hold; see `wrong_facts` for what goes beyond one key
-    "name": Text(),
-    "partition-id": Number(-1, 2**31, whole=True),
-    "examples": COUNT,
-    "held-out": COUNT,
-    "missing": Number(0, 2**53, whole=True),
-    "positives": COUNT,
-    "class-counts": Several(COUNT),
-    "held-out-counts": Several(COUNT),
-    "label-counts": Several(COUNT),
-    "label-positives": Several(COUNT),
-    "classes": Number(2, 10**6, whole=True),
-    "shape": Several(Number(1, 10**7, whole=True), (0, 1, 3)),
-    "columns": HASH,
-    "patients": Several(Number(0, 2**PATIENT_BITS - 1, whole=True)),
-    "count": Several(Number(0, 2**53)),
-    "total": Several(Number()),
-    "squares": Several(Number(0)),
-    "notes": Several(Text(LONGEST_NOTE), most=MOST_NOTES),
-    "warnings": Several(Text(LONGEST_NOTE), most=MOST_NOTES),
-}
-
-
 def wrong_facts(
     record: Mapping[str, Any], sites: int, *, needs_data: bool, multiclass: bool, labels: int = 1
 ) -> list[str]:
@@ -161,14 +151,14 @@ def wrong_facts(
     single = needs_data and not multiclass and labels == 1
     counted = ["examples", "held-out"] * needs_data + ["positives"] * single
     optional = {"examples", "held-out", "positives"} - set(counted)
-    if wrong := mistakes(record, FACTS, optional):
+    if wrong := mistakes(record, schema_of(Facts), optional):
         return wrong
-    if record["name"] and not NAME.fits(record["name"]):
-        wrong.append(f"name = {shown(record['name'])}: must be {NAME}")
+    if record["name"] and not is_file_name(record["name"]):
+        wrong.append(f"name = {shown(record['name'])}: must be a name that a file can have")
     if record["partition-id"] >= sites:
         wrong.append(f"partition-id = {record['partition-id']}: must be below sites = {sites}")
     if not needs_data:
-        told = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
+        told = [key for key in schema_of(Facts) if key in record and key not in ("name", "partition-id", "classes")]
         return wrong + [f"{key} is told, and the problem needs no data" for key in told if record[key]]
     examples, size = record["examples"], math.prod(record["shape"])
     if not record["shape"]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.common import Number, Schema, Several, mistakes
+from edelweiss.common import Schema, mistakes
+from edelweiss.common.schema import number, several, whole
 from edelweiss.evidence.delong import binned_placements, from_counts
 from edelweiss.evidence.grid import Counts
 from edelweiss.evidence.sums import sum_by
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edelweiss.evidence.sums import Floats, Ints
+
+
+SCHEMA = Schema(squares=several(number(0), (2,)), products=number(), patients=several(whole(0, 2**53), (3,)))
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,12 @@ class Spread:
     @staticmethod
     def wrong(record: Mapping[str, Any], n: int, positives: int) -> list[str]:
         """List the problems of a record from a site with ``n`` samples."""
-        most = (2.0 * n) ** 2  # two placements less two AUROCs differ by 2 at most
-        schema: Schema = {
-            "squares": Several(Number(0, most), (2,)),
-            "products": Number(-most, most),
-            "patients": Several(Number(0, 2**53, whole=True), (3,)),
-        }
-        if wrong := mistakes(record, schema):
+        if wrong := mistakes(record, SCHEMA):
             return wrong
+        most = (2.0 * n) ** 2  # two placements less two AUROCs differ by 2 at most
+        for name, sums in (("squares", record["squares"]), ("products", [record["products"]])):
+            if max(map(abs, sums)) > most:
+                return [f"{name} = {record[name]}: must be at most {most:g}"]
         first, second, every = record["patients"]
         for name, patients, samples in (("positive", first, positives), ("negative", second, n - positives)):
             if patients > samples or bool(patients) != bool(samples):

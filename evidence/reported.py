@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import Binary, Number, Schema, Several, Text, mistakes
+from edelweiss.common import Schema, mistakes
+from edelweiss.common.schema import binary, number, several, whole, words
 from edelweiss.evidence.delong import Auroc
 from edelweiss.evidence.design import SINGLE, Design
 from edelweiss.evidence.grid import Counts
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 100
 MAX_SCORE = 1e30  # a model with larger scores has diverged
-COUNT = Number(0, 2**53, whole=True)
-SHARE, VARIANCE = Number(0, 1, nan=True, rounding=1e-9), Number(0, 1, nan=True)
-EFFECT = Number(1e-6, 1e6)  # a design effect
-COLUMNS: dict[str, Number | Text] = {
-    "column": Text(),
-    "name": Text(),
+COUNT = whole(0, 2**53)
+SHARE, VARIANCE = number(-1e-9, 1 + 1e-9, nan=True), number(0, 1, nan=True)
+EFFECT = number(1e-6, 1e6)  # a design effect
+COLUMNS: dict[str, Any] = {
+    "column": words(),
+    "name": words(),
     "n": COUNT,
     "positives": COUNT,
     "true-positives": COUNT,
@@ -39,6 +40,20 @@ COLUMNS: dict[str, Number | Text] = {
     "variance": VARIANCE,
     **{f"design-{of}": EFFECT for of in ("auroc", "sensitivity", "specificity", "largest")},
 }
+
+SCHEMA = Schema(
+    {
+        "auroc": SHARE,
+        "variance": VARIANCE,
+        "design": several(EFFECT, (len(fields(Design)),)),
+        "other-auroc": SHARE,
+        "other-variance": VARIANCE,
+        "covariance": number(-1, 1, nan=True),
+        "other-positive-scores": binary(ENTRY),
+        "other-negative-scores": binary(ENTRY),
+        **{f"group-{key}": several(item, most=MOST_GROUPS) for key, item in COLUMNS.items()},
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,18 +156,7 @@ class Reported:
     @staticmethod
     def wrong(record: Mapping[str, Any], n: int, positives: int, *, grouped: bool = False) -> list[str]:
         """List the problems of a record from a site with ``n`` samples; ``grouped`` if its scores are aggregated."""
-        schema: Schema = {
-            "auroc": SHARE,
-            "variance": VARIANCE,
-            "design": Several(EFFECT, (len(fields(Design)),)),
-            "other-auroc": SHARE,
-            "other-variance": VARIANCE,
-            "covariance": Number(-1, 1, nan=True),
-            "other-positive-scores": Binary(ENTRY),
-            "other-negative-scores": Binary(ENTRY),
-            **{f"group-{key}": Several(item, most=MOST_GROUPS) for key, item in COLUMNS.items()},
-        }
-        if wrong := mistakes(record, schema):
+        if wrong := mistakes(record, SCHEMA):
             return wrong
         of_other = {key: record[key] for key in ("other-positive-scores", "other-negative-scores")}
         if any(of_other.values()):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from edelweiss.common import Number, in_a_line, mistakes, plain, record_in, shown
-from edelweiss.common.schema import NAMED
+from edelweiss.common import Schema, in_a_line, mistakes, plain, record_in, shown
+from edelweiss.common.schema import NAMED, number, whole
 from edelweiss.evidence import Reported
 from edelweiss.evidence.paired import Spread, asked_for
 from edelweiss.evidence.reported import record_names
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 
 MUCH = 1e6  # times as large as the model: no update, but a mistake or a run that diverges
 COUNTS = ("n", "positives", "fewest", "class-counts")
-COST = {
-    "gradients": Number(0, 1e15, whole=True),
-    "samples": Number(0, 1e15, whole=True),
-    "seconds": Number(0, 1e9),
-    "memory-from": Number(0, 1e15, whole=True),
-    "memory-kept": Number(0, 1e15, whole=True),
-}
+COST = Schema(
+    {
+        "gradients": whole(0, 10**15),
+        "samples": whole(0, 10**15),
+        "seconds": number(0, 1e9),
+        "memory-from": whole(0, 10**15),
+        "memory-kept": whole(0, 10**15),
+    }
+)
 
 
 def require_records(content: RecordDict, **kinds: type) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import Binary, Number, Several
+from edelweiss.common import Schema, latest
+from edelweiss.common.schema import binary, number, several, whole
 from edelweiss.problems.histogram import ENTRY, Histogram
 from edelweiss.problems.histogram import wrong as wrong_histogram
 from edelweiss.problems.metrics import HISTOGRAMS, accuracy, by_label, metric, split
@@ -19,7 +20,8 @@ LARGEST_COUNT = 2**53  # integers up to here are exact as floats
 ROUNDING = 1e-9  # tolerance for sums of shares
 
 
-def record_schema(example: Metrics) -> dict[str, Binary | Number | Several]:
+@latest
+def record_schema(example: Metrics) -> Schema:
     """Return the schema of an evaluation with the metrics of ``example``, each in its range. Lists are counts.
 
     Raises
@@ -27,20 +29,20 @@ def record_schema(example: Metrics) -> dict[str, Binary | Number | Several]:
     ProblemError
         If a metric has no row.
     """
-    found: dict[str, Binary | Number | Several] = {}
+    found: dict[str, Any] = {}
     for name, value in example.items():
         row = metric(name)
         if isinstance(value, bytes):
-            found[name] = Binary(ENTRY)
+            found[name] = binary(ENTRY)
         elif row.pooled == "only":
             long = len(value) if isinstance(value, list) else 0
-            found[name] = Several(Number(0, LARGEST_COUNT, whole=True), (long,))
+            found[name] = several(whole(0, LARGEST_COUNT), (long,))
         elif row.pooled in ("sum", "most"):
-            low = 0 if split(name)[1] and row.pooled == "sum" else row.low
-            found[name] = Number(low, LARGEST_COUNT, whole=True)
+            low = 0 if split(name)[1] and row.pooled == "sum" else int(row.low)
+            found[name] = whole(low, LARGEST_COUNT)
         else:
-            found[name] = Number(row.low, row.high, nan=not row.diverges, rounding=ROUNDING)
-    return found
+            found[name] = number(row.low - ROUNDING, row.high + ROUNDING, nan=not row.diverges)
+    return Schema(found)
 
 
 def contradictions(metrics: Mapping[str, Any]) -> list[str]:

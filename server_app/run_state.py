@@ -116,7 +116,11 @@ class RunState(Checkpoints):
         memories = facts["facts"].get("memories")
         if facts["facts"].keys() != {"sending-order", "memories"} or {*map(type, memories.values())} - {int}:
             raise ValueError("it does not say in which order sites were sent to, or what they remember")
-        if not 1 <= done <= self.report.config.rounds or LINE - facts["line"].keys() or any(data_summary.wrong()):
+        if (
+            not 1 <= done <= self.report.config.rounds
+            or LINE - facts["line"].keys()
+            or DataSummary.wrong(facts["cohort"])
+        ):
             raise ValueError(f"round {done}, its line or what the sites agreed on cannot be")
         if facts["stack"] < 0:
             raise ValueError(f"stacks of {facts['stack']} clients cannot be")

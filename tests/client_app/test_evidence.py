@@ -139,8 +139,8 @@ def test_counts_of_all_sites_that_lack_a_patient_of_this_one_are_refused(
 @pytest.mark.parametrize(
     ("merged", "said"),
     [
-        ([b""], "must be a list of 4, each bytes"),
-        ([1] * 4, "must be a list of 4, each bytes"),
+        ([b""], "merged = "),
+        ([1] * 4, "merged = "),
         ([b""] * 4, "merged: empty"),
         ([b"\0" * 8, b"", b"", b""], "merged: its bins must not be empty"),
         ([b"\0" * 4 + b"\1" * 4, b"\0" * 8 + b"\1" * 8, b"", b""], "merged: its bins must be finite"),

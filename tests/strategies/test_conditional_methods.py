@@ -379,7 +379,7 @@ def test_scgd_refuses_a_problem_without_a_fixed_inner_function(algorithm: str, p
 
 def test_m_and_b_are_at_least_one() -> None:
     for value in (0, -1, 1.5):
-        assert refused({"batch-size": value}).startswith(f"batch-size = {value}: input should be ")
+        assert refused({"batch-size": value}).startswith(f"batch-size = {value}: ")
         said = f"invariant-logistic.inner-samples = {value}: must be an integer >= 1"
         assert refused({"invariant-logistic.inner-samples": value}).startswith(said)
 
