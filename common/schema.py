@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from annotated_types import Interval, MaxLen
@@ -112,8 +112,7 @@ def binary(entry: int) -> Any:
     return Annotated[bytes, Strict(), must_be(f"bytes, {entry} for each entry", lambda value: len(value) % entry == 0)]
 
 
-@cache
-def schema_of(cls: Any) -> Schema:
+def schema_of(cls: type) -> Schema:
     """Return the types of a dataclass that is sent as a record, see `common.records`."""
     hints = get_type_hints(cls, include_extras=True)
     return Schema({key_of(f.name): hints[f.name] for f in fields(cls)})

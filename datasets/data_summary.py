@@ -61,9 +61,8 @@ class DataSummary:
     @classmethod
     def wrong(cls, record: Mapping[str, Any]) -> list[str]:
         """Return what in a record that somebody wrote to a file cannot be."""
-        schema = schema_of(cls)
-        known = {key: record[key] for key in schema if key in record}
-        return mistakes(known, schema, optional=schema) or [*from_record(cls, known).contradictions()]
+        known = {key: record[key] for key in SUMMARY if key in record}
+        return mistakes(known, SUMMARY, optional=SUMMARY) or [*from_record(cls, known).contradictions()]
 
     def contradictions(self) -> Iterator[str]:
         """Yield what cannot be true of any data, though each value by itself can."""
@@ -103,6 +102,9 @@ class DataSummary:
         return samples.standardised(_tensor(self.shift), _tensor(self.scale))
 
 
+SUMMARY = schema_of(DataSummary)
+
+
 @lru_cache(maxsize=8)
 def _tensor(numbers: tuple[float, ...]) -> torch.Tensor:
     """Return one tensor for all sites of a process."""
@@ -125,8 +127,7 @@ def wrong_cohort(
     labels
         Those of the run, where there are several.
     """
-    schema = schema_of(DataSummary)
-    if wrong := mistakes(record, schema, optional=() if shape else schema):
+    if wrong := mistakes(record, SUMMARY, optional=() if shape else SUMMARY):
         return wrong
     told = from_record(DataSummary, record)
     if told.labels != tuple(labels):

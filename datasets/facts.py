@@ -126,6 +126,9 @@ class Facts:
         )
 
 
+FACTS = schema_of(Facts)
+
+
 def class_of_nobody(told: Mapping[str, Facts]) -> str:
     """Say of which classes no site has a sample, as of 0 where labels are 1, 2 and 3; empty where there are none.
 
@@ -151,14 +154,14 @@ def wrong_facts(
     single = needs_data and not multiclass and labels == 1
     counted = ["examples", "held-out"] * needs_data + ["positives"] * single
     optional = {"examples", "held-out", "positives"} - set(counted)
-    if wrong := mistakes(record, schema_of(Facts), optional):
+    if wrong := mistakes(record, FACTS, optional):
         return wrong
     if record["name"] and not is_file_name(record["name"]):
         wrong.append(f"name = {shown(record['name'])}: must be a name that a file can have")
     if record["partition-id"] >= sites:
         wrong.append(f"partition-id = {record['partition-id']}: must be below sites = {sites}")
     if not needs_data:
-        told = [key for key in schema_of(Facts) if key in record and key not in ("name", "partition-id", "classes")]
+        told = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
         return wrong + [f"{key} is told, and the problem needs no data" for key in told if record[key]]
     examples, size = record["examples"], math.prod(record["shape"])
     if not record["shape"]:
