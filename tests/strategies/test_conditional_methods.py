@@ -398,7 +398,7 @@ MAML = 'problem="maml" algorithm="local-scgdm" dataset="digits" partition="iid"'
         ('problem="auprc" algorithm="local-scgd"', 2, ["algorithm = 'local-scgd'", "problem maml"]),
         ('problem="invariant-logistic" algorithm="local-scgdm"', 2, ["algorithm = 'local-scgdm'", "problem maml"]),
         (f"{LOGISTIC} invariant-logistic.inner-samples=0", 2, ["inner-samples = 0: ", ">= 1"]),
-        (f"{LOGISTIC} batch-size=0", 2, ["batch-size = 0: ", "equal to 1"]),
+        (f"{LOGISTIC} batch-size=0", 2, ["batch-size = 0: "]),
     ],
 )
 def test_a_user_reads_one_message_and_no_traceback(
