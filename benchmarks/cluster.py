@@ -6,7 +6,7 @@
 
 The network and the problem of each run-config are built, and a gradient is timed on random samples of its shape and
 batch size: the median of a few; on a core the processor's time, in one thread. The rest is counted: rounds and their
-local steps, the sites that take part, gradients by the algorithm's card. Sites are dealt evenly to the devices, and
+local steps, the sites that take part, gradients by the algorithm's info. Sites are dealt evenly to the devices, and
 each plays its own one after the other, so that a round lasts as long as the device with most of them. Evaluations,
 reading the data, messages and averages come on top; a site's bytes in a round stand beside.
 """
@@ -33,6 +33,7 @@ from edelweiss.common.memory import keep_freed_memory
 from edelweiss.config import parse_run_config
 from edelweiss.datasets import DataSummary, Samples
 from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.run_messages import RunMessages
 from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import PROBLEMS
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edelweiss.config import RunConfig
+    from edelweiss.problems import Arrays, Problem
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "breast-cancer": (30,),
@@ -63,7 +65,7 @@ class Work:
     d : int
         Parameters.
     gradients : float
-        That all sites take in the run, by the algorithm's card.
+        That all sites take in the run, by the algorithm's `info`.
     busiest : float
         Those of the device that has the most sites.
     bytes : float
@@ -76,22 +78,25 @@ class Work:
     bytes: float
 
     @classmethod
-    def of(cls, config: RunConfig, d: int, p: int, head: int, devices: int) -> Work:
-        """Count what there is to do for a model of d parameters, p dual variables and a head behind ``head``."""
-        strategy, card, rounds = config.strategy, config.strategy.card, range(1, config.rounds + 1)
+    def of(cls, config: RunConfig, problem: Problem, start: Arrays, devices: int) -> Work:
+        """Count what there is to do for a model."""
+        strategy, rounds = config.strategy, range(1, config.rounds + 1)
         begins = [next(iter(phases_of(strategy, r, config.rounds, config.sites))) for r in rounds]
         turns = [
             strategy.context(r, config.rounds, phase, config.sites) for r, phase in zip(rounds, begins, strict=True)
         ]
-        each = sum(counted(card.gradients, q=context.local_steps) for context in turns)
-        clients, density = strategy.asked(config.sites), getattr(strategy, "density", 1.0)  # of a sparse x
-        lengths = {"d": d, "p": p, "b": head, "v": density * d, "m": d / 32}  # a mask has a bit for each
-        both = counted(card.down, **lengths) + counted(card.up, **lengths)
-        return cls(d, clients * each, math.ceil(clients / devices) * each, 4 * both)
+        each = sum(counted(strategy.info.gradients, q=context.local_steps) for context in turns)
+        clients = strategy.asked(config.sites)
+        messages = RunMessages(strategy, start, config.rounds, config.sites, problem, encoding=config.encoding)
+        middle = config.rounds // 2 + 1
+        places = [messages.context(middle, phase) for phase in phases_of(strategy, middle, config.rounds, config.sites)]
+        both = [ways(context)[0] for context in places for ways in (messages.down, messages.up)]
+        moved = sum(vector.bytes for shapes in both for vector in shapes.values())
+        return cls(messages.d, clients * each, math.ceil(clients / devices) * each, moved)
 
 
 def counted(cell: str, **numbers: float) -> float:
-    """Evaluate a sum of an algorithm's card, such as "2d + p" or "4q - 2"."""
+    """Evaluate a sum such as "2d + p" or "4q - 2"."""
     terms = re.findall(r"([+-]?)\s*(\d*)([a-z]?)", cell)
     return sum(
         (-1 if sign == "-" else 1) * int(factor or 1) * (numbers[letter] if letter else 1)
@@ -133,7 +138,7 @@ def row(file: Path, config: RunConfig, devices: int) -> str:
     x, y = start["x"], start.get("y")
     each = seconds(partial(oracle.gradient, x, y), device)
     oracle.close()
-    work = Work.of(config, len(x), 0 if y is None else len(y), getattr(problem, "head", 0), devices)
+    work = Work.of(config, problem, start, devices)
     network = config.model if PROBLEMS[config.problem].needs_data else "none"
     cells = (
         f"{file.parent.name}/{file.stem}",

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from edelweiss.strategies import ALGORITHMS
 
-    estimates = {name for name, keys in METHODS.items() if ALGORITHMS[keys["algorithm"]].estimators}
+    estimates = {name for name, keys in METHODS.items() if ALGORITHMS[keys["algorithm"]].messages.estimates}
     jobs = [(name, *form) for name in METHODS for form in FORMATS if not form[1] or name in estimates]
     lines = []
     for place, job in enumerate(jobs, 1):

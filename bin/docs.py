@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from edelweiss.config import RunConfig, SiteConfig  # noqa: E402
 from edelweiss.config.tables import SHARED, tables  # noqa: E402
 from edelweiss.config.values import OneOf  # noqa: E402
 from edelweiss.federation import FederatedStrategy  # noqa: E402
+from edelweiss.federation.algorithm import phases_of  # noqa: E402
+from edelweiss.federation.table import Way, remembers, sends  # noqa: E402
 from edelweiss.problems import PROBLEMS, Problem, papers  # noqa: E402
 from edelweiss.problems.metrics import METRICS  # noqa: E402
 from edelweiss.strategies import ALGORITHMS, can_solve  # noqa: E402
@@ -138,11 +141,21 @@ def _by_family(row: Callable[[type[FederatedStrategy]], tuple[str, ...]]) -> Ite
 
 
 def _cited(algorithm: type[FederatedStrategy]) -> str:
-    card = algorithm.card
-    if not card.papers:
+    info = algorithm.info
+    if not info.papers:
         return "none"
-    first, *others = card.papers
-    return "; ".join([first.short + (f", {card.where}" if card.where else ""), *(paper.short for paper in others)])
+    first, *others = info.papers
+    return "; ".join([first.short + (f", {info.where}" if info.where else ""), *(paper.short for paper in others)])
+
+
+def numbers(algorithm: type[FederatedStrategy], way: Way) -> str:
+    """Return how many numbers a site is sent or sends in a round in the middle of a stage: "2d + p"."""
+    chosen, counts = algorithm(), Counter[str]()
+    for phase in phases_of(chosen, 3, 5, 2):
+        for row in chosen.messages.of(way):
+            lengths = row.vectors.values() if row.holds(chosen, chosen.context(3, 5, phase, 2)) else ()
+            counts.update(length.split()[-1] for length in lengths if length != "p" or "minimax" in algorithm.solves)
+    return " + ".join(f"{n if n > 1 else ''}{symbol}" for symbol, n in sorted(counts.items())) or "0"
 
 
 def algorithms() -> str:
@@ -154,10 +167,10 @@ def algorithms() -> str:
             lambda a: (
                 f"`{a.name}`",
                 _cited(a),
-                a.card.down,
-                a.card.up,
-                a.card.gradients,
-                a.card.remembers or "nothing",
+                numbers(a, "down"),
+                numbers(a, "up"),
+                a.info.gradients,
+                remembers(a) or "nothing",
                 "yes" if a.partial else "no",
             )
         ),
@@ -224,9 +237,16 @@ def _linked(link: str) -> str:
 
 
 def leaves() -> str:
-    """What a site sends in a round, and what it keeps in its state folder."""
-    heads = ("`algorithm`", "vectors that a site sends in a round", "what it keeps between rounds")
-    return _table(heads, *((f"`{a.name}`", a.card.sends, a.card.remembers or "nothing") for a in ALGORITHMS.values()))
+    """What a site sends in a round, what of it is needed for itself, and what stays in its state folder."""
+    heads = ("`algorithm`", "vectors that a site sends in a round", "needed one by one", "what it keeps between rounds")
+    return _table(
+        heads, *((f"`{a.name}`", sends(a), _single(a), remembers(a) or "nothing") for a in ALGORITHMS.values())
+    )
+
+
+def _single(algorithm: type[FederatedStrategy]) -> str:
+    rows = [row for row in algorithm.messages.of("up") if row.use != "summed"]
+    return ", ".join(_names(list(row.vectors)) + " (relayed)" * (row.use == "relayed") for row in rows) or "none"
 
 
 def node_keys() -> str:

@@ -69,7 +69,9 @@ def train(request: TrainRequest, site: OpenSite) -> Steps[Outgoing]:
         return SiteOracle.open(site.run, own, samples, random, fresh, problem, Limits.of(site, clock))
 
     done = yield Update(strategy=strategy, problem=own, sent=sent, memory=memory, oracle=oracle, context=context)
-    reply, memory = done.reply, done.memory
+    reply, memory, declared = done.reply, done.memory, site.messages(request)
+    declared.require_declared("up", reply, context)
+    declared.require_declared("kept", memory, context)
     if (statistics := problem.buffers()).numel():
         if not (site.run.bn == "average" and strategy.exchanges):
             memory["buffers"] = statistics

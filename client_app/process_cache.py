@@ -18,7 +18,7 @@ from edelweiss.common.memory import return_freed_memory
 from edelweiss.datasets import DataConfig, DataSummary, forget_data, load_site
 from edelweiss.datasets.labels import UNKNOWN
 from edelweiss.datasets.memory_mapped import in_blocks
-from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.federation.run_messages import RunMessages
 from edelweiss.problems import PROBLEMS, Problem, Setting
 
 if TYPE_CHECKING:
@@ -43,12 +43,14 @@ def dimension(name: str, setting: Setting, options: Options) -> int:
 
 
 @lru_cache(maxsize=64)
-def rehearsed(algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem, encoding: Encoding) -> Rehearsal:
-    """Return what knows which vectors an algorithm sends; once per process."""
+def run_messages(
+    algorithm: FederatedStrategy, rounds: int, sites: int, problem: Problem, encoding: Encoding
+) -> RunMessages:
+    """Return the messages of a run; resolved once per process."""
     start = problem.initial()
     if (buffers := problem.buffers()).numel():
         start["buffers"] = buffers
-    return Rehearsal(algorithm, start, rounds, sites, problem, encoding=encoding)
+    return RunMessages(algorithm, start, rounds, sites, problem, encoding=encoding)
 
 
 def prepared(
@@ -106,7 +108,7 @@ def open_sites(run_id: int) -> dict[tuple[int, int], OpenSite]:
 
 def forget_all() -> None:
     """Forget data and problems, of a run that is over; the next one reads its data anew."""
-    once = (cached_problem, dimension, rehearsed, prepared_once, public_data, data_hash, dealt_once, open_sites)
+    once = (cached_problem, dimension, run_messages, prepared_once, public_data, data_hash, dealt_once, open_sites)
     for cached in once:
         cached.cache_clear()
     forget_messages()

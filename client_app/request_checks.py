@@ -18,7 +18,7 @@ from edelweiss.federation import BadAnswerError
 from edelweiss.federation.algorithm import phases_of
 from edelweiss.federation.encoding import unfit
 from edelweiss.federation.replies import require_records
-from edelweiss.federation.schema import table
+from edelweiss.federation.schema import shapes_of
 from edelweiss.federation.wire import LARGEST, beyond
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.histogram import ENTRY
@@ -161,22 +161,22 @@ def _cohort(
 
 def _wrong_arrays(incoming: Incoming, request: Request, site: OpenSite) -> list[str]:
     """Return what is wrong with the vectors of a message that says the truth about itself."""
-    record, rehearsal, sent = incoming.content[ARRAYS], site.rehearsal(request), request.sent
+    record, messages, sent = incoming.content[ARRAYS], site.messages(request), request.sent
+    strategy = site.strategy
+    context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
     if isinstance(request, EvaluateRequest):
-        text = sent.misfit(rehearsal.last(request.site, sent.arrays))
-    elif not (text := rehearsal.misfit(request.round, request.phase, request.site, record)):  # type: ignore[arg-type]
+        text = sent.misfit(messages.final(request.site, sent.arrays))
+    elif not (text := messages.misfit(context, request.site, record)):  # type: ignore[arg-type]
         sent.fit()
     if text:
         return [text]
     other = request.other if isinstance(request, EvaluateRequest) else NONE
     if other.arrays:
         problem = site.problem(request)
-        if isinstance(problem, NetworkProblem) and (text := other.misfit([table(problem.model())])):
+        if isinstance(problem, NetworkProblem) and (text := other.misfit([shapes_of(problem.model())])):
             return [f"of the other model: {text}"]
-    strategy = site.strategy
-    context = strategy.context(request.round, site.run.rounds, request.phase, request.sites)
     if context not in sent.checked:
-        sent.checked[context] = _wrong_values(sent, strategy, context, rehearsal.d)
+        sent.checked[context] = _wrong_values(sent, strategy, context, messages.d)
     return sent.checked[context] or (_overflowing(beyond(other.meant)) if other.arrays else [])
 
 

@@ -27,7 +27,7 @@ from edelweiss.client_app.process_cache import (
     prepared,
     prepared_once,
     public_data,
-    rehearsed,
+    run_messages,
 )
 from edelweiss.common import files_named, latest
 from edelweiss.common.memory import return_freed_memory
@@ -36,7 +36,7 @@ from edelweiss.config.plug_ins import load_named, named_outside
 from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, load_site, patient_hashes, stamp
 from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
-from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.federation.run_messages import RunMessages
 from edelweiss.models import prepare_device, resolve_device
 from edelweiss.problems import PROBLEMS, Problem, Setting, ranks
 
@@ -237,19 +237,19 @@ class OpenSite:
         warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.doubts[:MOST_NOTES])
         return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
 
-    def rehearsal(self, request: Request) -> Rehearsal:
-        """Return what knows which vectors this run's algorithm sends: the same to all sites, site 0's will do."""
-        return self._rehearsed(request.data_summary, request.sites)
+    def messages(self, request: Request) -> RunMessages:
+        """Return the messages of this run; their lengths are the same at all sites, so site 0's will do."""
+        return self._messages(request.data_summary, request.sites)
 
     @cached_property
-    def _rehearsed(self) -> latest[Rehearsal]:
+    def _messages(self) -> latest[RunMessages]:
         run = self.run
 
-        def play(data_summary: DataSummary, sites: int) -> Rehearsal:
+        def resolved(data_summary: DataSummary, sites: int) -> RunMessages:
             problem = cached_problem(*self._problem_key(data_summary, 0))
-            return rehearsed(self.strategy, run.rounds, sites, problem, run.encoding)
+            return run_messages(self.strategy, run.rounds, sites, problem, run.encoding)
 
-        return latest(play)
+        return latest(resolved)
 
     def evaluation(self, request: Request, model: Arrays) -> Metrics:
         """Evaluate a model on the held-out samples; empty where there are none, or too few by the site's own rules.

@@ -71,9 +71,11 @@ def _algorithm(run: RunConfig) -> Iterator[str]:
 
 
 def _wire(run: RunConfig) -> Iterator[str]:
-    if run.wire_estimators and not ALGORITHMS[run.algorithm].estimators:
+    if run.wire_estimators and not ALGORITHMS[run.algorithm].messages.estimates:
         problem = PROBLEMS[run.problem]
-        able = sorted(name for name, other in ALGORITHMS.items() if other.estimators and can_solve(other, problem))
+        able = sorted(
+            name for name, other in ALGORITHMS.items() if other.messages.estimates and can_solve(other, problem)
+        )
         instead = f", or take algorithm {' or '.join(able)}" if able else ""
         yield (
             f"wire-estimators = {run.wire_estimators!r} is for control variates and running estimates, and algorithm = "

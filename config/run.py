@@ -152,12 +152,12 @@ class RunConfig(RunKeys):
     @cached_property
     def encoding(self) -> Encoding:
         """How what is sent in a round is written."""
-        return Encoding(self.wire, frozenset(self.strategy.estimators if self.wire_estimators else ()))
+        return Encoding(self.wire, frozenset(self.strategy.messages.estimates if self.wire_estimators else ()))
 
     @property
     def remembers(self) -> bool:
         """Whether a site keeps something between rounds."""
-        return bool(self.strategy.card.remembers or self.wire_estimators)
+        return bool(self.strategy.messages.remembers or self.wire_estimators)
 
     @cached_property
     def labels(self) -> Labels:

@@ -12,6 +12,21 @@ from edelweiss.federation.rounds import Rounds
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.stages import RoundContext, Stages
 from edelweiss.federation.strategy import FederatedStrategy
+from edelweiss.federation.table import (
+    ALL_SITES,
+    COUNT,
+    IN_STAGE,
+    LATER,
+    SOME_SITES,
+    Table,
+    When,
+    both,
+    down,
+    final,
+    given,
+    kept,
+    up,
+)
 from edelweiss.federation.wire import not_finite, pack, size, unpack
 
 __all__ = [

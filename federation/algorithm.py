@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,9 +16,10 @@ from edelweiss.common import HasOptions, check_options, key_of, shown
 from edelweiss.federation.average import average
 from edelweiss.federation.errors import StrategyError
 from edelweiss.federation.stages import MOST_STEPS, RoundContext, Stages
+from edelweiss.federation.table import Table, both
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from typing import Self
 
     from torch import Tensor
@@ -30,12 +32,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edelweiss")
 
+Layout = Sequence[tuple[slice, tuple[int, ...]]]
+"""Where in x each parameter of a network lies, and its shape."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmInfo:
-    """What documents say of an algorithm; their tables are made of it, and tests hold it against the code.
-
-    Lengths are in numbers: d of x, p of y, b of the body. A round is one in the middle of a stage.
+    """What the pages say of an algorithm beside its messages.
 
     Attributes
     ----------
@@ -43,23 +46,13 @@ class AlgorithmInfo:
         Where it is from; empty for a baseline without.
     where : str
         The algorithm in the first of them: "Alg. 1".
-    down, up : str
-        What a site receives and sends in a round: "3d + 2p".
     gradients : str
-        That it evaluates in a round: "q", "2q".
-    sends : str
-        The vectors that leave the site, in words for a hospital's engineer.
-    remembers : str
-        What the site keeps between rounds; empty for nothing.
+        How many a site evaluates in a round: "q", "2q".
     """
 
     papers: tuple[Paper, ...] = ()
     where: str = ""
-    down: str
-    up: str
     gradients: str
-    sends: str
-    remembers: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +64,9 @@ class Algorithm(HasOptions, ABC):
     """
 
     name: ClassVar[str]
-    card: ClassVar[AlgorithmInfo]
+    info: ClassVar[AlgorithmInfo]
+    messages: ClassVar[Table] = Table(both(x="d", y="p"))
+    """What goes down to a site, comes up from it, and stays there: by default the model, both ways."""
     solves: ClassVar[frozenset[str]]
     """Kinds of problems (``Problem.kind``) that this algorithm is for."""
     needs: ClassVar[frozenset[type]] = frozenset()
@@ -99,10 +94,6 @@ class Algorithm(HasOptions, ABC):
     """Whether each of its stages, whatever ``output`` is, ends with the average of its iterates."""
     exchanges: ClassVar[bool] = True
     """Whether sites learn from each other; if not, batch-norm statistics stay where they are, whatever ``bn`` is."""
-
-    estimators: ClassVar[tuple[str, ...]] = ()
-    """Names of vectors in messages that are control variates or running estimates, the same to all sites, which
-    errors of either sign do no harm: ``wire-estimators`` may round them to 8 bits."""
 
     local_steps: int = Field(10, ge=1, le=MOST_STEPS, description="q: local steps of a site between two communications")
     fraction: float = Field(1.0, gt=0, le=1, description="share of the sites drawn for each round")
@@ -177,6 +168,17 @@ class Algorithm(HasOptions, ABC):
             if vector.dtype == torch.int64 and not bool(((vector >= 0) & (vector <= steps)).all()):
                 return f"array {name!r} holds {shown(vector.flatten()[:3].tolist())}: must be from 0 to {steps}"
         return ""
+
+    def lengths(self, d: int, layers: Layout) -> dict[str, int]:
+        """Return the lengths that this algorithm's table has symbols of its own for.
+
+        ``layers`` says where each of the d parameters lies; it is empty where there is no network.
+        """
+        return {}
+
+    def neighbours(self, site: int, context: RoundContext) -> Collection[int]:
+        """Return the sites whose vectors this one is sent one by one, where a row is ``relayed``."""
+        return ()
 
     @property
     def own_heads(self) -> bool:

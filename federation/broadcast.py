@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.federation.algorithm import Algorithm
-    from edelweiss.federation.encoding import Encoding
+    from edelweiss.federation.run_messages import RunMessages
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Arrays
@@ -33,25 +33,24 @@ class Downlink:
 
     Attributes
     ----------
-    algorithm : Algorithm
-        Says what each site is sent, and how many of them take part in a round.
+    declared : RunMessages
+        Of the run's algorithm, which says what each site is sent, and how many of them take part in a round.
     sites : sequence of Site
         All of the run.
-    encoding : Encoding
-        How what is sent is written.
     residual : Arrays
-        What ``encoding`` took away from what was sent, and adds to what is sent next.
+        What the encoding took away from what was sent, and adds to what is sent next.
     first_come : numpy.random.Generator, optional
         Draws the order in which messages leave, where the answers that come first are the round's; see `Exchange`.
     """
 
-    algorithm: Algorithm
+    declared: RunMessages
     sites: Sequence[Site]
-    encoding: Encoding
     residual: Arrays = field(default_factory=dict)
+    algorithm: Algorithm = field(init=False)
     first_come: np.random.Generator | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.algorithm, self.encoding = self.declared.algorithm, self.declared.encoding
         order = np.random.default_rng([self.algorithm.seed, Stream.SENDING_ORDER])
         self.first_come = order if isinstance(self.algorithm, FirstCome) else None
 
@@ -88,6 +87,8 @@ class Downlink:
 
         Raises
         ------
+        StrategyError
+            For vectors that the algorithm's table lacks.
         RunError
             For a state that overflows, or that the encoding has no numbers for.
         """
@@ -96,9 +97,11 @@ class Downlink:
         before = self.residual  # of this phase: an estimator is the same for all sites
         messages = []
         for site in self.participants(context.round):
-            sent = self.algorithm.broadcast(state, context, site) | buffers
+            own = self.algorithm.broadcast(state, context, site)
+            sent = own | buffers
             found = list(sent.values())
             if packed is None or vectors is None or len(vectors) != len(found) or not all(map(is_, vectors, found)):
+                self.declared.require_declared("down", own, context, site.index)
                 self._require_representable(sent, known)
                 written, self.residual = self.encoding.encode(sent, before, context.phase)
                 vectors, packed = found, pack(written)

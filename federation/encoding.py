@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from edelweiss.federation.schema import Table, Vector
+from edelweiss.federation.schema import Shapes, Vector
 from edelweiss.federation.wire import LARGEST
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class Encoding:
         """Whether nothing is rounded."""
         return self.wire == "float32" and not self.coarse
 
-    def table(self, meant: Table) -> Table:
-        """Return what vectors are on the wire, given what they are to an algorithm."""
-        written: Table = {}
+    def shapes(self, meant: Shapes) -> Shapes:
+        """Return the shapes of vectors on the wire, given those that an algorithm has."""
+        written: Shapes = {}
         for name, vector in meant.items():
             if not _rounded(vector):
                 written[name] = vector

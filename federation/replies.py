@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
     from edelweiss.federation.exchange import Read
-    from edelweiss.federation.rehearsal import Rehearsal
+    from edelweiss.federation.run_messages import RunMessages
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Metrics
@@ -68,7 +68,7 @@ class Answers:
 
     Parameters
     ----------
-    rehearsal : Rehearsal
+    messages : RunMessages
         Knows the vectors.
     example : Metrics, optional
         An evaluation as the problem makes it, of whatever samples; without, any metric that has a row may come.
@@ -78,7 +78,7 @@ class Answers:
         Whether the last evaluation comes with what `evidence.Reported` says.
     """
 
-    rehearsal: Rehearsal
+    messages: RunMessages
     example: Metrics | None = None
     loss_bound: float = math.inf
     evidence: bool = False
@@ -95,8 +95,7 @@ class Answers:
             if vectors.arrays and _says_nan(vectors):
                 raise BadValuesError(f"says that it diverged, in {', '.join(map(shown, list(vectors.arrays)[:NAMED]))}")
             wrong = mistakes(cost, COST)
-            sent = record_in(question.content, "arrays", ArrayRecord)
-            if text := vectors.misfit(self.rehearsal.answered(context, sent)):
+            if text := vectors.misfit(self.messages.up(context)):
                 if lost := not_finite(vectors.meant):  # a mask that was made of such entries may have any length
                     raise BadValuesError(f"sent NaN or infinity in {', '.join(map(shown, lost[:NAMED]))}")
                 wrong.append(text)
@@ -107,7 +106,7 @@ class Answers:
                 lost = [name for name, most in bad.items() if not most < math.inf]
                 what = "NaN or infinity" if lost else f"entries beyond {largest:.3g}"
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, lost or bad))}")
-            if text := unfit(vectors.written) or self.rehearsal.algorithm.unfit(arrays, context, self.rehearsal.d):
+            if text := unfit(vectors.written) or self.messages.algorithm.unfit(arrays, context, self.messages.d):
                 raise BadAnswerError(text)
             metrics = plain(content, "metrics", ConfigRecord)
             self._evaluated(site, metrics, asked=evaluate)

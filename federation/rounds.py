@@ -20,9 +20,9 @@ from edelweiss.federation.errors import RunError, StrategyError, naming_round
 from edelweiss.federation.final_evaluation import LastEvaluation
 from edelweiss.federation.messages import order
 from edelweiss.federation.observer import Nobody, Observer
-from edelweiss.federation.rehearsal import Rehearsal
 from edelweiss.federation.replies import Answers
 from edelweiss.federation.returned_iterate import Output
+from edelweiss.federation.run_messages import RunMessages
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.wire import magnitudes, pack
 from edelweiss.problems.metrics import metric
@@ -126,11 +126,11 @@ class Rounds:
         self.total_weight = sum(site.weight for site in self.exchange.sites)
         start = dict(self.start)
         sites = len(self.exchange.sites)
-        rehearsal = Rehearsal(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
-        self.downlink = Downlink(algorithm, self.exchange.sites, self.encoding)
+        messages = RunMessages(algorithm, start, self.count, sites, self.problem, self.head, self.encoding)
+        self.downlink = Downlink(messages, self.exchange.sites)
         self._memory_from: dict[str, int] = {}  # where in the run each site's memory is from, by name
         example = self.problem.example() if self.problem else None
-        self.answers = Answers(rehearsal, example, self.loss_bound, self.evidence)
+        self.answers = Answers(messages, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
             self._begin(start)
         else:

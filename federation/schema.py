@@ -1,4 +1,4 @@
-"""What vectors a message may hold: a table of names, shapes and types, held against it before any value is read."""
+"""The shapes of a message's vectors, which arrays are held against before any value is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "u
 
 @dataclass(frozen=True)
 class Vector:
-    """One vector of a table."""
+    """The shape and type of a vector."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -46,28 +46,28 @@ class Vector:
         return f"{self.dtype} of shape {self.shape}"
 
 
-Table = dict[str, Vector]
-"""The vectors of a message, by name."""
+Shapes = dict[str, Vector]
+"""The shapes and types of a message's vectors, by name."""
 
 
-def table(arrays: Arrays) -> Table:
-    """Describe vectors."""
+def shapes_of(arrays: Arrays) -> Shapes:
+    """Return the shapes and types of vectors."""
     return {name: Vector.of(vector) for name, vector in arrays.items()}
 
 
-def misfits(record: Mapping[str, Any], tables: Iterable[Table]) -> str:
-    """Say why arrays fit none of these tables, by the one that comes nearest; empty if they fit one.
+def misfits(record: Mapping[str, Any], allowed: Iterable[Shapes]) -> str:
+    """Say why arrays fit none of these shapes, by those that come nearest; empty if they fit.
 
     Parameters
     ----------
     record : mapping
         Flower's ``ArrayRecord``; no byte of its arrays' values is read.
-    tables : iterable of Table
+    allowed : iterable of Shapes
         At least one; taken one by one, until one fits.
     """
     nearest: list[str] | None = None
     arrays = dict(record.items())  # Flower's own mapping takes ten times as long at each look
-    for one in tables:
+    for one in allowed:
         if not (wrong := _wrong(arrays, one)):
             return ""
         if nearest is None or len(wrong) < len(nearest):
@@ -95,10 +95,10 @@ def _holds(array: Array, vector: Vector) -> bool:
     return array.stype == "numpy.ndarray" and len(array.data) == length and bytes(array.data[: len(start)]) == start
 
 
-def _wrong(record: Mapping[str, Any], wanted: Table) -> list[str]:
+def _wrong(record: Mapping[str, Any], wanted: Shapes) -> list[str]:
     unknown = [name for name in record if name not in wanted]
     names = ", ".join([*list(wanted)[:NAMED], *["..."] * (len(wanted) > NAMED)]) or "none"
-    wrong = [f"array {shown(name)} is none that is sent here (allowed: {names})" for name in unknown]
+    wrong = [f"array {shown(name)} is not expected here (allowed: {names})" for name in unknown]
     for name, vector in wanted.items():
         if name not in record:
             wrong.append(f"array {name!r} is missing: it must be {vector}")

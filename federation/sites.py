@@ -33,15 +33,6 @@ class Site:
     weight: float = 1.0
     held_out: int | None = None
 
-    @property
-    def slot(self) -> int:
-        """The index, for a server's books: whoever takes this sends every site the same, whichever it is.
-
-        What sites are sent is found out for all of them at once where no algorithm asks for more, see
-        `federation.rehearsal`.
-        """
-        return self.index
-
 
 @dataclass(frozen=True)
 class Reply:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from edelweiss.client_app.vectorised import why_alone
 from edelweiss.common.cores import cores
 from edelweiss.common.memory import free_memory, return_freed_memory, shortage
-from edelweiss.federation import RunError, StrategyError
-from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.federation import RunError
+from edelweiss.federation.run_messages import RunMessages
 from edelweiss.models.stack import Stack
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.stacked import relative_time, trial_failure
@@ -60,11 +60,8 @@ def remembered(config: RunConfig, problem: Problem, start: Arrays) -> int:
     if not config.remembers:
         return 0
     algorithm, encoding = config.strategy, config.encoding
-    rehearsal = Rehearsal(algorithm, start, config.rounds, config.sites, problem, encoding=encoding)
-    try:
-        each = sum(vector.bytes for vector in rehearsal.remembered().values())
-    except StrategyError:  # the run itself says it, in its own words
-        return 0
+    messages = RunMessages(algorithm, start, config.rounds, config.sites, problem)
+    each = sum(vector.bytes for vector in messages.between_rounds().values())
     each += 4 * len(start["x"]) * len(encoding.coarse)  # what rounding took away
     asked = algorithm.asked(config.sites)
     # Where a run can go on, the sites of a round have what they remembered before it, too.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import COUNT, LATER, AlgorithmInfo, Oracle, Table, both, kept
 from edelweiss.problems import papers
 from edelweiss.strategies.recursive_momentum import (
     RecursiveMomentum,
@@ -41,18 +41,18 @@ class AccFCSGM(RecursiveMomentum):
     """
 
     name = "acc-fcsg-m"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FCSG,),
         where="Alg. 2",
-        down="2d",
-        up="2d",
         gradients="2q",
-        sends="x, and u, a running estimate of the gradient",
-        remembers="the point before its last step",
+    )
+    messages = Table(
+        both(x="d"),
+        both(LATER, u="d", estimate=True, of="a running estimate of the gradient"),
+        kept(x_prev="d", round=COUNT, of="the point of its last estimate"),
     )
     solves = frozenset({"conditional"})
     stacks = True
-    estimators = ("u",)
     partial = False
 
     lr: float = Field(0.1, gt=0, description="α: step size; times η_t")

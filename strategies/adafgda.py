@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle, SkipsPhases, average
+from edelweiss.federation import COUNT, AlgorithmInfo, Oracle, SkipsPhases, Table, average, down, kept, up
 from edelweiss.problems import papers
 from edelweiss.strategies.fgda import Fgda
 from edelweiss.strategies.recursive_momentum import remembered
@@ -50,14 +50,16 @@ class AdaFgda(Fgda, SkipsPhases):
     """
 
     name = "adafgda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.ADAFGDA,),
         where="Alg. 1",
-        down="3d + 3p",
-        up="2d + 2p",
         gradients="2q",
-        sends="x, y, and running estimates u, v of both gradients",
-        remembers="the point that it sent",
+    )
+    messages = Fgda.messages.in_phase("train") + Table(
+        down(x="d", y="p", phase="start"),
+        up(u="d", v="p", phase="start", of="running estimates of both gradients"),
+        kept(u="d", v="p", round=COUNT, phase="start", of="its first estimates, within the first round"),
+        down(a="d", b="p", phase="train"),
     )
     stacks = True
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, FirstCome, Oracle, average
+from edelweiss.federation import (
+    LATER,
+    AlgorithmInfo,
+    FederatedStrategy,
+    FirstCome,
+    Oracle,
+    Table,
+    When,
+    average,
+    down,
+    up,
+)
 from edelweiss.problems import papers
 
 if TYPE_CHECKING:
@@ -15,6 +26,9 @@ if TYPE_CHECKING:
 
     from edelweiss.federation import Reply, RoundContext, Site
     from edelweiss.problems import Arrays
+
+
+WITH_PREVIOUS = When("with `alpha` below 1", lambda algorithm, context: algorithm.alpha < 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +64,25 @@ class Cdma(FederatedStrategy, FirstCome):
     """
 
     name = "cdma"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.CDMA,),
-        down="4d + 4p",
-        up="2d + 2p",
         gradients="2q",
-        sends="both gradients of a batch at the common point, less a part of those at the previous one; then x, y",
+    )
+    messages = Table(
+        down(x="d", y="p"),
+        down(LATER, WITH_PREVIOUS, x_prev="d", y_prev="p", phase="direction"),
+        up(
+            u="d",
+            v="p",
+            phase="direction",
+            estimate=True,
+            of="both gradients of a batch at the common point, less a part of those at the previous one",
+        ),
+        down(u="d", v="p", phase="train", estimate=True),
+        up(x="d", y="p", phase="train"),
     )
     solves = frozenset({"minimax"})
     stacks = True
-    estimators = ("u", "v")
 
     lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
     lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Mean, Oracle, SkipsPhases
+from edelweiss.federation import AlgorithmInfo, Mean, Oracle, SkipsPhases, Table, down, up
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import ClosedFormDual
 from edelweiss.strategies.coda_plus import CodaPlus
@@ -41,16 +41,21 @@ class Coda(CodaPlus, SkipsPhases):
     """
 
     name = "coda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.CODA,),
         where="Alg. 1 and 2",
-        down="2d + p",
-        up="d + p",
         gradients="q",
-        sends="x, y; at the end of a stage the averages of its iterates, and over *all training samples* "
-        "(or `coda.dual-batch` of them), for AUC: the sum of the scores of the positives, that of the"
-        " negatives, and both counts",
-        remembers="the mean of its iterates in this stage",
+    )
+    messages = CodaPlus.messages.in_phase("train") + Table(
+        down(x="d", phase="dual"),
+        up(
+            numerators="t p",
+            denominators="c",
+            phase="dual",
+            use="in the clear",
+            of="at the end of a stage, over *all training samples* or `coda.dual-batch` of them; for AUC the sum of the "
+            "scores of the positives, that of the negatives, and both counts",
+        ),
     )
     stacks = True
     needs = frozenset({ClosedFormDual})

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
+from edelweiss.federation import (
+    ALL_SITES,
+    COUNT,
+    IN_STAGE,
+    AlgorithmInfo,
+    FederatedStrategy,
+    Mean,
+    Oracle,
+    Table,
+    When,
+    down,
+    given,
+    kept,
+    up,
+)
 from edelweiss.problems import papers
 
 if TYPE_CHECKING:
@@ -16,6 +30,16 @@ if TYPE_CHECKING:
 
     from edelweiss.federation import Reply, RoundContext, Site
     from edelweiss.problems import Arrays
+
+
+POINT = When(
+    "before the end of a stage (with `fraction` below 1 in every round)",
+    lambda algorithm, context: algorithm.fraction < 1 or not context.ends_stage,
+)
+MEANS = When(
+    "at the end of a stage (with `fraction` below 1 in every round)",
+    lambda algorithm, context: algorithm.fraction < 1 or context.ends_stage,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +66,17 @@ class CodaPlus(FederatedStrategy):
     """
 
     name = "coda-plus"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.CODASCA,),
         where="Alg. 1 and 2",
-        down="2d + p",
-        up="d + p",
         gradients="q",
-        sends="x, y; at the end of a stage the averages of its iterates and their number instead; with `fraction` "
-        "below 1 both, in every round",
-        remembers="the mean of its iterates in this stage",
+    )
+    messages = Table(
+        down(x="d", y="p"),
+        down(given("gamma"), IN_STAGE, x_ref="d"),
+        up(POINT, x="d", y="p"),
+        up(MEANS, x_mean="d", y_mean="p", count=COUNT, use="in the clear", of="means of its iterates"),
+        kept(ALL_SITES, x_mean="d", y_mean="p", count=COUNT, stage=COUNT, of="the mean of its iterates in this stage"),
     )
     solves = frozenset({"minimax"})
     stacks = True

@@ -10,9 +10,21 @@ import torch
 from pydantic import Field
 
 from edelweiss.common import Stream
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
+from edelweiss.federation import (
+    COUNT,
+    IN_STAGE,
+    AlgorithmInfo,
+    FederatedStrategy,
+    Mean,
+    Oracle,
+    Table,
+    both,
+    down,
+    given,
+    kept,
+)
 from edelweiss.problems import papers
-from edelweiss.strategies.variate_versions import ROUND, SINCE, Ledger, origin, still_valid
+from edelweiss.strategies.variate_versions import ROUND, SINCE, VERSIONS, VariateVersions, origin, still_valid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,25 +61,28 @@ class Codasca(FederatedStrategy):
     ``stage-decay = 3`` alone.
 
     Client state: ckx, cky, and the round that they are from. Lost, they are zero, as at the start of a stage. With all
-    sites in every round c heals at once; with partial participation `Ledger` notices, and everybody starts anew::
+    sites in every round c heals at once; with partial participation `VariateVersions` notices, and everybody starts anew::
 
         10  if some client's ck is not the one that is in c: cx, cy, ckx, cky ← 0 in the next round
     """
 
     name = "codasca"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.CODASCA,),
         where="Alg. 3 and 4",
-        down="3d + 2p",
-        up="2d + 2p",
         gradients="q",
-        sends="x, y, and control variates cx, cy, which are mean gradients of the round; with `fraction` "
-        "below 1 their change, and the number of the round that it starts from",
-        remembers="control variates",
+    )
+    messages = Table(
+        both(x="d", y="p"),
+        both(
+            IN_STAGE, cx="d", cy="p", estimate=True, of="control variates: mean gradients of the round, or their change"
+        ),
+        down(given("gamma"), IN_STAGE, x_ref="d"),
+        kept(ckx="d", cky="p", of="control variates", round=COUNT),
+        VERSIONS,
     )
     solves = frozenset({"minimax"})
     stacks = True
-    estimators = ("cx", "cy")
     stages_output = True
 
     lr: float = Field(0.1, gt=0, description="ηl: local step size of x and y in the first stage")
@@ -116,9 +131,9 @@ class Codasca(FederatedStrategy):
         """Lines 6-10."""
         zeros = {"cx": torch.zeros_like(state["cx"]), "cy": torch.zeros_like(state["cy"])}
         new = dict(state) | (zeros | {"x_ref": state["x"]} if context.starts_stage else {})  # l.9
-        ledger, mean_k = Ledger(state, context), Mean()
+        versions, mean_k = VariateVersions(state, context), Mean()
         for reply in replies:
-            mean_k.add(ledger.entered(reply), reply.site.weight)
+            mean_k.add(versions.count(reply), reply.site.weight)
         mean = mean_k.value()
         if self.fraction < 1:  # l.6
             share = mean_k.total / context.total_weight  # of those whose answers are here, not of those who were asked
@@ -126,8 +141,8 @@ class Codasca(FederatedStrategy):
             mean["cy"].mul_(share).add_(new["cy"])
         for name in ("x", "y"):  # l.7
             new[name] = torch.lerp(state[name], mean[name], self.server_lr)
-        new |= {"cx": mean["cx"], "cy": mean["cy"]} if ledger.consistent else zeros  # l.10
-        return self.stage_output(state, ledger.closed(new), context)  # l.8
+        new |= {"cx": mean["cx"], "cy": mean["cy"]} if versions.consistent else zeros  # l.10
+        return self.stage_output(state, versions.saved(new), context)  # l.8
 
     def stage_output(self, state: Arrays, new: Arrays, context: RoundContext) -> Arrays:
         """Line 8: note what ``output`` asks for; at the end of the stage it is what the next one, or the run, gets."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept
 from edelweiss.problems import papers
-from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.decentralised import Decentralised, relay
 from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
@@ -38,17 +38,13 @@ class DPSGD(Decentralised):
     """
 
     name = "d-psgd"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.D_PSGD,),
         where="Alg. 1",
-        down="d",
-        up="d",
         gradients="q",
-        sends="x; y stays",
-        remembers="its y",
     )
+    messages = relay(x="d") + Table(kept(y="p", of="its y"))
     stacks = True
-    shares = ("x",)
 
     lr: float = Field(0.1, gt=0, description="ηx: step size of x")
     lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field
 
 from edelweiss.common import FileName
-from edelweiss.federation import StrategyError
+from edelweiss.federation import LATER, StrategyError, Table, When
+from edelweiss.federation.table import Row
 from edelweiss.strategies.graphs import Graph, Topology, mixing_graph
 from edelweiss.strategies.local_steps import LocalSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from typing import Self
 
     from torch import Tensor
 
     from edelweiss.federation import Reply, RoundContext, Site
+    from edelweiss.federation.table import Lengths
     from edelweiss.problems import Arrays
 
 log = logging.getLogger("edelweiss")
@@ -31,8 +33,32 @@ def squared_norm(vector: Tensor) -> float:
     return float(vector.square().numpy().sum())
 
 
-Row = dict[int, tuple[float, "Arrays"]]
+Parts = dict[int, tuple[float, "Arrays"]]
 """What a site mixes, its own vectors and its neighbours', each with its weight, by their places and in that order."""
+
+
+FIRST = When("in the first round", lambda algorithm, context: context.round == 1)
+SERVER_MIXES = When('with `mixing="server"`', lambda algorithm, context: algorithm.mixing == "server")
+SITE_MIXES = When('with `mixing="client"`', lambda algorithm, context: algorithm.mixing == "client")
+
+
+def relay(start: Lengths | None = None, of: str = "", **shares: str) -> Table:
+    """Return the messages of an algorithm whose sites share these vectors with their neighbours.
+
+    ``start`` is what a site is sent of which the server has nothing yet; by default the same vectors.
+    """
+    start = start or shares
+    mixed = Row("down", shares, when=(LATER, SERVER_MIXES), lost=(start,))
+    parts = Row("down", shares, when=(LATER, SITE_MIXES), use="relayed", lost=(shares, start))
+    return Table(
+        Row("down", start, when=(FIRST,)),
+        mixed,
+        parts,
+        replace(mixed, way="final"),
+        replace(parts, way="final"),
+        Row("up", shares, of=of, use="relayed"),
+        Row("kept", shares, when=(SITE_MIXES,), of="what it shared last"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +81,16 @@ class Decentralised(LocalSteps):
     personalised = True
     own_statistics = True
     own_dual = True
-    shares: ClassVar[tuple[str, ...]]
-    """Names of the vectors that a site shares with its neighbours; the first of them is never empty."""
-
     topology: Topology = Field("ring", description="who is whose neighbour")
     mean_degree: float = Field(4.0, gt=0, description='neighbours per site, on average, of topology "random"')
     regraph: Literal["never", "every-round"] = Field("never", description='when topology "random" is drawn anew')
     graph_file: Annotated[str, FileName(".toml", ".csv")] = Field("", description='edges of topology "file"')
     mixing: Literal["server", "client"] = Field("server", description="who mixes the vectors of neighbours")
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """Names of the vectors that a site shares with its neighbours; the first of them is never empty."""
+        return tuple(name for row in self.messages.of("up") for name in row.vectors)
 
     # ------------------------------------------------------------------ what an algorithm may write
 
@@ -70,7 +98,7 @@ class Decentralised(LocalSteps):
         """Return what a site is sent of which the server has nothing yet: the common start."""
         return {"x": state["x"]}
 
-    def mix(self, row: Row, own: int) -> Arrays:
+    def mix(self, row: Parts, own: int) -> Arrays:
         """Return the mix of the vectors in a row for the site at place ``own``, in new memory."""
         mixed: Arrays = {}
         for name in self.shares:
@@ -188,13 +216,17 @@ class Decentralised(LocalSteps):
             return {}
         return {name: state[f"{name}-{k}"] for name in self.shares}
 
-    def _row(self, state: Arrays, sites: int, k: int, after: int = 0) -> Row:
+    def _row(self, state: Arrays, sites: int, k: int, after: int = 0) -> Parts:
         """Return what site k mixes after a round; empty where the server has nothing of it."""
         if not self._vectors(state, k):
             return {}
         row = [(j, weight, self._vectors(state, j)) for j, weight in self._graph(sites, after).row(k)]
         lost = sum(weight for _, weight, vectors in row if not vectors)
         return {j: (weight + lost if j == k else weight, vectors) for j, weight, vectors in row if vectors}
+
+    def neighbours(self, site: int, context: RoundContext) -> Collection[int]:
+        """Return the sites in the row of W that this one mixes by at the beginning of a round."""
+        return [j for j, _ in self._graph(context.sites, context.round - 1).row(site)]
 
     # ------------------------------------------------------------------ for a client's half
 
@@ -209,7 +241,7 @@ class Decentralised(LocalSteps):
         """Return the mix that a site begins its round with, made here if the server leaves that to the sites."""
         if "weights" not in sent:
             return sent
-        row: Row = {}
+        row: Parts = {}
         own = -1
         for j, weight in zip(self._places(sent), sent["weights"].tolist(), strict=True):
             vectors = self._vectors(sent, j)

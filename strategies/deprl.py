@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept
 from edelweiss.problems import papers
-from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.decentralised import Decentralised, relay
 from edelweiss.strategies.head_and_body import HeadAndBody, with_head
 from edelweiss.strategies.local_steps import existing
 
@@ -43,17 +43,13 @@ class DePRL(HeadAndBody, Decentralised):
     """
 
     name = "deprl"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.DEPRL,),
         where="Alg. 1",
-        down="b",
-        up="b",
         gradients="q + 1",
-        sends="the body, which is x without its head; head and y stay",
-        remembers="its head, y",
     )
+    messages = relay(body="b", of="the model without its head") + Table(kept(head="h", y="p", of="its head, y"))
     stacks = True
-    shares = ("body",)
 
     decay: float = Field(0.96, gt=0, le=1, description="what step sizes are multiplied with from round to round")
     weight_decay: float = Field(1e-5, ge=0, description="λ: weight decay of head and body")

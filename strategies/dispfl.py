@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, kept
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import Layers
-from edelweiss.strategies.decentralised import Decentralised
+from edelweiss.strategies.decentralised import Decentralised, relay
 from edelweiss.strategies.local_steps import existing
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from edelweiss.federation import RoundContext
+    from edelweiss.federation.algorithm import Layout
     from edelweiss.problems import Arrays
-    from edelweiss.strategies.decentralised import Row
+    from edelweiss.strategies.decentralised import Parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +55,15 @@ class DisPFL(Decentralised):
     """
 
     name = "dispfl"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.DISPFL,),
         where="Alg. 1 and 2",
-        down="v + m",
-        up="v + m",
         gradients="q + 1",
-        sends="the mask, a bit for each entry of x, and the entries that it keeps; y stays",
-        remembers="its y",
     )
+    messages = relay(
+        {"x": "d"}, of="a bit for each entry of x, and the entries that it keeps", mask="uint8 m", values="v"
+    ) + Table(kept(y="p", of="its y"))
     needs = frozenset({Layers})
-    shares = ("mask", "values")
 
     lr: float = Field(0.1, gt=0, description="ηx: step size of x")
     lr_dual: float = Field(0.1, gt=0, description="ηy: step size of y, where there is one")
@@ -73,7 +72,11 @@ class DisPFL(Decentralised):
         0.5, ge=0, le=1, description="α: share of a layer's weights that are pruned in the first round"
     )
 
-    def mix(self, row: Row, own: int) -> Arrays:
+    def lengths(self, d: int, layers: Layout) -> dict[str, int]:
+        """Return those of a mask as bytes, m, and of the values in it, v."""
+        return {"m": d // 8 + 1, "v": d - sum(size - count for _, size, count in sparse(layers, self.density))}
+
+    def mix(self, row: Parts, own: int) -> Arrays:
         """Line 1; a site whose mask is lost has all that its neighbours have, and no mask."""
         some = next(iter(row.values()))[1]
         total = torch.zeros_like(self.whole(some))
@@ -129,11 +132,9 @@ class DisPFL(Decentralised):
     def _drawn(self, size: int, oracle: Oracle) -> Tensor:
         """Return a random mask with each layer's density, on the CPU."""
         mask = torch.ones(size, dtype=torch.bool)
-        weights = [(span, shape) for span, shape in oracle.layers if len(shape) > 1]
-        for (span, shape), density in zip(weights, erk([shape for _, shape in weights], self.density), strict=True):
-            count = math.prod(shape)
-            order = torch.randperm(count, generator=oracle.generator)
-            mask[span][order[max(1, round(density * count)) :]] = False
+        for span, weights, count in sparse(oracle.layers, self.density):
+            order = torch.randperm(weights, generator=oracle.generator)
+            mask[span][order[count:]] = False
         return mask
 
     def _moved(self, x: Tensor, y: Tensor | None, mask: Tensor, oracle: Oracle, context: RoundContext) -> Tensor:
@@ -153,6 +154,14 @@ class DisPFL(Decentralised):
             gains = gx[span].abs().masked_fill_(part, -1.0)
             part[gains.topk(count, sorted=False).indices] = True  # l.8
         return moved
+
+
+def sparse(layers: Layout, density: float) -> list[tuple[slice, int, int]]:
+    """Return where each layer's weights lie in x, how many there are, and how many of them a mask keeps."""
+    weights = [(span, shape) for span, shape in layers if len(shape) > 1]
+    densities = erk([shape for _, shape in weights], density)
+    sizes = [(span, math.prod(shape)) for span, shape in weights]
+    return [(span, n, max(1, round(share * n))) for (span, n), share in zip(sizes, densities, strict=True)]
 
 
 def erk(shapes: Sequence[tuple[int, ...]], density: float) -> list[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept
 from edelweiss.problems import papers
 from edelweiss.strategies.local_steps import LocalSteps, existing
 
@@ -46,15 +46,12 @@ class Ditto(LocalSteps):
     """
 
     name = "ditto"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.DITTO,),
         where="Alg. 1",
-        down="d + p",
-        up="d + p",
         gradients="2q",
-        sends="the common x and y, after the site's steps on them; its own model and y stay",
-        remembers="a model of its own, its y",
     )
+    messages = Table(both(x="d", y="p"), kept(x="d", y="p", of="a model of its own, its y"))
     solves = frozenset({"minimisation", "minimax", "conditional"})
     stacks = True
     personalised = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.federation import LATER, AlgorithmInfo, FederatedStrategy, Oracle, Table, both
 from edelweiss.problems import papers
 from edelweiss.strategies.momentum import momentum
 
@@ -38,13 +38,10 @@ class FCSG(FederatedStrategy):
     """
 
     name = "fcsg"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FCSG,),
         where="Alg. 1",
-        down="d",
-        up="d",
         gradients="q",
-        sends="the model x",
     )
     solves = frozenset({"conditional"})
     stacks = True
@@ -84,16 +81,13 @@ class FCSGM(FCSG):
     """
 
     name = "fcsg-m"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FCSG,),
         where="Alg. 1",
-        down="2d",
-        up="2d",
         gradients="q",
-        sends="x, and u, a running estimate of the gradient",
     )
+    messages = FCSG.messages + Table(both(LATER, u="d", estimate=True, of="a running estimate of the gradient"))
     stacks = True
-    estimators = ("u",)
 
     beta: float = Field(0.1, gt=0, le=1, description="β: weight of a fresh gradient in u")
 

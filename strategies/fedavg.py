@@ -42,13 +42,10 @@ class FedAvg(LocalSteps):
     """
 
     name = "fedavg"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FEDAVG, papers.ADAM),
         where="Alg. 1",
-        down="d",
-        up="d",
         gradients="q",
-        sends="the model x",
     )
     solves = frozenset({"minimisation"})
     stacks = True

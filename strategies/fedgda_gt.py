@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Mean, Oracle
+from edelweiss.federation import COUNT, AlgorithmInfo, FederatedStrategy, Mean, Oracle, Table, down, kept, up
 from edelweiss.problems import papers
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
 
@@ -50,17 +50,19 @@ class FedGdaGt(FederatedStrategy):
     """
 
     name = "fedgda-gt"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FEDGDA_GT,),
         where="Alg. 2",
-        down="2d + 2p",
-        up="2d + 2p",
         gradients="q",
-        sends="both gradients of all its samples at the common point; then x, y",
-        remembers="the common point and its gradients there, within a round",
+    )
+    messages = Table(
+        down(x="d", y="p", phase="anchor"),
+        up(vx="d", vy="p", phase="anchor", estimate=True, of="both gradients of all its samples at the common point"),
+        kept(x="d", y="p", ux="d", uy="p", phase="anchor", of="the common point and its gradients", round=COUNT),
+        down(vx="d", vy="p", phase="train", estimate=True),
+        up(x="d", y="p", phase="train", lost={}),
     )
     solves = frozenset({"minimax"})
-    estimators = ("vx", "vy")
 
     lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
     lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle, Table, down, up
 from edelweiss.problems import papers
 
 if TYPE_CHECKING:
@@ -39,18 +39,22 @@ class FedNest(FederatedStrategy):
     """
 
     name = "fednest"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FEDNEST,),
         where="Alg. 1 and 4",
-        down="5d + 5p",
-        up="2d + 2p",
         gradients="4q - 2",
-        sends="the gradient by y of a batch at the common point, then y (both `inner-rounds` times); the "
-        "gradient by x, then x",
+    )
+    messages = Table(
+        down(x="d", y="p"),
+        up(h="p", phase="anchor-y*", estimate=True, of="the gradient by y of a batch at the common point"),
+        down(h="p", phase="steps-y*", estimate=True),
+        up(y="p", phase="steps-y*"),
+        up(h="d", phase="anchor-x", estimate=True, of="the gradient by x of a batch at the common point"),
+        down(h="d", phase="steps-x", estimate=True),
+        up(x="d", phase="steps-x"),
     )
     solves = frozenset({"minimax"})
     stacks = True
-    estimators = ("h",)
 
     lr: float = Field(0.1, gt=0, description="α: step size of x")
     lr_dual: float = Field(0.1, gt=0, description="β: step size of y")

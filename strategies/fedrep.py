@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, final, kept
 from edelweiss.problems import papers
 from edelweiss.strategies.head_and_body import HeadAndBody, with_head
 from edelweiss.strategies.local_steps import existing
@@ -42,14 +42,13 @@ class FedRep(HeadAndBody):
     """
 
     name = "fedrep"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FEDREP,),
         where="Alg. 1",
-        down="b",
-        up="b",
         gradients="q + 1",
-        sends="the body, which is x without its head; head and y stay",
-        remembers="its head, y",
+    )
+    messages = Table(
+        both(body="b", of="the model without its head"), final(body="b"), kept(head="h", y="p", of="its head, y")
     )
     solves = frozenset({"minimisation", "minimax", "conditional"})
     stacks = True

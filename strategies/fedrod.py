@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, both, kept
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import BalancedLoss, Layers
 from edelweiss.strategies.local_steps import LocalSteps
@@ -48,15 +48,12 @@ class FedRoD(LocalSteps):
     """
 
     name = "fedrod"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FEDROD,),
         where="Alg. 1",
-        down="d",
-        up="d",
         gradients="2q",
-        sends="the common x, with its head; the second head stays",
-        remembers="a second head",
     )
+    messages = Table(both(x="d"), kept(head="h", of="a second head"))
     solves = frozenset({"minimisation"})
     needs = frozenset({Layers, BalancedLoss})
     splits_model = True

@@ -53,14 +53,10 @@ class Fgda(RecursiveDescentAscent):
     """
 
     name = "fgda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.ADAFGDA,),
         where="Alg. 1",
-        down="2d + 2p",
-        up="2d + 2p",
         gradients="2q",
-        sends="x, y, and running estimates u, v of both gradients",
-        remembers="the point that it sent",
     )
     stacks = True
 

@@ -45,14 +45,10 @@ class Fmgda(RecursiveDescentAscent):
     """
 
     name = "fmgda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.FMGDA,),
         where="Alg. 1",
-        down="2d + 2p",
-        up="2d + 2p",
         gradients="2q",
-        sends="x, y, and running estimates u, v of both gradients",
-        remembers="the point before its last step",
     )
     stacks = True
 

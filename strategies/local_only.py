@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, down, kept
 from edelweiss.strategies.local_steps import LocalSteps, existing
 
 if TYPE_CHECKING:
@@ -36,13 +36,10 @@ class Alone(LocalSteps):
     """
 
     name = "alone"
-    card = AlgorithmInfo(
-        down="d + p",
-        up="0",
+    info = AlgorithmInfo(
         gradients="q",
-        sends="nothing; x and y stay",
-        remembers="its x, y",
     )
+    messages = Table(down(x="d", y="p"), kept(x="d", y="p", of="a model of its own, its y"))
     solves = frozenset({"minimisation", "minimax"})
     stacks = True
     personalised = True

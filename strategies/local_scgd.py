@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle
+from edelweiss.federation import LATER, AlgorithmInfo, FederatedStrategy, Oracle, Table, both, kept
 from edelweiss.problems import papers
 from edelweiss.problems.capabilities import InnerFunction
 from edelweiss.strategies.momentum import momentum
@@ -39,14 +39,11 @@ class LocalSCGD(FederatedStrategy):
     """
 
     name = "local-scgd"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.SCGD,),
-        down="d",
-        up="d",
         gradients="q",
-        sends="the model x",
-        remembers="its estimate of the inner function",
     )
+    messages = Table(both(x="d"), kept(s="i", of="its estimate of the inner function"))
     solves = frozenset({"conditional"})
     needs = frozenset({InnerFunction})
 
@@ -86,14 +83,15 @@ class LocalSCGDM(LocalSCGD):
     """
 
     name = "local-scgdm"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.SCGD,),
-        down="3d",
-        up="3d",
         gradients="q",
-        sends="x, u, and s, a running estimate of the inner function",
     )
-    estimators = ("u",)
+    messages = Table(
+        both(x="d"),
+        both(LATER, u="d", estimate=True, of="a running estimate of the gradient"),
+        both(LATER, s="i", of="a running estimate of the inner function"),
+    )
 
     mu: float = Field(0.1, gt=0, le=1, description="μ: weight of a fresh gradient in u")
 

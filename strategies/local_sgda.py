@@ -34,13 +34,10 @@ class LocalSGDA(FederatedStrategy):
     """
 
     name = "local-sgda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.LOCAL_SGDA,),
         where="Alg. 1",
-        down="d + p",
-        up="d + p",
         gradients="q",
-        sends="x and the dual variable y",
     )
     solves = frozenset({"minimax"})
     stacks = True

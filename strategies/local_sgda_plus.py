@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import AlgorithmInfo, Oracle, Table, When, down
 from edelweiss.problems import papers
 from edelweiss.strategies.local_sgda import LocalSGDA
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from edelweiss.federation import Reply, RoundContext, Site
     from edelweiss.problems import Arrays
+
+
+SNAPSHOT = Table(
+    down(When("where the snapshot is not x", lambda algorithm, context: not algorithm.refreshes(context)), snapshot="d")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +52,15 @@ class LocalSGDAPlus(LocalSGDA):
     """
 
     name = "local-sgda-plus"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(
             papers.LOCAL_SGDA,
             papers.MOMENTUM,
         ),
         where="Alg. 2",
-        down="2d + p",
-        up="d + p",
         gradients="2q",
-        sends="x and the dual variable y",
     )
+    messages = LocalSGDA.messages + SNAPSHOT
 
     snapshot_steps: int = Field(0, ge=0, description="S: iterations between two snapshots, a multiple of q; 0 = q²")
 

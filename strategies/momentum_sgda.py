@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, Oracle
+from edelweiss.federation import LATER, AlgorithmInfo, Oracle, Table, both
 from edelweiss.problems import papers
 from edelweiss.strategies.local_sgda import LocalSGDA
-from edelweiss.strategies.local_sgda_plus import LocalSGDAPlus
+from edelweiss.strategies.local_sgda_plus import SNAPSHOT, LocalSGDAPlus
 from edelweiss.strategies.momentum import momentum
 
 if TYPE_CHECKING:
@@ -44,16 +44,15 @@ class MomentumLocalSGDA(LocalSGDA):
     """
 
     name = "momentum-local-sgda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.MOMENTUM,),
         where="Alg. 2",
-        down="2d + 2p",
-        up="2d + 2p",
         gradients="q",
-        sends="x, y, and running means of both gradients",
+    )
+    messages = LocalSGDA.messages + Table(
+        both(LATER, dx="d", dy="p", estimate=True, of="running means of both gradients")
     )
     stacks = True
-    estimators = ("dx", "dy")
 
     alpha: float = Field(1.0, gt=0, le=1, description="α: scales the steps and the weight of a fresh gradient")
     beta: float = Field(0.1, gt=0, description="βx: weight of a fresh gradient in dx, times α")
@@ -96,10 +95,8 @@ class MomentumLocalSGDAPlus(LocalSGDAPlus, MomentumLocalSGDA):
     """
 
     name = "momentum-local-sgda-plus"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.MOMENTUM,),
-        down="3d + 2p",
-        up="2d + 2p",
         gradients="2q",
-        sends="x, y, and running means of both gradients",
     )
+    messages = MomentumLocalSGDA.messages + SNAPSHOT

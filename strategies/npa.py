@@ -36,11 +36,8 @@ class NPA(LocalSGDA):
     """
 
     name = "npa"
-    card = AlgorithmInfo(
-        down="d + p",
-        up="d + p",
+    info = AlgorithmInfo(
         gradients="1",
-        sends="x and the dual variable y",
     )
 
     local_steps: int = Field(1, ge=1, le=MOST_STEPS, description="q: 1, as NPA communicates after every step")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from pydantic import Field
 
-from edelweiss.federation import FederatedStrategy, Oracle
+from edelweiss.federation import COUNT, LATER, FederatedStrategy, Oracle, Table, both, kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -156,7 +156,11 @@ class RecursiveDescentAscent(RecursiveMomentum):
     """
 
     solves = frozenset({"minimax"})
-    estimators = ("u", "v")
+    messages = Table(
+        both(x="d", y="p"),
+        both(LATER, u="d", v="p", estimate=True, of="running estimates of both gradients"),
+        kept(x_prev="d", y_prev="p", round=COUNT, of="the point of its last estimates"),
+    )
     partial = False
 
     lr: float = Field(0.1, gt=0, description="step size of x; times η_t")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import Field
 
-from edelweiss.federation import AlgorithmInfo, FederatedStrategy, Oracle, average
+from edelweiss.federation import COUNT, AlgorithmInfo, FederatedStrategy, Oracle, Table, average, down, kept, up
 from edelweiss.problems import papers
 from edelweiss.strategies.variate_versions import ROUND, of_this_round
 
@@ -51,18 +51,20 @@ class Sagda(FederatedStrategy):
     """
 
     name = "sagda"
-    card = AlgorithmInfo(
+    info = AlgorithmInfo(
         papers=(papers.SAGDA,),
         where="Alg. 1",
-        down="3d + 3p",
-        up="2d + 2p",
         gradients="q + 1",
-        sends="both gradients of a batch at the common point; then x, y",
-        remembers="control variates, within a round",
+    )
+    messages = Table(
+        down(x="d", y="p"),
+        up(vx="d", vy="p", phase="control", estimate=True, of="both gradients of a batch at the common point"),
+        kept(ux="d", uy="p", phase="control", of="control variates, within a round", round=COUNT),
+        down(vx="d", vy="p", phase="train", estimate=True),
+        up(x="d", y="p", phase="train"),
     )
     solves = frozenset({"minimax"})
     stacks = True
-    estimators = ("vx", "vy")
 
     lr: float = Field(0.1, gt=0, description="ηx: local step size of x")
     lr_dual: float = Field(0.1, gt=0, description="ηy: local step size of y")

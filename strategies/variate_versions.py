@@ -1,4 +1,4 @@
-"""Which control variates count: those that a client remembers by their round, those in the server's sum by its ledger.
+"""The versions of control variates: of which round those are that a client remembers, and those in the server's sum.
 
 What a client computed in one phase of a round for another phase of it is of no use later (`of_this_round`).
 
@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from edelweiss.federation import COUNT, SOME_SITES, When
+from edelweiss.federation.table import Row
+
 if TYPE_CHECKING:
     from edelweiss.federation import Reply, RoundContext
     from edelweiss.problems import Arrays
@@ -23,6 +26,13 @@ ROUND, FROM, SINCE, COUNTED = "round", "from", "since", "counted"
 """In a memory: the round that it is from. In a reply: the round that its change starts from, 0 for zero. Sent, where
 control variates started anew within a stage: the round in which they did. At the server: the round of each site's last
 answer that counted, 0 for none."""
+
+MAY_RESTART = When("past the second round of a stage", lambda algorithm, context: context.round_in_stage > 2)
+VERSIONS = (
+    Row("down", {}, when=(SOME_SITES, MAY_RESTART), lost=({SINCE: COUNT},)),
+    Row("up", {FROM: COUNT}, when=(SOME_SITES,), use="in the clear", of="the round that their change starts from"),
+)
+"""The rows of an algorithm's table that these versions need."""
 
 
 def still_valid(memory: Arrays, sent: Arrays, context: RoundContext) -> Arrays:
@@ -41,13 +51,13 @@ def origin(memory: Arrays) -> Arrays:
     return {FROM: memory[ROUND] if memory else torch.tensor([0])}
 
 
-class Ledger:
-    """The server's side of one round.
+class VariateVersions:
+    """The versions that the server has counted, in one round.
 
     Parameters
     ----------
     state : Arrays
-        The server's; has what `closed` added to it, but in the first round of a stage.
+        The server's; has what `saved` added to it, but in the first round of a stage.
     context : RoundContext
         Round, and whether it starts a stage: then everything is new.
 
@@ -64,17 +74,17 @@ class Ledger:
         self._since = {} if new or SINCE not in state else {SINCE: state[SINCE]}
         self.consistent = True
 
-    def entered(self, reply: Reply) -> Arrays:
-        """Note a reply; return its vectors without the origin."""
+    def count(self, reply: Reply) -> Arrays:
+        """Count a reply; return its vectors without the origin."""
         arrays = dict(reply.arrays)
         if FROM in arrays:
-            k = reply.site.slot
+            k = reply.site.index
             self.consistent &= int(arrays.pop(FROM)) == int(self._counted[k])
             self._counted[k] = self._round
         return arrays
 
-    def closed(self, state: Arrays) -> Arrays:
-        """Return the server's next state with this ledger in it, a fresh one if it was not consistent."""
+    def saved(self, state: Arrays) -> Arrays:
+        """Return the server's next state with these versions in it; all start anew if they were not consistent."""
         own: Arrays = {COUNTED: self._counted} | self._since
         if not self.consistent:
             own = {COUNTED: torch.zeros_like(self._counted), SINCE: torch.tensor([self._round + 1])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.policy.suppression import no_evaluation
+from edelweiss.federation.table import sends
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import METRICS
 
@@ -18,7 +19,7 @@ def shown(site: OpenSite, data: SiteData | None) -> dict[str, str]:
     run, strategy, problem = site.run, site.run.strategy, PROBLEMS[site.run.problem]
     lines = {
         "computes": f"{run.algorithm} on {run.problem}, {run.rounds} rounds" + f", {run.model}" * problem.needs_data,
-        "sends in a round": strategy.card.sends,
+        "sends in a round": sends(strategy).replace("`", ""),
         "each update from": f"{strategy.local_steps} steps on batches of {run.batch_size}",
         "evaluated": f"every {run.evaluate_every} rounds and at the end" if run.evaluate_every else "at the end",
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.config import RunConfig
 from edelweiss.federation.returned_iterate import returned
+from edelweiss.federation.table import remembers, sends
 from edelweiss.lab.report.content import shares
 from edelweiss.lab.report.figures import estimate
 from edelweiss.problems import PROBLEMS
@@ -136,7 +137,7 @@ def left(run: Content) -> Iterator[list[str]]:
         ]
     yield [
         "in every round",
-        f"{algorithm.card.sends.replace('`', '')} (numbers in {lengths}).{mean} "
+        f"{sends(algorithm).replace('`', '')} (numbers in {lengths}).{mean} "
         "Counts of gradients and samples, seconds, and from which round what the site remembers is.",
     ]
     judged = [name for name in HEADLINE if any(name in site["metrics"] for site in run.sites)]
@@ -148,8 +149,8 @@ def left(run: Content) -> Iterator[list[str]]:
         yield [f"evaluations, {when}", f"{named}; histograms of scores{of}"]
     if run.evidence:
         yield ["at the end", _left_at_the_end(run)]
-    if algorithm.card.remembers:
-        yield ["nothing of", f"what stays at the site between rounds: {algorithm.card.remembers}"]
+    if stays := remembers(algorithm).replace("`", ""):
+        yield ["nothing of", f"what stays at the site between rounds: {stays}"]
 
 
 def _left_at_the_end(run: Content) -> str:

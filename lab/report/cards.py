@@ -38,7 +38,7 @@ def write(run: Content) -> None:
 def card(run: Content) -> str:
     """Return the model card, as Markdown."""
     algorithm, problem = ALGORITHMS[run.config.algorithm], PROBLEMS[run.config.problem]
-    papers = "; ".join(paper.short for paper in algorithm.card.papers) or "a baseline"
+    papers = "; ".join(paper.short for paper in algorithm.info.papers) or "a baseline"
     lines = [
         f"# Model card: {run.title}",
         "",
@@ -222,8 +222,8 @@ def _known(run: Content) -> dict[int, str]:
     """Return what the run knows of methods, by item."""
     config, algorithm = run.config, ALGORITHMS[run.config.algorithm]
     split = f"fold {config.fold} of {config.folds}" if config.folds else f"a share of {config.holdout_share:g}"
-    by = "; ".join(paper.short for paper in algorithm.card.papers)
-    by = f" ({by}{', ' * bool(algorithm.card.where)}{algorithm.card.where})" if by else ""
+    by = "; ".join(paper.short for paper in algorithm.info.papers)
+    by = f" ({by}{', ' * bool(algorithm.info.where)}{algorithm.info.where})" if by else ""
     moments = "Inputs standardised with the moments of all sites' training samples."
     return {
         4: "Development, and an evaluation on held-out patients of the same sites.",

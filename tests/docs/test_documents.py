@@ -317,7 +317,7 @@ def test_a_card_says_what_a_round_moves_computes_and_leaves_at_a_site(
 @pytest.mark.parametrize("cls", [*ALGORITHMS.values(), *PROBLEMS.values()])
 def test_a_file_names_its_papers(cls: Any) -> None:
     source = Path(inspect.getfile(cls)).read_text(encoding="utf-8")
-    cited = cls.card.papers if issubclass(cls, Algorithm) else cls.papers
+    cited = cls.info.papers if issubclass(cls, Algorithm) else cls.papers
     assert [paper.link for paper in cited if paper.link not in source] == []
 
 

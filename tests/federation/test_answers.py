@@ -15,7 +15,7 @@ from edelweiss.federation.replies import Answers
 if TYPE_CHECKING:
     from flwr.app import Message
 
-    from edelweiss.federation.rehearsal import Rehearsal
+    from edelweiss.federation.run_messages import RunMessages
 
 HELD_OUT = 10
 
@@ -26,7 +26,7 @@ def test_an_evaluation_is_over_no_more_samples_than_are_held_out(n: int) -> None
     site = Site(0, "north", 1, held_out=HELD_OUT)
     content = RecordDict({"metrics": ConfigRecord({"loss": 0.5, "n": n})})
     said = cast("Message", SimpleNamespace(content=content))
-    answers = Answers(cast("Rehearsal", None))  # a last evaluation has no vectors
+    answers = Answers(cast("RunMessages", None))  # a last evaluation has no vectors
     if n <= HELD_OUT:
         answers.to_the_end(site, said, said)
     else:

@@ -10,7 +10,7 @@ import torch
 
 from edelweiss.federation import Encoding, pack, unpack
 from edelweiss.federation.encoding import BLOCK, SCALE, decode, dequantised, quantised, unfit
-from edelweiss.federation.schema import misfits, table
+from edelweiss.federation.schema import misfits, shapes_of
 from edelweiss.federation.wire import magnitudes
 from edelweiss.problems import Arrays
 
@@ -73,9 +73,9 @@ def test_bf16_is_read_with_numpy_as_the_upper_half_of_float32() -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 def test_the_table_is_that_of_what_is_written(encoding: Encoding) -> None:
     written, _ = encoding.encode(vectors(), {}, "train")
-    assert encoding.table(table(vectors())) == table(written)
-    assert misfits(pack(written), [encoding.table(table(vectors()))]) == ""
-    assert bool(misfits(pack(vectors()), [encoding.table(table(vectors()))])) == (not encoding.exact)
+    assert encoding.shapes(shapes_of(vectors())) == shapes_of(written)
+    assert misfits(pack(written), [encoding.shapes(shapes_of(vectors()))]) == ""
+    assert bool(misfits(pack(vectors()), [encoding.shapes(shapes_of(vectors()))])) == (not encoding.exact)
 
 
 # ---------------------------------------------------------------------- 8 bits

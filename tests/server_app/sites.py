@@ -15,13 +15,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from PIL import Image
 from pydantic import Field
 
-from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.common import Value, to_record
 from edelweiss.config import RunConfig
 from edelweiss.datasets import DataSummary
-from edelweiss.federation import Oracle, RoundContext, Site, pack
+from edelweiss.federation import Oracle, RoundContext, Site, Table, down, pack
 from edelweiss.federation.fingerprint import fingerprint
-from edelweiss.federation.rehearsal import Rehearsal
+from edelweiss.federation.run_messages import RunMessages
 from edelweiss.lab.report import write_report
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.coordinator import Result, coordinate
@@ -114,9 +113,9 @@ def question(run: RunConfig, kind: str = "train", model: Arrays | None = None, /
     told |= {"round": run.rounds if last else 1, "phase": strategy.phases[-1 if last else 0], "name": "north"}
     told |= {"run": "key", "settled": 0, **({} if last else {"evaluate": False}), **facts}
     problem = run.build_problem(run.setting(DataSummary(shape=(FEATURES,)), "cpu", site=0))
-    rehearsal = Rehearsal(strategy, problem.initial(), run.rounds, run.sites, problem)
-    place = (min(run.rounds, int(str(told["round"]))), str(told["phase"]))
-    expected = next(rehearsal.last(0) if last else rehearsal.sent(*place, 0))
+    messages = RunMessages(strategy, problem.initial(), run.rounds, run.sites, problem)
+    context = messages.context(min(run.rounds, int(str(told["round"]))), str(told["phase"]))
+    expected = (messages.final() if last else messages.down(context))[0]
     arrays = {name: torch.zeros(v.shape, dtype=getattr(torch, v.dtype)) for name, v in expected.items()}
     arrays |= {name: vector for name, vector in (model or problem.initial()).items() if name in arrays}
     config = ConfigRecord({key: value for key, value in told.items() if value is not None})  # type: ignore[misc]
@@ -213,11 +212,16 @@ def saddle_job(folder: Path, **keys: Value) -> dict[str, Value]:
     return job | {key.replace("_", "-"): value for key, value in keys.items()}
 
 
+MARKED = Table(down(lost={"marked": "1"}))
+"""A message may bear a mark."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sabotage(LocalSGDA):
     """Local SGDA, but for one site in one round, or from that round on."""
 
     name = "sabotage"
+    messages = LocalSGDA.messages + MARKED
     stacks = True
 
     harm: Literal["none", "nan", "inf", "raise", "kill", "hang"] = Field("none", description="what happens")
@@ -235,7 +239,7 @@ class Sabotage(LocalSGDA):
     ) -> tuple[Arrays, Arrays]:
         """Do it."""
         reply, memory = super().local_update(sent, memory, oracle, round_context)
-        if "marked" not in sent or not isinstance(oracle, SiteOracle):  # a rehearsal does no harm
+        if "marked" not in sent:
             return reply, memory
         match self.harm:
             case "nan":

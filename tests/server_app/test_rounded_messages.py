@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord
 from edelweiss.common import to_record
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import DataSummary
-from edelweiss.federation import Oracle, Reply, RoundContext, RunError, Site, average, encoding, pack
+from edelweiss.federation import Oracle, Reply, RoundContext, RunError, Site, Table, average, both, encoding, pack
 from edelweiss.problems import PROBLEMS, Arrays
 from edelweiss.server_app import simulate
 from edelweiss.server_app.local import LocalGrid, unused_run_id
@@ -23,7 +23,7 @@ from edelweiss.strategies import ALGORITHMS, can_solve
 from edelweiss.strategies.local_sgda import LocalSGDA
 from tests.server_app.sites import images, job, run_at, saddle_job, site_job
 
-WITH_ESTIMATORS = [name for name in ALGORITHMS if ALGORITHMS[name].estimators]
+WITH_ESTIMATORS = [name for name in ALGORITHMS if ALGORITHMS[name].messages.estimates]
 QUICK = ("codasca", "momentum-local-sgda", "fednest")  # memory, none of its own, one name for two quantities
 FEW_SHOTS: dict[str, Any] = {"maml.ways": 2, "maml.queries": 2, "maml.test-tasks": 1, "batch-size": 5}
 
@@ -59,7 +59,7 @@ def rounded(name: str, folder: Path, **keys: Any) -> dict[str, Any]:
     fit = next(p for p in ("auc", "bce", "auprc", "maml", "cross-entropy") if can_solve(ALGORITHMS[name], PROBLEMS[p]))
     made = job(folder, algorithm=name, problem=fit, rounds=4, wire="bf16", **keys)
     few = FEW_SHOTS | {"dataset": "digits", "partition": "iid"} if fit == "maml" else {}
-    return made | few | {"hidden": 9, "wire-estimators": "int8" if ALGORITHMS[name].estimators else ""}
+    return made | few | {"hidden": 9, "wire-estimators": "int8" if ALGORITHMS[name].messages.estimates else ""}
 
 
 @pytest.mark.slow
@@ -90,8 +90,8 @@ def test_every_algorithm_runs_with_rounded_messages(
     if name == "alone":
         return
     names = {n for way in carried.values() for m in in_rounds(way) for n in m.content["arrays"]}  # type: ignore[union-attr]
-    assert {f"{n}.scale" for n in ALGORITHMS[name].estimators if n not in ("v", "vy", "cy", "dy")} <= names
-    assert not {"x", "y", "buffers"} & {*ALGORITHMS[name].estimators}
+    assert {f"{n}.scale" for n in ALGORITHMS[name].messages.estimates if n not in ("v", "vy", "cy", "dy")} <= names
+    assert not {"x", "y", "buffers"} & {*ALGORITHMS[name].messages.estimates}
     last = [m.content["arrays"] for m in carried["down"] if m.metadata.message_type == "evaluate"]
     assert all(array.dtype != "uint16" for arrays in last for array in arrays.values())  # type: ignore[union-attr]
     if not ALGORITHMS[name].personalised:
@@ -134,7 +134,7 @@ class Fixed(LocalSGDA):
     """Both sides send one vector over and over: x is the sum of what a site received, y that of what the server did."""
 
     name = "fixed"
-    estimators = ("u",)
+    messages = Table(both(x="d"), both(u="d", estimate=True))
 
     def broadcast(self, state: Arrays, context: RoundContext, site: Site) -> Arrays:
         """Send it."""

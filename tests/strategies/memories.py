@@ -47,7 +47,7 @@ def ends(strategy: FederatedStrategy, rounds: int = ROUNDS, **options: Any) -> t
     return [strategy.personal(sent[k], kept.get(k, {}), oracles(k, 1).fresh) for k in range(K)], remembered
 
 
-REMEMBERING = [name for name in ALGORITHMS if ALGORITHMS[name].card.remembers]
+REMEMBERING = [name for name in ALGORITHMS if ALGORITHMS[name].messages.remembers]
 """The algorithms whose clients remember anything; tests/docs holds the cards against the code."""
 
 MEMORYLESS = sorted(set(ALGORITHMS) - set(REMEMBERING))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.config import ConfigError, RunConfig
 from edelweiss.federation import FederatedStrategy, FirstCome, Oracle, RoundContext, Site
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.capabilities import Layers
 from edelweiss.server_app import simulate
 from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.server_app.sites import MARKED
 from tests.strategies.closed_form import build, objective
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Arrays, OpenOracle, drive
@@ -30,7 +30,7 @@ PROXIMAL[6] = PROXIMAL[3]
 # S = q² = 2 rounds, from the start of each stage: the snapshot differs from x in its second round.
 SNAPSHOT: dict[int | str, Exchanges] = {"else": ["x y > x y"], 2: ["x y snapshot > x y"], 5: ["x y snapshot > x y"]}
 MOMENTUM = "x y dx dy > x y dx dy"
-# Of an algorithm whose rounds are all alike the card is enough (tests/docs); DisPFL's bits are counted in
+# Of an algorithm whose rounds are all alike its table is enough (tests/docs); DisPFL's bits are counted in
 # test_personalised_messages.py.
 ROWS: dict[str, dict[int | str, Exchanges]] = {
     "alone": {"else": ["x y > "]},  # the common start, for whoever has nothing yet
@@ -194,11 +194,12 @@ def failing(algorithm: type[FederatedStrategy]) -> type[FederatedStrategy]:
     def local_update(
         self: Any, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
-        if "marked" in sent and isinstance(oracle, SiteOracle):  # and no rehearsal
+        if "marked" in sent:
             raise RuntimeError
         return algorithm.local_update(self, sent, memory, oracle, context)
 
-    return type(algorithm.__name__, (algorithm,), {"broadcast": broadcast, "local_update": local_update})
+    own = {"broadcast": broadcast, "local_update": local_update, "messages": algorithm.messages + MARKED}
+    return type(algorithm.__name__, (algorithm,), own)
 
 
 @pytest.mark.slow

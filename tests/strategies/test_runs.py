@@ -165,7 +165,7 @@ def test_every_algorithm_runs_on_every_problem_that_it_claims(algorithm: str, pr
     assert set(result.arrays) == ({"x", "y"} if PROBLEMS[problem].kind == "minimax" else {"x"})
     assert all(np.isfinite(vector).all() and vector.dtype == np.float32 for vector in result.arrays.values())
     (record,) = result.metrics
-    gradients = FIRST_ROUND.get(algorithm, counted(ALGORITHMS[algorithm].card.gradients, q=3))
+    gradients = FIRST_ROUND.get(algorithm, counted(ALGORITHMS[algorithm].info.gradients, q=3))
     assert record["gradients"] == 2 * gradients
     assert record["site-gradients"] == {f"site-{site}": gradients for site in range(2)}
     assert (record["bytes-up"] > 0) == ALGORITHMS[algorithm].exchanges

@@ -14,7 +14,6 @@ import pytest
 import torch
 from pydantic import Field
 
-from edelweiss.client_app.oracle import SiteOracle
 from edelweiss.federation import FederatedStrategy, Oracle, RoundContext, RunError, Site
 from edelweiss.problems.saddle import saddle_coefficients
 from edelweiss.server_app import simulate
@@ -27,6 +26,7 @@ from edelweiss.strategies.sagda import Sagda
 from tests.problems.example import given_saddle
 from tests.reference import algorithms, variance_reduced
 from tests.reference.games import SaddleGame
+from tests.server_app.sites import MARKED
 from tests.strategies.engine import run_saddle
 from tests.strategies.halves import Arrays, OpenOracle, drive
 from tests.strategies.jobs import regression, saddle
@@ -213,6 +213,7 @@ class Uneven(Cdma):
     """CDMA with one site that is slow, or broken, in both phases."""
 
     name = "uneven"
+    messages = Cdma.messages + MARKED
 
     harm: Literal["slow", "nan", "raise"] = Field("slow", description="what that site does")
 
@@ -224,7 +225,7 @@ class Uneven(Cdma):
         self, sent: Arrays, memory: Arrays, oracle: Oracle, context: RoundContext
     ) -> tuple[Arrays, Arrays]:
         reply, memory = super().local_update(sent, memory, oracle, context)
-        if "marked" in sent and isinstance(oracle, SiteOracle):  # and no rehearsal
+        if "marked" in sent:
             if self.harm == "slow":
                 time.sleep(600)
             if self.harm == "raise":
@@ -313,8 +314,7 @@ def test_sites_that_share_a_process_come_first_in_turn(tmp_path: File, monkeypat
 
     def noting(self: Any, state: Arrays, replies: Any, context: RoundContext) -> Arrays:
         replies = list(replies)
-        if any(vector.any() for reply in replies for vector in reply.arrays.values()):  # it is no rehearsal
-            order.append([reply.site.index for reply in replies])
+        order.append([reply.site.index for reply in replies])
         return aggregate(self, state, iter(replies), context)
 
     monkeypatch.setattr(Cdma, "aggregate", noting)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from edelweiss.federation import Reply, RoundContext, Site, Stages
 from edelweiss.problems import Arrays
-from edelweiss.strategies.variate_versions import COUNTED, ROUND, SINCE, Ledger, origin, still_valid
+from edelweiss.strategies.variate_versions import COUNTED, ROUND, SINCE, VariateVersions, origin, still_valid
 
 K = 4
 ROUNDS = 12
@@ -34,7 +34,7 @@ class Bookkeeping:
     Attributes
     ----------
     state : Arrays
-        The server's: the sum ``c``, and the ledger's own vectors.
+        The server's: the sum ``c``, and the versions.
     memories : dict of int to Arrays
         What each site remembers: its number ``ck`` and the round that it is from.
     sinces : list of int
@@ -52,7 +52,7 @@ class Bookkeeping:
         context = turn_of(r, self.stages)
         if context.starts_stage:
             self.state["c"], self.counted = number(0), dict.fromkeys(range(K), 0)
-        ledger, total = Ledger(self.state, context), self.state["c"].clone()
+        versions, total = VariateVersions(self.state, context), self.state["c"].clone()
         for k in sorted(asked):
             memory = still_valid(
                 {} if k in lost else self.memories[k], {} if context.starts_stage else self.state, context
@@ -62,15 +62,15 @@ class Bookkeeping:
             self.memories[k] = {"ck": new, ROUND: number(r)}
             if k not in unheard:
                 before = dict(reply.arrays)
-                arrays = ledger.entered(reply)
+                arrays = versions.count(reply)
                 assert set(arrays) == {"c"}, "an average is of vectors only"
                 assert reply.arrays == before
                 total, self.counted[k] = total + arrays["c"], int(new)
-        if not ledger.consistent:
+        if not versions.consistent:
             total, self.counted = number(0), dict.fromkeys(range(K), 0)
-        self.state = ledger.closed(self.state | {"c": total})
+        self.state = versions.saved(self.state | {"c": total})
         self.sinces.append(int(self.state[SINCE]) if SINCE in self.state else 0)
-        return ledger.consistent
+        return versions.consistent
 
 
 HALVES = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2)] * 2
@@ -131,11 +131,11 @@ def test_a_new_stage_forgets_all_of_it() -> None:
 
 
 def test_with_all_sites_nobody_says_where_a_change_starts_and_nothing_is_counted() -> None:
-    ledger = Ledger({"c": number(0), COUNTED: torch.zeros(K, dtype=torch.int64)}, turn_of(2))
+    versions = VariateVersions({"c": number(0), COUNTED: torch.zeros(K, dtype=torch.int64)}, turn_of(2))
     reply = Reply(Site(2, "site-2", 3), {"c": number(5)})
-    assert ledger.entered(reply) == reply.arrays
-    assert ledger.consistent
-    assert ledger.closed({"c": number(5)})[COUNTED].tolist() == [0] * K
+    assert versions.count(reply) == reply.arrays
+    assert versions.consistent
+    assert versions.saved({"c": number(5)})[COUNTED].tolist() == [0] * K
 
 
 rounds = st.lists(

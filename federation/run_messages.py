@@ -1,0 +1,221 @@
+"""The messages of one run: its algorithm's table (`federation.table`) with lengths, for each phase of each round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
+
+from edelweiss.federation.algorithm import phases_of
+from edelweiss.federation.encoding import Encoding
+from edelweiss.federation.errors import StrategyError
+from edelweiss.federation.schema import DTYPES, Shapes, Vector, misfits, shapes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flwr.app import ArrayRecord
+
+    from edelweiss.federation.algorithm import Algorithm
+    from edelweiss.federation.stages import RoundContext
+    from edelweiss.federation.table import Lengths, Row, Way
+    from edelweiss.problems import Arrays, Problem
+
+BUFFERS = "buffers"  # batch-norm statistics: they travel with every algorithm's vectors
+
+
+class RunMessages:
+    """The vectors of a run's messages: names, shapes and types.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Declares its table.
+    start : Arrays
+        The starting model: x, and y and buffers where there are any. Only their lengths and types matter.
+    rounds, sites : int
+        R and K.
+    problem : Problem, optional
+        Tells what it can do beyond gradients, see `problems.capabilities`.
+    head : int, optional
+        Where the head begins in x, if no problem says so.
+    encoding : Encoding, optional
+        How vectors are written, except for the last evaluation; None: exactly.
+
+    Attributes
+    ----------
+    d : int
+        Parameters of the model.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        start: Arrays,
+        rounds: int,
+        sites: int,
+        problem: Problem | None = None,
+        head: int | None = None,
+        encoding: Encoding | None = None,
+    ) -> None:
+        self.algorithm, self.rounds, self.sites = algorithm, rounds, sites
+        self.encoding = encoding or Encoding()
+        self._start = shapes_of(start)
+        self._buffers = {name: vector for name, vector in self._start.items() if name == BUFFERS}
+        self.d = len(start["x"])
+        head = getattr(problem, "head", head) or 0
+        terms = (getattr(problem, "terms", 1),)
+        p = self._start["y"].shape if "y" in start else (0,)
+        self._sizes: dict[str, tuple[int, ...]] = {
+            "d": (self.d,),
+            "p": p,
+            "b": (head,),
+            "h": (self.d - head,),
+            "i": (getattr(problem, "inner_size", len)(start["x"]),),
+            "t": terms,
+            "c": terms + p if getattr(problem, "labels", ()) else terms,
+        }
+        self._sizes |= {s: (n,) for s, n in algorithm.lengths(self.d, getattr(problem, "layers", ())).items()}
+        self._known: dict[Way, tuple[RoundContext, list[Shapes]]] = {}
+        self._fits: tuple[RoundContext | None, ReferenceType[ArrayRecord] | None] = (None, None)
+
+    def context(self, server_round: int, phase: str) -> RoundContext:
+        """Return where a phase of a round stands."""
+        return self.algorithm.context(server_round, self.rounds, phase, self.sites)
+
+    # ------------------------------------------------------------------ what there may be
+
+    def down(self, context: RoundContext, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
+        """Return what a site may be sent in a phase, the usual first; ``names`` are those of the arrays that came."""
+        if self._relays("down", context):
+            return self._written("down", self._declared("down", context, site, names))
+        return self._latest("down", context)
+
+    def up(self, context: RoundContext) -> list[Shapes]:
+        """Return what a site may answer in a phase, the usual first."""
+        return self._latest("up", context)
+
+    def kept(self, context: RoundContext) -> Shapes:
+        """Return what a site remembers after a phase."""
+        return self._declared("kept", context)[0]
+
+    def final(self, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
+        """Return what a site may be sent for the last evaluation, which is written exactly."""
+        context = replace(self.context(self.rounds, self.algorithm.phases[-1]), round=self.rounds + 1)
+        return self._declared("final", context, site, names) if self._rows("final", context) else [self._start]
+
+    def between_rounds(self) -> Shapes:
+        """Return what a site remembers from one round to the next: that of the first rounds which is largest."""
+        ends: list[Shapes] = []
+        for r in range(1, min(3, self.rounds) + 1):
+            *_, last = phases_of(self.algorithm, r, self.rounds, self.sites)
+            ends.append(self.kept(self.context(r, last)))
+        return max(ends, key=lambda shapes: sum(vector.bytes for vector in shapes.values()))
+
+    # ------------------------------------------------------------------ checks
+
+    def misfit(self, context: RoundContext, site: int, record: ArrayRecord) -> str:
+        """Say why a site cannot be sent these arrays in a phase; empty: it can. Of what goes to all it is asked once.
+
+        Whoever asks has not changed the record since.
+        """
+        place, known = self._fits
+        if known is not None and known() is record and place == context:
+            return ""
+        text = misfits(record, self.down(context, site, record))
+        if not text and not self._relays("down", context):
+            self._fits = context, ref(record)
+        return text
+
+    def require_declared(self, way: Way, arrays: Arrays, context: RoundContext, site: int = 0) -> None:
+        """Check what a half of the algorithm returned against its table.
+
+        Raises
+        ------
+        StrategyError
+            Naming each vector that the table lacks or has otherwise, and what to write there.
+        """
+        found, declared = shapes_of(arrays), self._declared(way, context, site, arrays)
+        if found in declared:
+            return
+        usual = min(declared, key=lambda one: len(found.items() ^ one.items()))
+        wrong = [self._undeclared(way, name, vector) for name, vector in found.items() if name not in usual]
+        for name, vector in usual.items():
+            if name not in found:
+                wrong.append(f"{name!r} is declared ({way}) and missing: return it, or give its row a condition")
+            elif found[name] != vector:
+                wrong.append(f"{name!r} is {found[name]}, and {vector} in the table")
+        kind = type(self.algorithm).__name__
+        where = f"round {context.round}, phase {context.phase!r}"
+        raise StrategyError(
+            f"algorithm = {self.algorithm.name!r} does not do what its table says, `messages` of class {kind} ({where}): "
+            + "; ".join(wrong)
+        )
+
+    def _undeclared(self, way: Way, name: str, vector: Vector) -> str:
+        """Say that a vector is in no row, and which row it would be."""
+        alike = [symbol for symbol in "dpbhi" if self._sizes[symbol] == vector.shape]
+        length = " ".join(alike[:1] or map(str, vector.shape))
+        if vector.dtype != self._start["x"].dtype:
+            length = " ".join([vector.dtype, *map(str, vector.shape)])
+        written = f'{way}({name}="{length}")' if name.isidentifier() else f'{way}(**{{"{name}": "{length}"}})'
+        return f"{name!r}, {vector}, is in no row: add {written}"
+
+    # ------------------------------------------------------------------ the table, with lengths
+
+    def _rows(self, way: Way, context: RoundContext) -> list[Row]:
+        return [row for row in self.algorithm.messages.of(way) if row.holds(self.algorithm, context)]
+
+    def _relays(self, way: Way, context: RoundContext) -> bool:
+        return any(row.relays for row in self._rows(way, context))
+
+    def _latest(self, way: Way, context: RoundContext) -> list[Shapes]:
+        """Return what may be sent, as it is written; of the context that was asked for last it is known."""
+        if way not in self._known or self._known[way][0] != context:
+            self._known[way] = context, self._written(way, self._declared(way, context))
+        return self._known[way][1]
+
+    def _written(self, way: Way, declared: list[Shapes]) -> list[Shapes]:
+        """Return shapes as they are on the wire, with batch-norm statistics: these come back if they have changed."""
+        more = [self._buffers] if way == "down" or not self._buffers else [{}, self._buffers]
+        return [self.encoding.shapes(one | buffers) for one in declared for buffers in more]
+
+    def _declared(self, way: Way, context: RoundContext, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
+        """Return what the table allows: first the usual, then what comes where something was lost."""
+        rows, found = self._rows(way, context), list[Shapes]()
+        for k in range(1 + max((len(row.lost) for row in rows), default=0)):
+            one: Shapes = {}
+            for row in rows:
+                if k and row.lost:
+                    one |= self._shapes(row.lost[k - 1])
+                else:
+                    one |= self._relayed(row.vectors, context, site, names) if row.relays else self._shapes(row.vectors)
+            if one not in found:
+                found.append(one)
+        return found
+
+    def _relayed(self, vectors: Lengths, context: RoundContext, site: int, names: Iterable[str]) -> Shapes:
+        """Return the shapes of the neighbours' vectors that came, "x-3", and of the site's own, which are empty."""
+        numbers = {int(text) for name in names if (text := name.rpartition("-")[2]).isdecimal() and len(text) < 9}
+        mixed = sorted({site} | numbers.intersection(self.algorithm.neighbours(site, context)))
+        shapes = self._shapes(vectors)
+        if len(mixed) == 1:  # with nobody to mix with, it is sent its own
+            return shapes
+        found: Shapes = {"weights": Vector((len(mixed),), "float64")}
+        for name, vector in shapes.items():
+            found |= {f"{name}-{j}": replace(vector, shape=(0,)) if j == site else vector for j in mixed}
+        return found
+
+    def _shapes(self, lengths: Lengths) -> Shapes:
+        """Return the shapes of vectors; of y's length there is none without a y."""
+        found: Shapes = {}
+        for name, length in lengths.items():
+            first, *others = length.split()
+            symbols = others if first in DTYPES else [first, *others]
+            dtype = (
+                first if first in DTYPES else self._start["y" if symbols == ["p"] and "y" in self._start else "x"].dtype
+            )
+            if "p" not in symbols or "y" in self._start:
+                axes = ((int(s),) if s.isdecimal() else self._sizes[s] for s in symbols)
+                found[name] = Vector(sum(axes, ()), dtype)
+        return found

@@ -1,0 +1,211 @@
+"""The table of an algorithm's messages: which vectors go down to a site, come up from it, and stay there.
+
+An algorithm declares it once, as its class variable ``messages``; these are the rows of a kind of CODASCA::
+
+    messages = Table(
+        both(x="d", y="p"),
+        both(IN_STAGE, cx="d", cy="p", estimate=True, of="control variates"),
+        down(given("gamma"), IN_STAGE, x_ref="d"),
+        kept(ckx="d", cky="p", round=COUNT, of="control variates"),
+    )
+
+A row has conditions, and vectors by name with their lengths. What a site may be sent, what a coordinator may be
+answered, how many bytes that is, what a site's memory takes, which vectors may be rounded, and what the pages say of an
+algorithm all follow from the table; `federation.run_messages` resolves it for a run.
+
+A length is a symbol for each axis, or a number; the type, where it is not x's, stands before it ("uint8 m"):
+
+======  ==============================================================================
+``d``   all of x, the parameters
+``p``   y, the dual variable; in a problem without one the vector does not exist
+``b``   the body of x, which lies before the head
+``h``   the head of x
+``i``   the value of an inner function (`problems.capabilities.InnerFunction`)
+``t``   the terms of a `problems.capabilities.ClosedFormDual`, and ``c`` its denominators
+======  ==============================================================================
+
+`Algorithm.lengths` may add others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from edelweiss.federation.algorithm import Algorithm
+    from edelweiss.federation.stages import RoundContext
+
+COUNT = "int64 1"
+"""The length of a whole number: a round, a count of steps."""
+
+Lengths = Mapping[str, str]
+"""Names of vectors, with their lengths."""
+
+Way = Literal["down", "up", "kept", "final"]
+Use = Literal["summed", "relayed", "in the clear"]
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition of a row, in words for the pages, and as a function of the algorithm and the round."""
+
+    words: str
+    holds: Callable[[Any, RoundContext], bool]
+
+
+LATER = When("past the first round", lambda algorithm, context: context.round > 1)
+IN_STAGE = When("past the first round of a stage", lambda algorithm, context: not context.starts_stage)
+SOME_SITES = When("with `fraction` below 1", lambda algorithm, context: algorithm.fraction < 1)
+ALL_SITES = When("with `fraction` = 1", lambda algorithm, context: algorithm.fraction == 1)
+
+
+def given(name: str) -> When:
+    """Return the condition that a hyper-parameter is not 0."""
+    return When(f"with `{name}` above 0", lambda algorithm, context: bool(getattr(algorithm, name)))
+
+
+@dataclass(frozen=True)
+class Row:
+    """Vectors that are in a message, or in a site's memory, together.
+
+    Attributes
+    ----------
+    way : str
+        ``"down"``, ``"up"``, ``"kept"`` (what a site remembers after a phase), or ``"final"`` (down for the last
+        evaluation; an algorithm without such a row sends the run's model).
+    vectors : mapping
+        Names and lengths.
+    phase : str
+        Of which phase's messages; a pattern as file names have it.
+    when : tuple of When
+        All of them hold, or the row is not there.
+    of : str
+        What the vectors are, in words for a hospital's engineer.
+    estimate : bool
+        Whether they are control variates or running estimates, the same to all sites, which errors of either sign do no
+        harm: ``wire-estimators`` may round them to 8 bits.
+    use : str
+        What the coordinator needs of an answer: ``"summed"`` (only the weighted sum over the sites), ``"relayed"`` (it
+        passes them on to other sites), ``"in the clear"`` (each site's own).
+    lost : tuple of mapping
+        What may come in their place where something was lost on the way: an answer, or a site's memory.
+    """
+
+    way: Way
+    vectors: Lengths
+    phase: str = "*"
+    when: tuple[When, ...] = ()
+    of: str = ""
+    estimate: bool = False
+    use: Use = "summed"
+    lost: tuple[Lengths, ...] = ()
+
+    @property
+    def relays(self) -> bool:
+        """Whether a site is sent these vectors of its neighbours one by one, as "x-3", with their ``weights``."""
+        return self.use == "relayed" and self.way != "up"
+
+    def holds(self, algorithm: object, context: RoundContext) -> bool:
+        """Whether the row is there, in a phase of a round."""
+        return fnmatchcase(context.phase, self.phase) and all(one.holds(algorithm, context) for one in self.when)
+
+
+class Table:
+    """The rows of an algorithm; ``Parent.messages + Table(...)`` adds some to a parent's."""
+
+    def __init__(self, *rows: Row | tuple[Row, ...]) -> None:
+        self.rows: tuple[Row, ...] = tuple(one for row in rows for one in ((row,) if isinstance(row, Row) else row))
+
+    def __add__(self, other: Table) -> Table:
+        """Return the rows of both."""
+        return Table(*self.rows, *other.rows)
+
+    def of(self, way: Way) -> Iterator[Row]:
+        """Yield the rows of one way."""
+        return (row for row in self.rows if row.way == way)
+
+    def in_phase(self, phase: str) -> Table:
+        """Return the same rows, for one phase."""
+        return Table(*(replace(row, phase=phase) for row in self.rows))
+
+    @property
+    def estimates(self) -> frozenset[str]:
+        """The names of the vectors that may be rounded to 8 bits."""
+        return frozenset(name for row in self.rows if row.estimate for name in row.vectors)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a site keeps anything from one message to the next."""
+        return any(self.of("kept"))
+
+
+def down(
+    *when: When,
+    phase: str = "*",
+    of: str = "",
+    estimate: bool = False,
+    lost: Lengths | tuple[Lengths, ...] = (),
+    **vectors: str,
+) -> Row:
+    """Declare what a site is sent."""
+    return Row("down", vectors, phase, when, of, estimate, lost=_several(lost))
+
+
+def up(
+    *when: When,
+    phase: str = "*",
+    of: str = "",
+    estimate: bool = False,
+    use: Use = "summed",
+    lost: Lengths | tuple[Lengths, ...] = (),
+    **vectors: str,
+) -> Row:
+    """Declare what a site answers."""
+    return Row("up", vectors, phase, when, of, estimate, use, _several(lost))
+
+
+def both(*when: When, phase: str = "*", of: str = "", estimate: bool = False, **vectors: str) -> tuple[Row, Row]:
+    """Declare what a site answers, and, under these conditions, is sent."""
+    return down(*when, phase=phase, estimate=estimate, **vectors), up(phase=phase, of=of, estimate=estimate, **vectors)
+
+
+def kept(*when: When, phase: str = "*", of: str = "", **vectors: str) -> Row:
+    """Declare what a site remembers after a phase, until its next message."""
+    return Row("kept", vectors, phase, when, of)
+
+
+def final(**vectors: str) -> Row:
+    """Declare what a site is sent for the last evaluation, in place of the run's model."""
+    return Row("final", vectors)
+
+
+def _several(lost: Lengths | tuple[Lengths, ...]) -> tuple[Lengths, ...]:
+    return lost if isinstance(lost, tuple) else (lost,)
+
+
+# ---------------------------------------------------------------------- in words
+
+WORDS = {"x": "the model x", "y": "the dual variable y", "body": "the body"}
+
+
+def sends(algorithm: Algorithm | type[Algorithm]) -> str:
+    """Return the vectors that leave a site, in words for a hospital's engineer."""
+    return _in_words(algorithm, "up") or "nothing"
+
+
+def remembers(algorithm: Algorithm | type[Algorithm]) -> str:
+    """Return what stays at a site between messages, in words; empty for nothing."""
+    return _in_words(algorithm, "kept")
+
+
+def _in_words(algorithm: Algorithm | type[Algorithm], way: Way) -> str:
+    parts = []
+    for row in algorithm.messages.of(way):
+        names = [name for name, length in row.vectors.items() if length != "p" or "minimax" in algorithm.solves]
+        text = ", ".join(WORDS.get(name, f"`{name}`") for name in names) + f" ({row.of})" * bool(row.of)
+        text = row.of if row.of and way == "kept" else text
+        parts.append(" ".join([*(f"{one.words}:" for one in row.when), text]))
+    return "; ".join(dict.fromkeys(parts))
