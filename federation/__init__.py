@@ -30,6 +30,11 @@ from edelweiss.federation.table import (
 from edelweiss.federation.wire import not_finite, pack, size, unpack
 
 __all__ = [
+    "ALL_SITES",
+    "COUNT",
+    "IN_STAGE",
+    "LATER",
+    "SOME_SITES",
     "Algorithm",
     "AlgorithmInfo",
     "BadAnswerError",
@@ -51,9 +56,17 @@ __all__ = [
     "Snapshot",
     "Stages",
     "StrategyError",
+    "Table",
+    "When",
     "average",
+    "both",
+    "down",
+    "final",
+    "given",
+    "kept",
     "not_finite",
     "pack",
     "size",
     "unpack",
+    "up",
 ]

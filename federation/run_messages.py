@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
@@ -146,9 +147,9 @@ class RunMessages:
             elif found[name] != vector:
                 wrong.append(f"{name!r} is {found[name]}, and {vector} in the table")
         kind = type(self.algorithm).__name__
-        where = f"round {context.round}, phase {context.phase!r}"
+        where = f"in round {context.round}, phase {context.phase!r}"
         raise StrategyError(
-            f"algorithm = {self.algorithm.name!r} does not do what its table says, `messages` of class {kind} ({where}): "
+            f"algorithm = {self.algorithm.name!r}: `messages` of class {kind} is not what it does {where}: "
             + "; ".join(wrong)
         )
 
@@ -211,11 +212,8 @@ class RunMessages:
         found: Shapes = {}
         for name, length in lengths.items():
             first, *others = length.split()
-            symbols = others if first in DTYPES else [first, *others]
-            dtype = (
-                first if first in DTYPES else self._start["y" if symbols == ["p"] and "y" in self._start else "x"].dtype
-            )
+            dtype, symbols = (first, others) if first in DTYPES else (self._start["x"].dtype, [first, *others])
             if "p" not in symbols or "y" in self._start:
-                axes = ((int(s),) if s.isdecimal() else self._sizes[s] for s in symbols)
-                found[name] = Vector(sum(axes, ()), dtype)
+                axes = ((int(symbol),) if symbol.isdecimal() else self._sizes[symbol] for symbol in symbols)
+                found[name] = Vector(tuple(chain.from_iterable(axes)), dtype)
         return found

@@ -169,7 +169,7 @@ def up(
 
 def both(*when: When, phase: str = "*", of: str = "", estimate: bool = False, **vectors: str) -> tuple[Row, Row]:
     """Declare what a site answers, and, under these conditions, is sent."""
-    return down(*when, phase=phase, estimate=estimate, **vectors), up(phase=phase, of=of, estimate=estimate, **vectors)
+    return Row("down", vectors, phase, when, of, estimate), Row("up", vectors, phase, (), of, estimate)
 
 
 def kept(*when: When, phase: str = "*", of: str = "", **vectors: str) -> Row:

@@ -53,8 +53,8 @@ class Coda(CodaPlus, SkipsPhases):
             denominators="c",
             phase="dual",
             use="in the clear",
-            of="at the end of a stage, over *all training samples* or `coda.dual-batch` of them; for AUC the sum of the "
-            "scores of the positives, that of the negatives, and both counts",
+            of="at the end of a stage, over *all training samples* or `coda.dual-batch` of them; for AUC the sum of "
+            "the scores of the positives, that of the negatives, and both counts",
         ),
     )
     stacks = True

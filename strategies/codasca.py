@@ -61,7 +61,7 @@ class Codasca(FederatedStrategy):
     ``stage-decay = 3`` alone.
 
     Client state: ckx, cky, and the round that they are from. Lost, they are zero, as at the start of a stage. With all
-    sites in every round c heals at once; with partial participation `VariateVersions` notices, and everybody starts anew::
+    sites in every round c heals at once; with partial participation `VariateVersions` notices, and all start anew::
 
         10  if some client's ck is not the one that is in c: cx, cy, ckx, cky ← 0 in the next round
     """
@@ -75,7 +75,7 @@ class Codasca(FederatedStrategy):
     messages = Table(
         both(x="d", y="p"),
         both(
-            IN_STAGE, cx="d", cy="p", estimate=True, of="control variates: mean gradients of the round, or their change"
+            IN_STAGE, cx="d", cy="p", estimate=True, of="control variates: the round's mean gradients, or their change"
         ),
         down(given("gamma"), IN_STAGE, x_ref="d"),
         kept(ckx="d", cky="p", of="control variates", round=COUNT),
