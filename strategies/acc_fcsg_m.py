@@ -41,11 +41,7 @@ class AccFCSGM(RecursiveMomentum):
     """
 
     name = "acc-fcsg-m"
-    info = AlgorithmInfo(
-        papers=(papers.FCSG,),
-        where="Alg. 2",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.FCSG,), where="Alg. 2", gradients="2q")
     messages = Table(
         both(x="d"),
         both(LATER, u="d", estimate=True, of="a running estimate of the gradient"),

@@ -50,11 +50,7 @@ class AdaFgda(Fgda, SkipsPhases):
     """
 
     name = "adafgda"
-    info = AlgorithmInfo(
-        papers=(papers.ADAFGDA,),
-        where="Alg. 1",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.ADAFGDA,), where="Alg. 1", gradients="2q")
     messages = Fgda.messages.in_phase("train") + Table(
         down(x="d", y="p", phase="start"),
         up(u="d", v="p", phase="start", of="running estimates of both gradients"),

@@ -64,10 +64,7 @@ class Cdma(FederatedStrategy, FirstCome):
     """
 
     name = "cdma"
-    info = AlgorithmInfo(
-        papers=(papers.CDMA,),
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.CDMA,), gradients="2q")
     messages = Table(
         down(x="d", y="p"),
         down(LATER, WITH_PREVIOUS, x_prev="d", y_prev="p", phase="direction"),

@@ -41,11 +41,7 @@ class Coda(CodaPlus, SkipsPhases):
     """
 
     name = "coda"
-    info = AlgorithmInfo(
-        papers=(papers.CODA,),
-        where="Alg. 1 and 2",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.CODA,), where="Alg. 1 and 2", gradients="q")
     messages = CodaPlus.messages.in_phase("train") + Table(
         down(x="d", phase="dual"),
         up(

@@ -66,11 +66,7 @@ class CodaPlus(FederatedStrategy):
     """
 
     name = "coda-plus"
-    info = AlgorithmInfo(
-        papers=(papers.CODASCA,),
-        where="Alg. 1 and 2",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.CODASCA,), where="Alg. 1 and 2", gradients="q")
     messages = Table(
         down(x="d", y="p"),
         down(given("gamma"), IN_STAGE, x_ref="d"),

@@ -67,11 +67,7 @@ class Codasca(FederatedStrategy):
     """
 
     name = "codasca"
-    info = AlgorithmInfo(
-        papers=(papers.CODASCA,),
-        where="Alg. 3 and 4",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.CODASCA,), where="Alg. 3 and 4", gradients="q")
     messages = Table(
         both(x="d", y="p"),
         both(

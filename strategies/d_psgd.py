@@ -38,11 +38,7 @@ class DPSGD(Decentralised):
     """
 
     name = "d-psgd"
-    info = AlgorithmInfo(
-        papers=(papers.D_PSGD,),
-        where="Alg. 1",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.D_PSGD,), where="Alg. 1", gradients="q")
     messages = relay(x="d") + Table(kept(y="p", of="its y"))
     stacks = True
 

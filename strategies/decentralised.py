@@ -49,7 +49,7 @@ def relay(start: Lengths | None = None, of: str = "", **shares: str) -> Table:
     """
     start = start or shares
     mixed = Row("down", shares, when=(LATER, SERVER_MIXES), lost=(start,))
-    parts = Row("down", shares, when=(LATER, SITE_MIXES), use="relayed", lost=(shares, start))
+    parts = Row("down", shares, when=(LATER, SITE_MIXES), use="relayed", lost=(start,))
     return Table(
         Row("down", start, when=(FIRST,)),
         mixed,

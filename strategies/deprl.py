@@ -43,11 +43,7 @@ class DePRL(HeadAndBody, Decentralised):
     """
 
     name = "deprl"
-    info = AlgorithmInfo(
-        papers=(papers.DEPRL,),
-        where="Alg. 1",
-        gradients="q + 1",
-    )
+    info = AlgorithmInfo(papers=(papers.DEPRL,), where="Alg. 1", gradients="q + 1")
     messages = relay(body="b", of="the model without its head") + Table(kept(head="h", y="p", of="its head, y"))
     stacks = True
 

@@ -55,11 +55,7 @@ class DisPFL(Decentralised):
     """
 
     name = "dispfl"
-    info = AlgorithmInfo(
-        papers=(papers.DISPFL,),
-        where="Alg. 1 and 2",
-        gradients="q + 1",
-    )
+    info = AlgorithmInfo(papers=(papers.DISPFL,), where="Alg. 1 and 2", gradients="q + 1")
     messages = relay(
         {"x": "d"}, of="a bit for each entry of x, and the entries that it keeps", mask="uint8 m", values="v"
     ) + Table(kept(y="p", of="its y"))

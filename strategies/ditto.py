@@ -46,11 +46,7 @@ class Ditto(LocalSteps):
     """
 
     name = "ditto"
-    info = AlgorithmInfo(
-        papers=(papers.DITTO,),
-        where="Alg. 1",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.DITTO,), where="Alg. 1", gradients="2q")
     messages = Table(both(x="d", y="p"), kept(x="d", y="p", of="a model of its own, its y"))
     solves = frozenset({"minimisation", "minimax", "conditional"})
     stacks = True

@@ -38,11 +38,7 @@ class FCSG(FederatedStrategy):
     """
 
     name = "fcsg"
-    info = AlgorithmInfo(
-        papers=(papers.FCSG,),
-        where="Alg. 1",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.FCSG,), where="Alg. 1", gradients="q")
     solves = frozenset({"conditional"})
     stacks = True
 
@@ -81,11 +77,7 @@ class FCSGM(FCSG):
     """
 
     name = "fcsg-m"
-    info = AlgorithmInfo(
-        papers=(papers.FCSG,),
-        where="Alg. 1",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.FCSG,), where="Alg. 1", gradients="q")
     messages = FCSG.messages + Table(both(LATER, u="d", estimate=True, of="a running estimate of the gradient"))
     stacks = True
 

@@ -42,11 +42,7 @@ class FedAvg(LocalSteps):
     """
 
     name = "fedavg"
-    info = AlgorithmInfo(
-        papers=(papers.FEDAVG, papers.ADAM),
-        where="Alg. 1",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.FEDAVG, papers.ADAM), where="Alg. 1", gradients="q")
     solves = frozenset({"minimisation"})
     stacks = True
 

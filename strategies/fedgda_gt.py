@@ -50,11 +50,7 @@ class FedGdaGt(FederatedStrategy):
     """
 
     name = "fedgda-gt"
-    info = AlgorithmInfo(
-        papers=(papers.FEDGDA_GT,),
-        where="Alg. 2",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.FEDGDA_GT,), where="Alg. 2", gradients="q")
     messages = Table(
         down(x="d", y="p", phase="anchor"),
         up(vx="d", vy="p", phase="anchor", estimate=True, of="both gradients of all its samples at the common point"),

@@ -39,11 +39,7 @@ class FedNest(FederatedStrategy):
     """
 
     name = "fednest"
-    info = AlgorithmInfo(
-        papers=(papers.FEDNEST,),
-        where="Alg. 1 and 4",
-        gradients="4q - 2",
-    )
+    info = AlgorithmInfo(papers=(papers.FEDNEST,), where="Alg. 1 and 4", gradients="4q - 2")
     messages = Table(
         down(x="d", y="p"),
         up(h="p", phase="anchor-y*", estimate=True, of="the gradient by y of a batch at the common point"),

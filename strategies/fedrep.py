@@ -42,11 +42,7 @@ class FedRep(HeadAndBody):
     """
 
     name = "fedrep"
-    info = AlgorithmInfo(
-        papers=(papers.FEDREP,),
-        where="Alg. 1",
-        gradients="q + 1",
-    )
+    info = AlgorithmInfo(papers=(papers.FEDREP,), where="Alg. 1", gradients="q + 1")
     messages = Table(
         both(body="b", of="the model without its head"), final(body="b"), kept(head="h", y="p", of="its head, y")
     )

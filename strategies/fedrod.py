@@ -48,11 +48,7 @@ class FedRoD(LocalSteps):
     """
 
     name = "fedrod"
-    info = AlgorithmInfo(
-        papers=(papers.FEDROD,),
-        where="Alg. 1",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.FEDROD,), where="Alg. 1", gradients="2q")
     messages = Table(both(x="d"), kept(head="h", of="a second head"))
     solves = frozenset({"minimisation"})
     needs = frozenset({Layers, BalancedLoss})

@@ -53,11 +53,7 @@ class Fgda(RecursiveDescentAscent):
     """
 
     name = "fgda"
-    info = AlgorithmInfo(
-        papers=(papers.ADAFGDA,),
-        where="Alg. 1",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.ADAFGDA,), where="Alg. 1", gradients="2q")
     stacks = True
 
     lr: float = Field(0.1, gt=0, description="γ: step size of x; times η_t")

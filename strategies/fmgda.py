@@ -45,11 +45,7 @@ class Fmgda(RecursiveDescentAscent):
     """
 
     name = "fmgda"
-    info = AlgorithmInfo(
-        papers=(papers.FMGDA,),
-        where="Alg. 1",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.FMGDA,), where="Alg. 1", gradients="2q")
     stacks = True
 
     lr: float = Field(0.1, gt=0, description="ĉ: step size of x; times η_t")

@@ -36,9 +36,7 @@ class Alone(LocalSteps):
     """
 
     name = "alone"
-    info = AlgorithmInfo(
-        gradients="q",
-    )
+    info = AlgorithmInfo(gradients="q")
     messages = Table(down(x="d", y="p"), kept(x="d", y="p", of="a model of its own, its y"))
     solves = frozenset({"minimisation", "minimax"})
     stacks = True

@@ -39,10 +39,7 @@ class LocalSCGD(FederatedStrategy):
     """
 
     name = "local-scgd"
-    info = AlgorithmInfo(
-        papers=(papers.SCGD,),
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.SCGD,), gradients="q")
     messages = Table(both(x="d"), kept(s="i", of="its estimate of the inner function"))
     solves = frozenset({"conditional"})
     needs = frozenset({InnerFunction})
@@ -83,10 +80,7 @@ class LocalSCGDM(LocalSCGD):
     """
 
     name = "local-scgdm"
-    info = AlgorithmInfo(
-        papers=(papers.SCGD,),
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.SCGD,), gradients="q")
     messages = Table(
         both(x="d"),
         both(LATER, u="d", estimate=True, of="a running estimate of the gradient"),

@@ -34,11 +34,7 @@ class LocalSGDA(FederatedStrategy):
     """
 
     name = "local-sgda"
-    info = AlgorithmInfo(
-        papers=(papers.LOCAL_SGDA,),
-        where="Alg. 1",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.LOCAL_SGDA,), where="Alg. 1", gradients="q")
     solves = frozenset({"minimax"})
     stacks = True
 

@@ -52,14 +52,7 @@ class LocalSGDAPlus(LocalSGDA):
     """
 
     name = "local-sgda-plus"
-    info = AlgorithmInfo(
-        papers=(
-            papers.LOCAL_SGDA,
-            papers.MOMENTUM,
-        ),
-        where="Alg. 2",
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.LOCAL_SGDA, papers.MOMENTUM), where="Alg. 2", gradients="2q")
     messages = LocalSGDA.messages + SNAPSHOT
 
     snapshot_steps: int = Field(0, ge=0, description="S: iterations between two snapshots, a multiple of q; 0 = q²")

@@ -44,11 +44,7 @@ class MomentumLocalSGDA(LocalSGDA):
     """
 
     name = "momentum-local-sgda"
-    info = AlgorithmInfo(
-        papers=(papers.MOMENTUM,),
-        where="Alg. 2",
-        gradients="q",
-    )
+    info = AlgorithmInfo(papers=(papers.MOMENTUM,), where="Alg. 2", gradients="q")
     messages = LocalSGDA.messages + Table(
         both(LATER, dx="d", dy="p", estimate=True, of="running means of both gradients")
     )
@@ -95,8 +91,5 @@ class MomentumLocalSGDAPlus(LocalSGDAPlus, MomentumLocalSGDA):
     """
 
     name = "momentum-local-sgda-plus"
-    info = AlgorithmInfo(
-        papers=(papers.MOMENTUM,),
-        gradients="2q",
-    )
+    info = AlgorithmInfo(papers=(papers.MOMENTUM,), gradients="2q")
     messages = MomentumLocalSGDA.messages + SNAPSHOT

@@ -36,9 +36,7 @@ class NPA(LocalSGDA):
     """
 
     name = "npa"
-    info = AlgorithmInfo(
-        gradients="1",
-    )
+    info = AlgorithmInfo(gradients="1")
 
     local_steps: int = Field(1, ge=1, le=MOST_STEPS, description="q: 1, as NPA communicates after every step")
     batch: int = Field(512, ge=1, description="samples of a step at each site; instead of the run's batch size")

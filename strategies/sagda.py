@@ -51,11 +51,7 @@ class Sagda(FederatedStrategy):
     """
 
     name = "sagda"
-    info = AlgorithmInfo(
-        papers=(papers.SAGDA,),
-        where="Alg. 1",
-        gradients="q + 1",
-    )
+    info = AlgorithmInfo(papers=(papers.SAGDA,), where="Alg. 1", gradients="q + 1")
     messages = Table(
         down(x="d", y="p"),
         up(vx="d", vy="p", phase="control", estimate=True, of="both gradients of a batch at the common point"),

@@ -285,17 +285,8 @@ def test_the_page_about_extensions_can_be_followed_to_the_letter(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_card_says_what_a_round_moves_computes_and_leaves_at_a_site(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    algorithm, remembered = ALGORITHMS[name], set()
-
-    def noting(self: Any, *arguments: Any) -> tuple[Arrays, Arrays]:
-        reply, memory = algorithm.local_update(self, *arguments)
-        remembered.update(memory)
-        return reply, memory
-
-    monkeypatch.setitem(ALGORITHMS, name, type(algorithm.__name__, (algorithm,), {"local_update": noting}))
+def test_the_pages_say_what_a_round_moves_and_computes(name: str, tmp_path: Path) -> None:
+    algorithm = ALGORITHMS[name]
     solved = [problem for problem in PROBLEMS if can_solve(algorithm, PROBLEMS[problem])]
     sites, q = 2, 1 if name == "npa" else 3
     keys: dict[str, Any] = {"algorithm": name, "problem": solved[0], "model": "mlp", "hidden": 4, "partition": "iid"}
@@ -303,15 +294,13 @@ def test_a_card_says_what_a_round_moves_computes_and_leaves_at_a_site(
     keys |= {"sites": sites, "rounds": 3, "local-steps": q, "workers": 1, "device": "cpu", "runs-dir": str(tmp_path)}
     result = simulate(keys)
     record, d, p = result.metrics[1], len(result.arrays["x"]), len(result.arrays.get("y", ()))
-    card = algorithm.card
     shapes = [(4, 30), (4, 4), (1, 4)]  # the weights, on breast-cancer
     kept = [round(share * math.prod(shape)) for share, shape in zip(erk(shapes, 0.5), shapes, strict=True)]
     lengths = {"d": d, "p": p, "b": d - (4 + 1 + 2)}  # the head: the last weights, a bias, and a and b of AUC
-    lengths |= {"v": d - sum(map(math.prod, shapes)) + sum(kept), "m": (d // 8 + 1) / 4}
-    moved = [4 * sites * counted(text, **lengths) for text in (card.down, card.up)]
+    lengths |= {"v": d - sum(map(math.prod, shapes)) + sum(kept), "m": (d // 8 + 1) / 4, "i": d}
+    moved = [4 * sites * counted(docs.numbers(algorithm, way), **lengths) for way in ("down", "up")]
     assert [record["bytes-down"], record["bytes-up"]] == moved
-    assert record["gradients"] == sites * counted(card.gradients, q=q)
-    assert bool(remembered) == bool(card.remembers)
+    assert record["gradients"] == sites * counted(algorithm.info.gradients, q=q)
 
 
 @pytest.mark.parametrize("cls", [*ALGORITHMS.values(), *PROBLEMS.values()])
