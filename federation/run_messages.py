@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
@@ -182,15 +182,14 @@ class RunMessages:
         return [self.encoding.shapes(one | buffers) for one in declared for buffers in more]
 
     def _declared(self, way: Way, context: RoundContext, site: int = 0, names: Iterable[str] = ()) -> list[Shapes]:
-        """Return what the table allows: first the usual, then what comes where something was lost."""
-        rows, found = self._rows(way, context), list[Shapes]()
-        for k in range(1 + max((len(row.lost) for row in rows), default=0)):
-            one: Shapes = {}
-            for row in rows:
-                if k and row.lost:
-                    one |= self._shapes(row.lost[k - 1])
-                else:
-                    one |= self._relayed(row.vectors, context, site, names) if row.relays else self._shapes(row.vectors)
+        """Return what the table allows: first the usual, then what may come where something was lost."""
+        rows: list[list[Shapes]] = []
+        for row in self._rows(way, context):
+            usual = self._relayed(row.vectors, context, site, names) if row.relays else self._shapes(row.vectors)
+            rows.append([usual, *map(self._shapes, row.lost)])
+        found: list[Shapes] = []
+        for parts in product(*rows):
+            one = {name: vector for part in parts for name, vector in part.items()}
             if one not in found:
                 found.append(one)
         return found

