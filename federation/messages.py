@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flwr.app import Array
 
     from edelweiss.evidence import Reported
-    from edelweiss.federation.schema import Table
+    from edelweiss.federation.schema import Shapes
     from edelweiss.federation.sites import Site
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Arrays, Metrics
@@ -107,7 +107,7 @@ class Vectors:
             self.placed[device] = {name: vector.to(device) for name, vector in self.meant.items()}
         return dict(self.placed[device])
 
-    def misfit(self, tables: Iterable[Table]) -> str:
+    def misfit(self, tables: Iterable[Shapes]) -> str:
         """Say why they fit none of these tables, by names, shapes and types; empty if they fit one."""
         if not (text := misfits(self.arrays, tables)):
             self.fit()
