@@ -110,7 +110,7 @@ def forgetting(name: str, noted: Seen) -> type[FederatedStrategy]:
         return reply, new
 
     algorithm = ALGORITHMS[name]
-    return type(algorithm.__name__, (algorithm,), {"local_update": local_update})
+    return type(algorithm.__name__, (algorithm,), {"local_update": local_update, "name": name})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
