@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edelweiss.common import shown
 from edelweiss.common.options import is_number
 from edelweiss.config.classes import parse_classes
+from edelweiss.config.words import parse_words
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.config import ARRAYS, FOLDERS, OWN, SITE, SIZED, TABLE
 from edelweiss.datasets.labels import wrong_labels
@@ -17,6 +18,7 @@ from edelweiss.models import STEMS, tracks_statistics
 from edelweiss.models.architecture import DEVICE
 from edelweiss.problems import PROBLEMS, ranks
 from edelweiss.problems.capabilities import readable
+from edelweiss.problems.metrics import METRICS
 from edelweiss.strategies import ALGORITHMS, can_solve
 
 if TYPE_CHECKING:
@@ -264,6 +266,11 @@ def _split(run: RunConfig) -> Iterator[str]:
 
 
 def _rest(run: RunConfig) -> Iterator[str]:
+    for name in parse_words(run.metrics):
+        if name not in METRICS or METRICS[name].of is None:
+            yield f"metrics = {shown(run.metrics)}: {METRICS.missing(name)}; it is for metrics from outside"
+    if run.metrics and not ranks(PROBLEMS[run.problem]):
+        yield f"metrics = {shown(run.metrics)} are functions of scores, and problem = {run.problem!r} has none"
     if run.min_replies > run.sites:
         yield f"min-replies = {run.min_replies}: there are only sites = {run.sites}"
     if run.device != "auto" and not DEVICE.fullmatch(run.device):

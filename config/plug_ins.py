@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edelweiss.common import PlugInError, Registry, Value
@@ -10,10 +10,27 @@ from edelweiss.common.registry import find, is_importable, name_of
 from edelweiss.datasets import SOURCES
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
+from edelweiss.problems.metrics import METRICS
 from edelweiss.strategies import ALGORITHMS
 
-KINDS: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "problem": PROBLEMS, "model": MODELS, "dataset": SOURCES}
+KINDS: dict[str, Registry[Any]] = {
+    "algorithm": ALGORITHMS,
+    "problem": PROBLEMS,
+    "model": MODELS,
+    "dataset": SOURCES,
+    "metrics": METRICS,
+}
 """The run-config keys whose value may be from outside: ``module:name``, or the name of an entry point."""
+
+
+def _renamed(flat: Mapping[str, Value], how: Callable[[Registry[Any], str], str]) -> dict[str, Value]:
+    """Return a run-config with each of these called otherwise; metrics are a list."""
+    found = dict(flat)
+    for key, registry in KINDS.items():
+        if isinstance(value := flat.get(key), str):
+            names = value.split(",") if key == "metrics" and value else [value]
+            found[key] = ",".join(how(registry, name.strip() if key == "metrics" else name) for name in names)
+    return found
 
 
 def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
@@ -30,13 +47,15 @@ def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
         When something cannot be imported, or is none of its kind.
     """
     wrong: list[str] = []
-    found = dict(flat)
-    for key, registry in KINDS.items():
-        if isinstance(value := flat.get(key), str):
-            try:
-                found[key] = registry.load(value)
-            except PlugInError as error:
-                wrong += error.problems
+
+    def loaded(registry: Registry[Any], name: str) -> str:
+        try:
+            return registry.load(name)
+        except PlugInError as error:
+            wrong.extend(error.problems)
+            return name
+
+    found = _renamed(flat, loaded)
     if wrong:
         raise PlugInError(*wrong)
     return found
@@ -44,8 +63,7 @@ def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
 
 def as_known(flat: Mapping[str, Value]) -> dict[str, Value]:
     """Return a run-config with what is known here as ``module:name`` called as it is in this process."""
-    named = {key: KINDS[key].alias(value) for key in KINDS if isinstance(value := flat.get(key), str)}
-    return {**flat, **named}
+    return _renamed(flat, lambda registry, name: registry.alias(name))
 
 
 def named_outside(flat: Mapping[str, Value]) -> dict[str, str]:
@@ -54,15 +72,18 @@ def named_outside(flat: Mapping[str, Value]) -> dict[str, str]:
     Of what was given as an object only what another process could import is there.
     """
     found: dict[str, str] = {}
-    for key, registry in KINDS.items():
-        value = flat.get(key)
-        if not isinstance(value, str) or value in registry.built_in:
-            continue
-        thing = registry.given.get(registry.alias(value))
-        if thing is None and (place := find(registry.kind, value)):
-            found[value] = place
+
+    def noted(registry: Registry[Any], name: str) -> str:
+        thing = registry.given.get(registry.alias(name))
+        if name in registry.built_in:
+            return name
+        if thing is None and (place := find(registry.kind, name)):
+            found[name] = place
         elif thing is not None and is_importable(thing):
-            found[value] = name_of(thing)
+            found[name] = name_of(thing)
+        return name
+
+    _renamed(flat, noted)
     return found
 
 

@@ -231,6 +231,7 @@ class RunConfig(RunKeys):
             sites=self.sites,
             seed=self.seed,
             device=device,
+            metrics=parse_words(self.metrics),
         )
 
     def build_problem(self, setting: Setting) -> Problem:

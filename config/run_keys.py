@@ -257,6 +257,11 @@ class RunKeys(BaseModel):
     bn: Literal["average", "local"] = Field("average", description="batch-norm statistics")
 
     # What is measured and kept.
+    metrics: Words = Field(
+        "",
+        description="metrics from outside, functions of labels, scores and weights: module:name, or what an installed "
+        "package offers, separated by commas",
+    )
     evaluate_every: Natural = Field(1, description="rounds between two evaluations; 0: only at the end")
     central_test: bool = Field(
         True, description='also evaluate on a common test set at the coordinator (not with dataset "site")'

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edelweiss.federation import FederatedStrategy as Algorithm  # noqa: F401
     from edelweiss.problems import *  # noqa: F403
     from edelweiss.problems import metrics as metrics
+    from edelweiss.problems.metrics import Metric as Metric
     from edelweiss.run import Run as Run
     from edelweiss.run import load_run as load_run
     from edelweiss.simulation import compare as compare
@@ -45,6 +46,7 @@ _HOMES = {
         "Arrays Auc AucMargin Auprc Batch Bce CrossEntropy Fair InvariantLogistic Maml Metrics NetworkProblem "
         "PartialAuc Problem Robust Saddle Setting"
     ),
+    "edelweiss.problems.metrics": "Metric",
     "edelweiss.run": "Run load_run",
     "edelweiss.simulation": "compare register simulate",
     "pydantic": "Field",

@@ -257,7 +257,7 @@ def _label_columns(model: TrainedModel) -> list[str]:
 def _headline() -> tuple[str, ...]:
     from edelweiss.problems.metrics import HEADLINE
 
-    return HEADLINE
+    return tuple(HEADLINE)
 
 
 def _shown_in_notebooks() -> None:

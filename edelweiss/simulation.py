@@ -16,6 +16,7 @@ from edelweiss.datasets import SOURCES
 from edelweiss.datasets.given import as_data
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS, Problem
+from edelweiss.problems.metrics import METRICS
 from edelweiss.run import Run
 from edelweiss.server_app import simulation
 from edelweiss.server_app.script_guard import leave_unguarded_script
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from edelweiss.common import Value
     from edelweiss.federation import FederatedStrategy
     from edelweiss.lab.compare.comparison import Comparison
+    from edelweiss.problems.metrics import Metric
     from edelweiss.server_app.console import Progress
 
 
@@ -38,6 +40,7 @@ def simulate(
     data: Any = None,
     *,
     model: str | Callable[..., Module] = "",
+    metrics: Sequence[Callable[..., float] | Metric | str] = (),
     progress: bool | Progress | None = None,
     **keys: Value | os.PathLike[str],
 ) -> Run:
@@ -57,6 +60,8 @@ def simulate(
         The network: a name, or a class or function that returns an ``nn.Module``. It is called with those of the
         arguments ``shape`` (of one input), ``outputs`` and ``hidden`` that it names, maps (n, \\*shape) to
         (n, outputs), and has the head as its last layer.
+    metrics : sequence
+        More metrics: functions of labels (1 and 0), scores and weights, or names; each is reported by its own name.
     progress : bool or Progress, optional
         Whether to show how the run goes; by default on a terminal and in a notebook.
     **keys
@@ -78,7 +83,7 @@ def simulate(
         When the run cannot go on, as when it diverges.
     """
     leave_unguarded_script()
-    with _settings(algorithm, problem, data, model, keys) as settings:
+    with _settings(algorithm, problem, data, model, metrics, keys) as settings:
         result = simulation.simulate(settings, progress=_progress(progress))
     return Run(result.folder, result.arrays)
 
@@ -87,6 +92,7 @@ def register(
     *classes: type[FederatedStrategy] | type[Problem],
     model: Callable[..., Module] | None = None,
     dataset: Callable[[], Any] | None = None,
+    metric: Callable[..., float] | Metric | None = None,
 ) -> None:
     """Make classes and functions of your own known by name, so that runs that used them can be read and go on.
 
@@ -96,8 +102,8 @@ def register(
     ----------
     *classes : type
         Algorithms and problems.
-    model, dataset : callable
-        A function that returns a network, or the data.
+    model, dataset, metric : callable
+        A function that returns a network, the data, or a number from labels, scores and weights.
 
     Raises
     ------
@@ -110,6 +116,8 @@ def register(
         MODELS.give(model)
     if dataset is not None:
         SOURCES.give(dataset)
+    if metric is not None:
+        METRICS.give(metric)
 
 
 def compare(
@@ -145,7 +153,7 @@ def compare(
 
 @contextmanager
 def _settings(
-    algorithm: Any, problem: Any, data: Any, model: Any, keys: Mapping[str, Any]
+    algorithm: Any, problem: Any, data: Any, model: Any, metrics: Sequence[Any], keys: Mapping[str, Any]
 ) -> Iterator[dict[str, Value]]:
     """Give the block the run-config that the arguments of `simulate` mean."""
     given: dict[str, Value] = {}
@@ -158,6 +166,9 @@ def _settings(
         for key, value in _named(kind, what, registry) if what != "" else ():
             if given.setdefault(key, value) != value:
                 wrong.append(f"{key} = {shown(given[key])}: the {kind} says {shown(value)}: say it once")
+    if metrics:
+        names = (each if isinstance(each, str) else METRICS.give(each) for each in metrics)
+        given["metrics"] = metrics if isinstance(metrics, str) else ",".join(names)
     if model != "":
         given["model"] = model if isinstance(model, str) else MODELS.give(model)
     with ExitStack() as stack:

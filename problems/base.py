@@ -53,6 +53,8 @@ class Setting:
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     dtype : torch.dtype
         Dtype of all vectors; float64 is for checks.
+    metrics : tuple of str
+        Metrics from outside that an evaluation reports as well.
     """
 
     data_summary: DataSummary = field(default_factory=DataSummary)
@@ -62,6 +64,7 @@ class Setting:
     seed: int = 0
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)

@@ -7,12 +7,14 @@ AUROC and average precision are scikit-learn's. A problem computes them exactly;
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from edelweiss.common import PlugInError, Registry
 from edelweiss.problems.errors import ProblemError
 from edelweiss.problems.histogram import Histogram
 from edelweiss.problems.roc import cumulative_counts, partial_auroc
@@ -47,6 +49,9 @@ class Metric:
         Whether its curve has a logarithmic axis.
     low, high : float
         Its range.
+    of : callable, optional
+        Of a metric from outside: a function of labels (1 and 0), scores and weights (None: all count the same), each of
+        shape (n,). A site is asked for its own samples, and all sites together for their summed histograms.
     """
 
     label: str
@@ -57,9 +62,10 @@ class Metric:
     log: bool = False
     low: float = -math.inf
     high: float = math.inf
+    of: Callable[[np.ndarray, np.ndarray, np.ndarray | None], float] | None = None
 
 
-METRICS: dict[str, Metric] = {
+_BUILT_IN: dict[str, Metric] = {
     "auroc": Metric("AUROC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
     "auprc": Metric("AUPRC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
     "partial-auroc": Metric("partial AUROC", "up", pooled="scores", headline=True, low=0.0, high=1.0),
@@ -92,7 +98,58 @@ PARTIAL = "partial-auroc"
 TIES = {kind: f"{kind}-ties" for kind in (*RANKINGS, PARTIAL)}
 """The largest error of each, due to the unknown order within the groups of sites that aggregate scores."""
 HISTOGRAMS = ("positive-scores", "negative-scores")
-HEADLINE = tuple(name for name, metric in METRICS.items() if metric.headline)
+
+
+class _Headline(Collection[str]):
+    """The metrics in a round's line, in the order of `METRICS`, which may grow."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, row in METRICS.items() if row.headline)
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
+
+    def __len__(self) -> int:
+        return len(set(self))
+
+
+HEADLINE: Collection[str] = _Headline()
+
+
+def _accept(name: str, thing: Any) -> tuple[str, Metric]:
+    """Check a metric from outside: a function of labels, scores and weights, or a row with one; it has its name."""
+    if not isinstance(thing, Metric) and callable(thing):
+        thing = Metric(getattr(thing, "__name__", name).replace("_", " "), "up", "scores", headline=True, of=thing)
+    if not isinstance(thing, Metric) or thing.of is None or thing.pooled != "scores":
+        raise PlugInError(
+            f"metric {name}: must be a function of labels, scores and weights, or an edelweiss.Metric with such a "
+            'function as `of` and pooled="scores"'
+        )
+    return getattr(thing.of, "__name__", name).replace("_", "-"), thing
+
+
+METRICS: Registry[Metric] = Registry("metric", _BUILT_IN, _accept)
+
+
+def of_own(
+    names: Iterable[str], labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None
+) -> dict[str, float]:
+    """Return metrics from outside; NaN where one class is missing.
+
+    Raises
+    ------
+    ProblemError
+        When one cannot be computed, or is no number.
+    """
+    found: dict[str, float] = {}
+    for name in names:
+        of = METRICS[name].of
+        assert of is not None, "others are refused with the run-config"
+        try:
+            found[name] = float(of(labels, scores, weights)) if len(set(labels.tolist())) == 2 else math.nan
+        except Exception as error:
+            raise ProblemError(f"metric {name!r} cannot be computed: {type(error).__name__}: {error}") from error
+    return found
 
 
 def metric(name: str) -> Metric:
@@ -132,7 +189,8 @@ def by_label(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def merge_labels(each: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the metrics of several labels into one evaluation: the means, and each label's own."""
-    kinds = [kind for kind in (*RANKINGS, *TIES.values()) if all(kind in own for own in each.values())]
+    outside = (name for name, row in METRICS.items() if row.of)
+    kinds = [kind for kind in (*RANKINGS, *TIES.values(), *outside) if all(kind in own for own in each.values())]
     means = {kind: nanmean([own[kind] for own in each.values()]) for kind in kinds}
     return means | {f"{kind}.{label}": value for label, own in each.items() for kind, value in own.items()}
 
@@ -211,7 +269,7 @@ def ranking(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
     }
 
 
-def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> Metrics:
+def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False, own: Iterable[str] = ()) -> Metrics:
     """Return the metrics of scores: their ranking, counts, and the histograms for pooling.
 
     Parameters
@@ -220,10 +278,13 @@ def ranked(labels: np.ndarray, scores: np.ndarray, *, partial: bool = False) -> 
         As in `ranking`; possibly empty.
     partial : bool
         Whether to add the partial AUROC.
+    own : iterable of str
+        Metrics from outside to add.
     """
     return {
         **ranking(labels, scores),
         **({PARTIAL: partial_auroc(labels, scores)} if partial else {}),
+        **of_own(own, labels, scores),
         "n": len(labels),
         "positives": int(labels.sum()),
         "fewest": 1,

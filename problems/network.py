@@ -276,10 +276,11 @@ class NetworkProblem(Problem, Layers):
         if self.multiclass:
             return {"loss": loss.item(), "n": len(labels), **class_metrics(labels, logits)}
         scores, cast_labels = logits.double().cpu().numpy(), labels.cpu().numpy()
+        own = self.setting.metrics
         if not self.labels:
-            return {"loss": loss.item(), **ranked(cast_labels, scores, partial=PARTIAL in self.reports)}
+            return {"loss": loss.item(), **ranked(cast_labels, scores, partial=PARTIAL in self.reports, own=own)}
         each = zip(self.labels, cast_labels.T, scores.T, strict=True)
-        by_label = {name: ranked(own[own >= 0], scored[own >= 0]) for name, own, scored in each}
+        by_label = {name: ranked(of[of >= 0], scored[of >= 0], own=own) for name, of, scored in each}
         return {"loss": loss.item(), "n": len(cast_labels), **merge_labels(by_label)}
 
     def unstackable_reason(self) -> str:

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.problems.histogram import Histogram, Ints
+from edelweiss.problems.histogram import Histogram, Ints, scores_of
 from edelweiss.problems.metrics import (
     HEADLINE,
     HISTOGRAMS,
+    METRICS,
     PARTIAL,
     TIES,
     accuracy,
     by_label,
     merge_labels,
     metric,
+    of_own,
     ranking,
     split,
     ties,
@@ -84,7 +86,11 @@ def _pooled_ranking(sites: Sequence[Metrics], of_label: str = "") -> dict[str, f
     found = _ranked((positive.bins, positive.counts), (negative.bins, negative.counts))
     if f"{PARTIAL}{of_label}" not in sites[0]:
         found.pop(PARTIAL)
-    return found | {TIES[kind]: most for kind, most in unknown(every, found).items()}
+    own = [name for name, row in METRICS.items() if row.of and f"{name}{of_label}" in sites[0]]
+    labels = np.repeat([1, 0], [len(positive.bins), len(negative.bins)])
+    scores, counts = scores_of(np.concatenate([positive.bins, negative.bins])), [positive.counts, negative.counts]
+    values = of_own(own, labels, scores, np.concatenate(counts))
+    return found | values | {TIES[kind]: most for kind, most in unknown(every, found).items()}
 
 
 SiteScores = tuple[tuple[Histogram, Histogram], bool]

@@ -19,6 +19,7 @@ from edelweiss.common import PlugInError, Registry
 from edelweiss.config import ConfigError
 from edelweiss.models import ModelError
 from edelweiss.models.storage import StoredTensors, write_tensors
+from edelweiss.problems import ProblemError
 from edelweiss.problems.trained_model import TrainedModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +55,8 @@ def run(mine: Any, folder: Path) -> ew.Run:
 
 
 def simulated(mine: Any, folder: Path, **more: Any) -> ew.Run:
-    algorithm, problem = mine.FedProx(mu=0.1), mine.Focal(gamma=1.0)
-    return ew.simulate(algorithm, problem, mine.hospitals, model=mine.Net, runs_dir=folder / "runs", **QUICK | more)
+    own = {"model": mine.Net, "metrics": [mine.sensitivity], "runs_dir": folder / "runs"}
+    return ew.simulate(mine.FedProx(mu=0.1), mine.Focal(gamma=1.0), mine.hospitals, **own, **QUICK | more)
 
 
 def in_a_fresh_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +72,22 @@ def test_all_of_ones_own_is_a_run_like_any(run: ew.Run) -> None:
     assert run.evidence
     assert len(run.predict(np.zeros((3, 6), np.float32))) == 3
     assert np.array_equal(ew.load_run(run.folder).arrays["x"], run.arrays["x"])
+
+
+def test_a_metric_is_of_each_site_and_of_all_together(run: ew.Run) -> None:
+    last = run.metrics[-1]
+    own = [last["sites"][site]["sensitivity"] for site in ("north", "south")]
+    assert all(0 <= value <= 1 for value in (*own, last["pooled"]["sensitivity"], last["sensitivity"]))
+    assert "sensitivity" in run.to_frame()
+    assert "sensitivity" in run._repr_html_()
+
+
+def test_a_metric_that_raises_is_said(mine: Any, folder: Path) -> None:
+    def broken(labels: Any, scores: Any, weights: Any = None) -> float:
+        raise ZeroDivisionError
+
+    with pytest.raises(ProblemError):
+        ew.simulate("fedavg", "bce", mine.hospitals, metrics=[broken], runs_dir=folder / "runs", **QUICK, workers=1)
 
 
 def test_the_algorithm_is_what_its_code_says(run: ew.Run, mine: Any, folder: Path) -> None:
@@ -125,13 +142,16 @@ def test_a_stopped_run_goes_on_in_a_fresh_process_that_is_given_the_classes_agai
     without = in_a_fresh_process(folder, "import edelweiss as ew\n" + goes_on.format(""))
     assert "ConfigError" in without.stderr
     assert "fedprox" in without.stderr
-    given = ", algorithm=mine.FedProx, problem=mine.Focal, model=mine.Net, data=mine.hospitals"
+    given = (
+        ", algorithm=mine.FedProx, problem=mine.Focal, model=mine.Net, data=mine.hospitals, metrics=[mine.sensitivity]"
+    )
     done = in_a_fresh_process(folder, "import edelweiss as ew, mine\n" + goes_on.format(given))
     assert done.stdout.strip() == str(run.arrays["x"].tolist()), done.stderr
 
 
 def test_keys_name_them_too(run: ew.Run, mine: Any, folder: Path) -> None:
     keys = {"algorithm": "mine:FedProx", "problem": "mine:Focal", "model": "mine:Net", "dataset": "mine:hospitals"}
+    keys["metrics"] = "mine:sensitivity"
     named = {**keys, "sites": 2, "partition": "sites", "fedprox.mu": 0.1, "focal.gamma": 1.0}
     other = ew.simulate({**named, "runs-dir": str(folder / "runs")}, **QUICK, workers=1)
     assert np.array_equal(other.arrays["x"], run.arrays["x"])
