@@ -105,7 +105,10 @@ def _line(key: str, default: Value, meaning: str) -> str:
 def _meaning(f: Any) -> str:
     """Return what a key means, and its choices."""
     names = [
-        name for part in f.metadata if isinstance(check := getattr(part, "func", None), OneOf) for name in check.names
+        name
+        for part in f.metadata
+        if isinstance(check := getattr(part, "func", None), OneOf)
+        for name in (*check.names, *check.more)
     ]
     names = names or [name or '""' for name in choices(f)]
     return f"{' | '.join(names)}: {f.description}" if names else str(f.description)

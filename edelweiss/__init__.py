@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from edelweiss.simulation import compare as compare
     from edelweiss.simulation import register as register
     from edelweiss.simulation import simulate as simulate
+    from edelweiss.simulation import sweep as sweep
     from edelweiss.strategies import *  # noqa: F403
 
 _HOMES = {
@@ -48,7 +49,7 @@ _HOMES = {
     ),
     "edelweiss.problems.metrics": "Metric",
     "edelweiss.run": "Run load_run",
-    "edelweiss.simulation": "compare register simulate",
+    "edelweiss.simulation": "compare register simulate sweep",
     "pydantic": "Field",
     "edelweiss.strategies": (
         "AccFCSGM AdaFgda Alone Cdma Coda CodaPlus Codasca DPSGD DePRL DisPFL Ditto FCSG FCSGM FedAvg "

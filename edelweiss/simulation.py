@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common import ConfigError, Registry, flatten, key_of, shown
+from edelweiss.config.plug_ins import KINDS
 from edelweiss.config.tables import own_options
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.given import as_data
@@ -149,6 +151,94 @@ def compare(
     if to:
         comparison.write(Path(to))
     return comparison
+
+
+def sweep(
+    study: str | os.PathLike[str] | Mapping[str, Any],
+    data: Any = None,
+    *,
+    model: str | Callable[..., Module] = "",
+    to: str | os.PathLike[str] = "",
+    jobs: int = 0,
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Do many runs, choose among them on held-out samples, and compare what was chosen.
+
+    Call it under ``if __name__ == "__main__":``: its runs are done by fresh processes. Finished runs are kept in the
+    folder; the same call goes on from there.
+
+    Parameters
+    ----------
+    study : path or mapping
+        A sweep's file, or what it holds: ``{"base": {"rounds": 20}, "compare": {"algorithm": ["fedavg", FedProx]},
+        "tune": {"fedprox.mu": [0.01, 0.1]}, "seeds": [0, 1, 2]}``; see docs/compare.md.
+    data, model
+        As of `simulate`, for all runs; only with a mapping.
+    to : path
+        The folder of its runs and results; by default ``runs/NAME-OF-THE-FILE``, or ``runs/sweep``.
+    jobs : int
+        Runs at a time; 0: one per core.
+    metrics : sequence of str
+        Of the comparison, as of `compare`.
+
+    Returns
+    -------
+    Comparison
+        Of the chosen runs; the folder has it as CSV, Markdown and LaTeX, and the best run-config as winner.toml.
+
+    Raises
+    ------
+    edelweiss.config.ConfigError
+        Listing everything that is wrong with the study.
+    edelweiss.lab.sweep.workers.StoppedError
+        When a run cannot be done.
+    """
+    from edelweiss.common.cores import cores
+    from edelweiss.common.files import as_path
+    from edelweiss.common.scratch import Scratch
+    from edelweiss.lab.sweep.file import read
+    from edelweiss.lab.sweep.folder import finish, keep, owned
+    from edelweiss.lab.sweep.jobs import Sweep
+    from edelweiss.lab.sweep.workers import run
+
+    leave_unguarded_script()
+    with ExitStack() as stack:
+        file = Path("sweep.toml") if isinstance(study, Mapping) else as_path(os.fspath(study))
+        folder = as_path(os.fspath(to) or f"runs/{file.stem}").resolve()
+        if isinstance(study, Mapping):
+            base = stack.enter_context(_settings({}, "", data, model, (), study.get("base", {})))
+            file = stack.enter_context(Scratch()) / "sweep.toml"
+            file.write_text(_sweep_toml({**study, "base": base}), encoding="utf-8")
+        found, content = read(file)
+        done = Sweep(found, folder / "runs")
+        done.check()
+        keep(file, content, folder)
+        with owned(folder):
+            run(done, jobs or cores(), "")
+            return finish(done, folder, list(metrics), ("rounds",))
+
+
+def _sweep_toml(study: Mapping[str, Any]) -> str:
+    """Write a sweep's file; classes and functions become the names by which this process knows them."""
+
+    def value(key: str, each: Any) -> str:
+        if isinstance(each, list | tuple):
+            return f"[{', '.join(value(key, one) for one in each)}]"
+        if isinstance(each, Mapping):
+            return f"{{{', '.join(f'{end} = {value(key, one)}' for end, one in each.items())}}}"
+        return json.dumps(each if isinstance(each, str) or key not in KINDS else KINDS[key].give(each))
+
+    def lines(table: Mapping[str, Any]) -> Iterator[str]:
+        for key, each in table.items():
+            yield f"{json.dumps(key_of(key)) if ' ' in key else key_of(key)} = {value(key_of(key), _plain(each))}"
+
+    parts = ["\n".join(lines({key: each for key, each in study.items() if key not in ("base", "compare", "tune")}))]
+    for key in ("base", "compare", "tune"):
+        each = study.get(key, {})
+        tables = each if isinstance(each, list | tuple) else [each]
+        head = f"[[{key}]]" if isinstance(each, list | tuple) else f"[{key}]"
+        parts += ["\n".join([head, *lines(table)]) for table in tables if table]
+    return "\n\n".join(parts) + "\n"
 
 
 @contextmanager

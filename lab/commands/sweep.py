@@ -52,7 +52,10 @@ def main(options: argparse.Namespace) -> int:
         keep(options.file, content, folder)
         with owned(folder):
             run(sweep, options.jobs, options.data_root, options.engine)
-            finish(sweep, folder, options.metric, options.against or ("rounds",))
+            comparison = finish(sweep, folder, options.metric, options.against or ("rounds",))
+        print(comparison.markdown())
+        if (folder / "winner.toml").exists():
+            print(f"run it with: edelweiss --run-config {folder / 'winner.toml'}")
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

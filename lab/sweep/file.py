@@ -11,6 +11,7 @@ from edelweiss.common import shorter, unknown
 from edelweiss.common import shown as quoted
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import ConfigError, RunConfig, flatten
+from edelweiss.config.plug_ins import load_named
 from edelweiss.config.tables import SHARED, tables
 from edelweiss.datasets.labels import split_names
 from edelweiss.lab.compare.folders import names
@@ -129,12 +130,20 @@ class _Reader:
         if not isinstance(given, dict):
             self.wrong.append(f"base = {quoted(given)}: must be a table of run-config keys, or a TOML file of them")
             return {}
-        found, fields = flatten(given), RunConfig.keys()
+        found, fields = self.loaded(flatten(given)), RunConfig.keys()
         for key in [key for key in found if key in UNUSED]:
             # A run's file says how it was computed, and all defaults; what would be another result is refused there.
             if not written_for_runs or not (key in MACHINE or found[key] == fields[key].default):
                 self.wrong.append(f"base.{key} = {quoted(found[key])}: {UNUSED[key]}: leave it out")
         return found
+
+    def loaded(self, settings: dict[str, Value]) -> dict[str, Value]:
+        """Import what settings name from outside: whoever wrote the file wants it."""
+        try:
+            return load_named(settings)
+        except ConfigError as error:
+            self.wrong += [text for text in error.problems if text not in self.wrong]
+            return settings
 
     def compared(self) -> list[dict[str, Value]]:
         """Return the settings that are compared: all combinations of [compare], or each of several [[compare]]."""
@@ -145,7 +154,7 @@ class _Reader:
                 self.wrong.append(f"compare.{key} is a range: what is compared is a list; ranges are for [tune]")
                 del axes[key]
             return [
-                {word: value for keys, value in zip(axes, values, strict=True) for word in keys.split()}
+                self.loaded({word: value for keys, value in zip(axes, values, strict=True) for word in keys.split()})
                 for values in product(*axes.values())
             ]
         found: list[dict[str, Value]] = []
@@ -157,7 +166,7 @@ class _Reader:
                 self.wrong.append(f"[[compare]] number {number} is there twice: leave one out")
             for key in flat:
                 self.allowed("compare", key, f"compare.{key}")
-            found.append(flat)
+            found.append(self.loaded(flat))
         return found or [{}]
 
     def axes(self, part: str) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def keep(file: Path, content: Mapping[str, Any], folder: Path) -> None:
     shutil.copyfile(file, there)
 
 
-def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: Sequence[str]) -> None:
-    """Write the choice, the comparison of what was chosen, and the run-config of the best; print what they say."""
+def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: Sequence[str]) -> Comparison:
+    """Write the choice, the comparison of what was chosen, and the run-config of the best; return the comparison."""
     write_csv(folder / "choice.csv", list(choice(sweep)))
     forget(sweep)
     best = {method.label: point for method in sweep.study.methods if (point := sweep.choose(method)) is not None}
@@ -91,9 +91,7 @@ def finish(sweep: Sweep[Study], folder: Path, metrics: Sequence[str], against: S
         comparison.notes.append(reached(sweep, job, comparison))
         (folder / "winner.toml").write_text(run_config(job), encoding="utf-8")
     comparison.write(folder, against)
-    print(comparison.markdown())
-    if job:
-        print(f"run it with: edelweiss --run-config {folder / 'winner.toml'}")
+    return comparison
 
 
 def forget(sweep: Sweep[Study]) -> None:

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from edelweiss.common.files import read_json
+from edelweiss.config.plug_ins import packed, unpack
 from edelweiss.lab.compare.runs import DIVERGED, OUTCOME, PAUSE
 from edelweiss.lab.sweep.job import Job, different
 from edelweiss.lab.sweep.jobs import Sweep
@@ -93,8 +94,8 @@ def compute(settings: Settings, folder: Path, until: int = 0, *, tuning: bool = 
     return ""
 
 
-def _start_worker() -> None:
-    """Prepare a worker process: it cleans up when it is stopped, or when its parent is gone."""
+def _start_worker(given: bytes) -> None:
+    """Prepare a worker process: it cleans up when it is stopped, or when its parent is gone; see `plug_ins.packed`."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal; the parent stops its workers
@@ -108,6 +109,7 @@ def _start_worker() -> None:
 
     threading.Thread(target=follow, daemon=True).start()
     torch.set_num_threads(1)
+    unpack(given)
     logging.getLogger("edelweiss").setLevel(logging.CRITICAL)  # that a run diverged is said by its outcome
 
 
@@ -120,7 +122,8 @@ class Workers:
 
     def __init__(self, count: int, data_root: str) -> None:
         self.count, self.data_root = count, data_root
-        self._executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_worker)
+        spawn = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(count, spawn, _start_worker, (packed(),))
 
     def _submit(self, settings: Settings, folder: Path, job: Job) -> Future[str]:
         return self._executor.submit(compute, settings, folder, job.until, tuning=job.tuning)
@@ -214,10 +217,10 @@ class RayWorkers(Workers):
             there = bool(os.environ.get("RAY_ADDRESS"))
             size: dict[str, Any] = {} if there else {"num_cpus": count, "include_dashboard": False}
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **size)
-        self._compute = ray.remote(num_cpus=1)(_compute_quietly)
+        self._compute, self._given = ray.remote(num_cpus=1)(_compute_quietly), packed()
 
     def _submit(self, settings: Settings, folder: Path, job: Job) -> Future[str]:
-        found: Future[str] = self._compute.remote(settings, folder, job.until, job.tuning).future()
+        found: Future[str] = self._compute.remote(settings, folder, job.until, job.tuning, self._given).future()
         return found
 
     def __exit__(
@@ -228,11 +231,12 @@ class RayWorkers(Workers):
             self._ray.shutdown()
 
 
-def _compute_quietly(settings: Settings, folder: Path, until: int, tuning: bool) -> str:
+def _compute_quietly(settings: Settings, folder: Path, until: int, tuning: bool, given: bytes) -> str:
     """Do one run in a worker of Ray, as in one of our own."""
     import torch
 
     torch.set_num_threads(1)
+    unpack(given)
     logging.getLogger("edelweiss").setLevel(logging.CRITICAL)
     return compute(settings, folder, until, tuning=tuning)
 

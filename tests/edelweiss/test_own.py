@@ -273,3 +273,16 @@ def test_a_class_without_a_name_is_called_as_itself_and_not_as_its_parent() -> N
         pass
 
     assert (MyAUCLoss.name, FedAvgTwice.name) == ("my-aucloss", "fed-avg-twice")
+
+
+def test_a_sweep_compares_and_tunes_ones_own(mine: Any, folder: Path) -> None:
+    study = {
+        "base": {"problem": "bce", "rounds": 1, "local_steps": 1},
+        "compare": {"algorithm": ["fedavg", mine.FedProx]},
+        "tune": {"fedprox.mu": [0.1, 1.0], "fedavg.lr": [0.1, 0.2]},
+        "seeds": [0],
+        "grow": 0,
+    }
+    found = ew.sweep(study, mine.hospitals, model=mine.Net, to=folder / "sweep", jobs=1, metrics=["auroc"])
+    assert {each.run.settings.get("algorithm", "codasca") for each in found.found} == {"fedavg", "fedprox"}
+    assert (folder / "sweep" / "winner.toml").exists()
