@@ -396,7 +396,7 @@ def test_a_run_that_was_killed_after_a_pause_is_done_anew(tmp_path: Path) -> Non
     [((0.9, 0.8), (0.9, 0.8)), ((0.9, 0.8), (0.7, 0.8)), ((0.8, 0.9), (0.9, 0.8)), ((0.9, 0.9), (0.5, 0.5))],
 )
 def test_what_was_chosen_is_told_with_its_seed_and_never_called_better_than_the_table_has_it(
-    file: Path, chosen: tuple[float, ...], reached: tuple[float, ...], lower: bool, capsys: pytest.CaptureFixture[str]
+    file: Path, chosen: tuple[float, ...], reached: tuple[float, ...], lower: bool
 ) -> None:
     """Whatever the seed that chooses and those that are compared say of two algorithms."""
     name, sign = ("loss", -1) if lower else ("auroc", 1)
@@ -410,8 +410,7 @@ def test_what_was_chosen_is_told_with_its_seed_and_never_called_better_than_the_
     for job in sweep.chosen():
         value = reached[[method.label for method in sweep.study.methods].index(job.method.label)]
         pretend(sweep, job, value + 0.01 * (job.repeat["seed"] == 6), name=name)
-    finish(sweep, file.parent, [f"pooled.{name}"], [])
-    told = capsys.readouterr().out
+    told = finish(sweep, file.parent, [f"pooled.{name}"], []).markdown()
     heading, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if "|" in line)
     table = {row[0]: dict(zip(heading, row, strict=True)) for row in rows}
     assert [row["chosen"] for row in table.values()] == ["lr=0.1", "lr=0.2"], "the middle one"
@@ -430,17 +429,15 @@ def test_what_was_chosen_is_told_with_its_seed_and_never_called_better_than_the_
         assert f"not the best of the table: {best_of_table} reached {table[best_of_table][column]}" in sentence
 
 
-def test_a_metric_that_is_defined_in_no_run_chooses_nothing_and_that_is_told(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_metric_that_is_defined_in_no_run_chooses_nothing_and_that_is_told(file: Path) -> None:
     file.write_text("seeds = [5]\ngrow = 0\n[base]\nrounds = 1\n[tune]\ncodasca.lr = [0.01, 0.1]\n")
     sweep = Sweep(read(file)[0], file.parent / "runs")
     for job in sweep.tuning(sweep.study.methods[0]):
         pretend(sweep, job, None)
     for job in sweep.chosen():
         pretend(sweep, job, 0.9)
-    finish(sweep, file.parent, [], [])
-    assert "not defined in any of these runs, and the smallest step size was taken: codasca" in capsys.readouterr().out
+    told = finish(sweep, file.parent, [], []).markdown()
+    assert "not defined in any of these runs, and the smallest step size was taken: codasca" in told
 
 
 def test_the_counter_never_runs_backwards_and_compare_takes_what_a_sweep_left(
