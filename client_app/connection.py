@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from edelweiss.common import ConfigError, Value, shorter, text_errors, unknown
+from edelweiss.common import ConfigError, Value, shorter
 from edelweiss.common.files import TEXT, read_file, read_toml, reason
-from edelweiss.config.errors import explain
 from edelweiss.config.node import SiteConfig
 
 if TYPE_CHECKING:
@@ -56,20 +55,14 @@ class JoinConfig(SiteConfig):
                 raise ConfigError("policy", [f"{shorter(file)} cannot be read: {reason(error)}"]) from None
             values.pop("policy", None)  # the table, which `client_app.policy` reads
         values |= options
-        keys = {f.alias or name: f for name, f in cls.model_fields.items()}
-        problems = [unknown("key", key, keys) for key in values if key not in keys]
-        problems += [text for key, value in values.items() for text in text_errors(key, value)]
+        config, problems = cls.checked(values)
         if not values.get("superlink"):
             problems.append("superlink is missing: name the coordinator, as in 'coordinator.example.org:9092'")
         if bool(values.get("insecure")) == bool(values.get("root-certificates")):
             problems.append("root-certificates: name the coordinator's ca.crt; without TLS, say insecure instead")
         if values.get("insecure") and values.get("key"):
             problems.append("key: it is of no use with insecure; leave one of them out")
-        try:
-            config = cls.model_validate({key: value for key, value in values.items() if key in keys})
-        except ValidationError as error:
-            problems += explain(error)
-        if problems:
+        if config is None or problems:
             raise ConfigError("join", problems)
         return config
 
@@ -133,8 +126,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="SITE.toml",
         help="file with any of these keys, and with your rules in its table [policy]",
     )
-    for name, f in JoinConfig.model_fields.items():
-        key = f.alias or name
+    for key, f in JoinConfig.keys().items():
         if key == "policy":
             continue
         kind: dict[str, Any] = {"metavar": "VALUE", "type": f.annotation}

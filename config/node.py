@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from edelweiss.common import ConfigError, Value, text_errors, unknown
+from edelweiss.common import ConfigError, Value
 from edelweiss.common.files import as_path, reason
-from edelweiss.config.errors import explain
+from edelweiss.config.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,16 +40,8 @@ Part = Annotated[int, Field(ge=-1, le=10**9)]
 Parts = Annotated[int, Field(ge=0, le=10**9)]
 
 
-class SiteConfig(BaseModel):
+class SiteConfig(Keys):
     """A site's own keys, in its file, as options of ``join``, or as ``--node-config``; all optional in a simulation."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        alias_generator=lambda name: name.replace("_", "-"),
-    )
 
     site: SiteName = Field(
         "",
@@ -109,21 +101,10 @@ class SiteConfig(BaseModel):
         ConfigError
             Listing everything that is wrong with it.
         """
-        keys = _keys()
-        problems = [unknown("key", key, keys) for key in values if key not in keys]
-        problems += [text for key, value in values.items() for text in text_errors(key, value)]
-        try:
-            config = cls.model_validate({key: value for key, value in values.items() if key in keys})
-        except ValidationError as error:
-            problems += explain(error)
-        if problems:
-            raise ConfigError("node-config", problems)
+        config, wrong = cls.checked(values)
+        if config is None or wrong:
+            raise ConfigError("node-config", wrong)
         return config
-
-
-@cache
-def _keys() -> tuple[str, ...]:
-    return tuple(f.alias or name for name, f in SiteConfig.model_fields.items())
 
 
 @lru_cache(maxsize=1024, typed=True)  # typed, or 1 would pass where true has been

@@ -58,7 +58,7 @@ class RunConfig(RunKeys):
     @classmethod
     def keys(cls) -> dict[str, Any]:
         """Return the fields that are keys, by key."""
-        return {f.alias or name: f for name, f in cls.model_fields.items() if name not in ("hyper", "options")}
+        return {key: field for key, field in super().keys().items() if key not in ("hyper", "options")}
 
     @classmethod
     def parse(cls, flat: Mapping[str, Value]) -> RunConfig:

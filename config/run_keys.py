@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from edelweiss.config.keys import Keys
 from edelweiss.config.values import (
     Above0,
     AlgorithmName,
@@ -34,17 +35,8 @@ from edelweiss.config.values import (
 )
 
 
-class RunKeys(BaseModel):
+class RunKeys(Keys):
     """The fields of a `RunConfig` that are keys, with dashes for underscores."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        populate_by_name=True,
-        alias_generator=lambda name: name.replace("_", "-"),
-    )
 
     # What is trained, by what.
     algorithm: AlgorithmName = Field("codasca", description="how it is trained")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from edelweiss.client_app.connection import JoinConfig
-from edelweiss.common import ConfigError, flatten, hint, shorter, shown, text_errors, unknown
+from edelweiss.common import ConfigError, flatten, hint, shorter, shown, unknown
 from edelweiss.common.files import read_toml, reason
 from edelweiss.config import RunConfig
-from edelweiss.config.errors import explain
+from edelweiss.config.keys import Keys
 from edelweiss.config.plug_ins import KINDS
 from edelweiss.config.tables import SHARED, tables
 from edelweiss.config.values import AlgorithmName, ModelName, ProblemName, Share
@@ -58,16 +58,8 @@ def _two_or_more(count: int) -> int:
     return count
 
 
-class Policy(BaseModel):
+class Policy(Keys):
     """What a hospital allows. Keys are field names with dashes; all have defaults, and those protect."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        alias_generator=lambda name: name.replace("_", "-"),
-    )
 
     algorithms: list[AlgorithmName] = Field([], description="the algorithms that a run may use; empty: all")
     problems: list[ProblemName] = Field([], description="the problems that it may solve; empty: all")
@@ -171,27 +163,21 @@ class Policy(BaseModel):
 
     @classmethod
     def _parse(cls, table: dict[str, Any], beside: dict[str, Any], path: str) -> Policy:
-        keys = _keys(cls)
+        rules, known = cls.keys(), {"policy", *JoinConfig.keys()}
         wrong = [
             f"{key}: it is a rule, and stands outside the table [policy]: move it below that line"
+            if key in rules
+            else unknown("key", key, known)
             for key in beside
-            if key in keys and key not in _keys(JoinConfig)
+            if key not in known
         ]
-        known = {"policy", *_keys(JoinConfig)}
-        wrong += [unknown("key", key, known) for key in beside if key not in keys | known]
-        wrong += [unknown("key", key, keys) for key in table if key not in keys]
-        wrong += [text for key, value in table.items() for text in text_errors(key, value)]
-        given = {key: value for key, value in table.items() if key in keys}
-        if isinstance(given.get("ranges"), dict):
-            given["ranges"] = flatten(given["ranges"])
-            wrong += _wrong_ranges(given["ranges"])
-            given["ranges"] = {} if wrong else given["ranges"]
-        try:
-            policy = cls.model_validate(given)
-        except ValidationError as error:
-            wrong += explain(error)
-        if wrong:
-            raise PolicyError(f"policy of {path}", wrong)
+        if isinstance(ranges := table.get("ranges"), dict):
+            ranges = flatten(ranges)
+            wrong += (refused := [*_wrong_ranges(ranges)])
+            table = {**table, "ranges": {} if refused else ranges}
+        policy, others = cls.checked(table)
+        if policy is None or wrong or others:
+            raise PolicyError(f"policy of {path}", wrong + others)
         return policy
 
     @property
@@ -227,10 +213,6 @@ class Policy(BaseModel):
                 yield f"folds = {run.folds}: who is held out is this site's decision, and it allows {other}"
             if self.strict and not run.folds and run.holdout_share != self.holdout_share:
                 yield f"holdout-share = {run.holdout_share:g}: this site allows {self.holdout_share:g}"
-
-
-def _keys(model: type[BaseModel]) -> set[str]:
-    return {f.alias or name for name, f in model.model_fields.items()}
 
 
 @cache
