@@ -137,10 +137,10 @@ def wrong_cohort(
     if told.classes < classes:
         wrong.append(f"classes = {told.classes}: this site has more")
     if len(told.priors) != len(labels):
-        wrong.append(f"priors has {len(told.priors)} entries: must have one for each of several labels")
+        wrong.append(f"priors = {shown(list(told.priors))}: must have one entry for each of several labels")
     for key, numbers in (("shift", told.shift), ("scale", told.scale)):
         if len(numbers) not in (0, *shape[:1]) or len(numbers) != len(told.shift):
-            wrong.append(f"{key} has {len(numbers)} entries: must have one for each feature, or none")
+            wrong.append(f"{key} = {shown(list(numbers))}: must have one entry for each feature, or none")
     if not multiclass and told.shares:
         wrong.append(f"shares = {shown(told.shares)}: the problem has two classes")
     if multiclass and shape and not (len(told.shares) <= told.classes and abs(sum(told.shares) - 1) < 1e-6):

@@ -202,7 +202,7 @@ QUESTIONS: list[tuple[str, object, str]] = [
     ("prior", 0.0, "prior = 0.0: "),
     ("prior", 1.0, "prior = 1.0: "),
     ("scale", [0.0] * 30, "scale = [0.0, 0.0, 0.0"),
-    ("shift", [0.0] * 29, "shift has 29 entries"),
+    ("shift", [0.0] * 29, "shift = [0.0, "),
     ("shape", [31], "shape = [31]: must be that of this site's inputs"),
     ("evaluate", 1, "evaluate = 1: "),
     ("further", 1, "'further' is no key that it may have"),
