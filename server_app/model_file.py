@@ -35,7 +35,7 @@ class ModelFile:
         Of the coordinator.
     data_summary : DataSummary
         What the sites agreed on.
-    meaning : Meaning
+    model_schema : ModelSchema
         What is known of their data.
     personalised : bool
         Whether each site has a model of its own.
