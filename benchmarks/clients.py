@@ -4,7 +4,7 @@
     EDELWEISS_DATA=folder/with/mnist python -m benchmarks.clients linear mlp     # only these
     EDELWEISS_DATA=folder/with/mnist python -m benchmarks.clients --device cuda --sites 100 linear mlp mlp-wide
 
-``linear``, ``mlp`` and ``mlp-wide``: MNIST dealt evenly to 1,000 clients, 10 steps of 16 samples, `FedAvg` on
+``linear``, ``mlp`` and ``mlp-wide``: MNIST split evenly across 1,000 clients, 10 steps of 16 samples, `FedAvg` on
 cross-entropy, d = 7,850, 55,050 and 99,670. ``sampled``: 10,000 clients, of whom 100 take part in a round. Beside these
 stands the bare arithmetic, in one process: the same gradients of as many clients, side by side, and their steps, on
 batches that lie ready. ``lenet5``: 200 clients of a small network with convolutions; ``cnn``: 32 of a larger one, for a

@@ -6,7 +6,7 @@
 
 The network and the problem of each run-config are built, and a gradient is timed on random samples of its shape and
 batch size: the median of a few; on a core the processor's time, in one thread. The rest is counted: rounds and their
-local steps, the sites that take part, gradients by the algorithm's info. Sites are dealt evenly to the devices, and
+local steps, the sites that take part, gradients by the algorithm's info. Sites are split evenly across the devices, and
 each plays its own one after the other, so that a round lasts as long as the device with most of them. Evaluations,
 reading the data, messages and averages come on top; a site's bytes in a round stand beside.
 """

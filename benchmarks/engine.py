@@ -3,9 +3,9 @@
     EDELWEISS_DATA=folder/with/mnist python benchmarks/engine.py            # everything, about 15 minutes
     EDELWEISS_DATA=folder/with/mnist python benchmarks/engine.py floor-2p local-2   # only these
 
-The job: MNIST dealt evenly to 16 sites, label = digit ≥ 5, 20 steps of batch 50, bce, lr 0.01, `cnn-mnist`, FedAvg, no
-evaluation in the timed part. The bare loop does the same work with `torch.optim.SGD` and an average; in two processes
-of one thread it is the floor: a loop over sites can hardly be quicker on two cores.
+The job: MNIST split evenly across 16 sites, label = digit ≥ 5, 20 steps of batch 50, bce, lr 0.01, `cnn-mnist`, FedAvg,
+no evaluation in the timed part. The bare loop does the same work with `torch.optim.SGD` and an average; in two
+processes of one thread it is the floor: a loop over sites can hardly be quicker on two cores.
 
 Every line is a process of its own (so that its peak memory is its own), run in turn, several times over; the figure is
 the median over all rounds but the first of each. All get the same allocator settings.

@@ -4,7 +4,7 @@
 
 ``fixed``: Local SGDA on the saddle problem, 16 sites, one step on 20 numbers: next to no arithmetic. Beside it stands
 what a round of Flower's messages takes that are written and read, of as many vectors and numbers, and nothing more: no
-check, no random stream, no step, no average. ``evaluation``: MNIST dealt to 16 sites, a round of one step on two
+check, no random stream, no step, no average. ``evaluation``: MNIST split across 16 sites, a round of one step on two
 images; what the same rounds take longer with an evaluation of all sites, beside the bare metrics of their held-out
 samples in a loop. All in one process with one thread, in turn; figures are medians over rounds.
 """

@@ -33,7 +33,7 @@ WIDTHS = {"linear": (784, 10), "mlp": (784, 64, 64, 10)}
 
 @dataclass(frozen=True)
 class Job:
-    """FedAvg on MNIST, dealt evenly to clients that all take part in every round."""
+    """FedAvg on MNIST, split evenly across clients that all take part in every round."""
 
     model: str
     clients: int

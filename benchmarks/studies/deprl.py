@@ -148,9 +148,9 @@ DEPRL_SPEEDUP = Study(
         "steps on the head and four on the body."
     ),
     note=(
-        "The images are dealt to all workers, so each of 32 has an eighth of what each of 4 has. The step size of the "
-        "body is 0.05 √(N/4), as in Corollary 1. `rounds to`: the first round after which the mean over the workers, "
-        "each on its own part of the test set, was as high. The paper's Figure 4 and Table 9 have seconds."
+        "The images are split across all workers, so each of 32 has an eighth of what each of 4 has. The step size of "
+        "the body is 0.05 √(N/4), as in Corollary 1. `rounds to`: the first round after which the mean over the "
+        "workers, each on its own part of the test set, was as high. The paper's Figure 4 and Table 9 have seconds."
     ),
     target=0.8,
     curves=("accuracy",),

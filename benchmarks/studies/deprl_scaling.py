@@ -29,7 +29,7 @@ SPEEDUP = Study(
     reduced={**_SMALL, "rounds": 40, "evaluate-every": 1},
     size="Reduced: an MLP of 64 + 64 instead of AlexNet, 40 rounds instead of 100, batches of 16 as in the paper.",
     note=(
-        f"{_EQUAL} The images are dealt to all workers. Step sizes were chosen for each number of workers, by the "
+        f"{_EQUAL} The images are split across all workers. Step sizes were chosen for each number of workers, by the "
         "accuracy after the last round. Seconds are those of the process that played all workers one after the other, "
         "divided by their number: what a worker of its own would take, without the network. The loss is the mean over "
         "the workers' test images."
