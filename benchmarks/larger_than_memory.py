@@ -71,7 +71,7 @@ def listed(folder: Path, count: int) -> list[Path]:
 def decoded_before(folder: Path) -> None:
     """Make a site whose images are all in its cache, if it is not there yet."""
     from edelweiss.datasets.image_file import ImageForm
-    from edelweiss.datasets.memory_mapped import let_go
+    from edelweiss.datasets.memory_mapped import release_pages
 
     if (folder / "complete").exists():
         return
@@ -85,7 +85,7 @@ def decoded_before(folder: Path) -> None:
         sys.exit(f"{folder}: no room for 10 GB, and 1 GB to spare")
     for start in range(0, COUNT, BLOCK):
         images[start : start + BLOCK] = noise(BLOCK, start)
-        let_go(images)
+        release_pages(images)
     cache.keep(place, images, COUNT, [], list(files))
     (folder / "complete").touch()
 

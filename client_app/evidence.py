@@ -163,7 +163,7 @@ def _scored_by_other(site: OpenSite, request: Request, other: Arrays) -> Floats:
 def _patients(site: OpenSite, which: Mask) -> Ints | None:
     """Return whose each of these held-out samples is, as numbers; None where each is another's."""
     data = site.data()
-    if data is None or data.whose is None:
+    if data is None or data.patient_ids is None:
         return None
-    names, numbers = np.unique(data.whose[data.held_out.rows.numpy()][which], return_inverse=True)
+    names, numbers = np.unique(data.patient_ids[data.held_out.rows.numpy()][which], return_inverse=True)
     return numbers.astype(np.int64) if len(names) < len(numbers) else None

@@ -15,7 +15,7 @@ from edelweiss.client_app.request_checks import forget_messages
 from edelweiss.client_app.vectorised import forget_stacks
 from edelweiss.common import Value, arguments, latest
 from edelweiss.common.memory import return_freed_memory
-from edelweiss.datasets import DataConfig, DataSummary, forget_data, load_site
+from edelweiss.datasets import DataConfig, DataSummary, clear_data, load_site
 from edelweiss.datasets.labels import UNKNOWN
 from edelweiss.datasets.memory_mapped import in_blocks
 from edelweiss.federation.run_messages import RunMessages
@@ -114,5 +114,5 @@ def forget_all() -> None:
     forget_messages()
     forget_request()
     forget_stacks()
-    forget_data()
+    clear_data()
     return_freed_memory()

@@ -12,7 +12,7 @@ from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.request import ARRAYS, COHORT, NONE, OTHER, EvaluateRequest, TrainRequest
 from edelweiss.common import Schema, from_record, in_a_line, latest, mistakes, shown
 from edelweiss.common.schema import binary, is_file_name, several, whole, words
-from edelweiss.datasets import DataSummary, wrong_cohort
+from edelweiss.datasets import DataSummary, wrong_summary
 from edelweiss.evidence.paired import merged_problems
 from edelweiss.federation import BadAnswerError
 from edelweiss.federation.algorithm import phases_of
@@ -155,7 +155,7 @@ def _cohort(
     """
     shape, classes = known or ((), 2)
     told = marshal.loads(cohort)
-    wrong = wrong_cohort(told, shape, classes, multiclass=multiclass, labels=labels if known else ())
+    wrong = wrong_summary(told, shape, classes, multiclass=multiclass, labels=labels if known else ())
     return wrong, DataSummary() if wrong else from_record(DataSummary, told)
 
 

@@ -228,13 +228,13 @@ class OpenSite:
             standardise=self.run.standardise,
         )
         if not self.guarded:
-            return replace(facts, notes=tuple(line[:LONGEST_NOTE] for line in data.account))
+            return replace(facts, notes=tuple(line[:LONGEST_NOTE] for line in data.change_log))
         notes = otherwise(self.run, self.policy)
         if self.policy.compare_patients and data.by_patient:
             facts = replace(facts, patients=patient_hashes(data, self.policy.compare_patients))
         elif self.policy.compare_patients:
             notes += ("compare-patients: no column says whose a row is here, so there is nothing to compare",)
-        warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.doubts[:MOST_NOTES])
+        warnings = tuple(doubt.public[:LONGEST_NOTE] for doubt in data.warnings[:MOST_NOTES])
         return protected(replace(facts, notes=notes, warnings=warnings), data, self.policy)
 
     def messages(self, request: Request) -> RunMessages:

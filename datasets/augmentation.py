@@ -1,4 +1,4 @@
-"""Random changes of training images: mirrored, turned, cropped, brighter or darker, each image of a batch otherwise."""
+"""Random augmentation of training images: flip, rotation, crop and brightness, drawn for each image of a batch."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-_NUMBERS = 6  # that are drawn for each image, whatever is switched on, so that one change is no reason for another
+_NUMBERS = 6  # numbers drawn per image, always, so that enabling one change does not affect another
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What may happen to an image; by default nothing.
+    """Options of image augmentation; by default none.
 
-    The functions of ``torchvision.transforms.v2`` change all images of a batch alike, by one angle or one factor. Here
-    each image has its own: one `grid_sample` turns and crops the whole batch, which costs less than a call per image.
+    ``torchvision.transforms.v2`` applies one angle or factor to a whole batch. Here each image has its own: one
+    `grid_sample` rotates and crops the whole batch, which is cheaper than a call per image.
 
     Parameters
     ----------
     flip
-        Whether every other image, by chance, is mirrored left-right.
+        Whether images are mirrored left-right with probability 1/2.
     crop
-        In [0, 0.5]. A part of the image, each side shorter by a share of up to this, is drawn anywhere in it, and
-        enlarged to the size of the image.
+        In [0, 0.5]. The largest share by which the sides of a random crop are shorter; it is resized to the image.
     rotate
-        In [0, 180]. Degrees that an image is turned by at most, either way, about its middle.
+        In [0, 180]. The largest rotation about the centre, in degrees, in either direction.
     brightness
-        In [0, 1]. Values, from 0 to 255, are multiplied by 1 ± this at most, and stay within that range.
+        In [0, 1]. The largest relative change of values, which stay within 0 to 255.
     """
 
     flip: bool = False
@@ -38,25 +37,25 @@ class Augmentation:
     brightness: float = 0.0
 
     def __bool__(self) -> bool:
-        return any(vars(self).values())  # asked for each batch
+        return any(vars(self).values())  # called for each batch
 
     def keys(self) -> dict[str, float]:
-        """Return the run-config's keys of what is switched on."""
+        """Return the run-config keys of the enabled options."""
         return {f"augment-{f.name}": value for f in fields(self) if (value := getattr(self, f.name))}
 
     def draw(self, count: int, generator: torch.Generator) -> Changes:
-        """Draw what happens to each of so many images, from a random stream on the CPU."""
+        """Draw the changes of ``count`` images from a random stream on the CPU."""
         return Changes(self, torch.rand(count, _NUMBERS, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What happens to each image of one batch.
+    """The changes of each image of a batch.
 
     Parameters
     ----------
     kinds
-        What may happen.
+        The options.
     chances
         Shape (n, 6): uniform in [0, 1).
     """
@@ -64,8 +63,8 @@ class Changes:
     kinds: Augmentation
     chances: Tensor
 
-    def lit(self, images: Tensor) -> Tensor:
-        """Return the images, (n, C, H, W) with values from 0 to 255, brighter or darker; they may be changed in place.
+    def brighten(self, images: Tensor) -> Tensor:
+        """Change the brightness of images (n, C, H, W) with values from 0 to 255, possibly in place.
 
         The factor is uniform in [1 - brightness, 1 + brightness].
         """
@@ -74,11 +73,10 @@ class Changes:
         factor = 1 + self.kinds.brightness * (2 * self.chances[:, 0] - 1)
         return images.mul_(factor.to(images)[:, None, None, None]).clamp_(0, 255)
 
-    def moved(self, images: Tensor) -> Tensor:
-        """Return the images, (n, C, H, W), mirrored, turned and cropped.
+    def warp(self, images: Tensor) -> Tensor:
+        """Flip, rotate and crop images (n, C, H, W).
 
-        Values between pixels are bilinear. What a turn brings in from outside is 0: after standardisation the training
-        mean.
+        Interpolation is bilinear. Pixels from outside the image are 0: the training mean after standardisation.
         """
         if self.kinds.flip:
             mirrored = (self.chances[:, 1] < 0.5).to(images.device)[:, None, None, None]
@@ -90,10 +88,10 @@ class Changes:
         return grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
     def _maps(self, height: int, width: int) -> Tensor:
-        """Return where in the image each place of the result is from: maps of x and y in [-1, 1], shape (n, 2, 3).
+        """Return the affine maps from the result to the image, in coordinates in [-1, 1], shape (n, 2, 3).
 
-        A place p of the result is c = z p + t in the crop and R c in the image: z in [1 - crop, 1] is the crop's side,
-        t its middle, and the centres of its outermost pixels lie within those of the image.
+        A point p of the result is c = z p + t in the crop and R c in the image: z in [1 - crop, 1] is the crop's side
+        and t its centre, with the centres of its outermost pixels inside those of the image.
         """
         chances = self.chances.double()
         angle = math.radians(self.kinds.rotate) * (2 * chances[:, 2] - 1)
@@ -101,6 +99,6 @@ class Changes:
         inner = chances.new_tensor([1 - 1 / width, 1 - 1 / height])
         middle = (1 - side)[:, None] * (2 * chances[:, 4:] - 1) * inner
         cos, sin = angle.cos(), angle.sin()
-        ratio = height / width  # of the units of y and x: a turn leaves distances in pixels as they are
+        ratio = height / width  # of the units of y and x, so that rotation preserves distances in pixels
         context = torch.stack([cos, -sin * ratio, sin / ratio, cos], 1).view(-1, 2, 2)
         return torch.cat([context * side[:, None, None], context @ middle[:, :, None]], 2)

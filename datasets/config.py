@@ -1,4 +1,4 @@
-"""Which data a run is on, and how it is split."""
+"""The configuration of a run's data and their splits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZED = (*(name for name, row in SOURCES.items() if row.sized), FOLDERS, SITE)  
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which data, and how it is split.
+    """The data of a run and their splits.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ class DataConfig:
     data_dir
         A hospital's own folder, for the data set ``"site"``.
     image_size
-        At least 0. The side that the images of ``"image-folder"`` and ``"site"`` are scaled to; 0 leaves them.
+        At least 0. The side to which the images of ``"image-folder"`` and ``"site"`` are scaled; 0: unscaled.
     image_fit, image_colour
-        How they come to that side, and which channels they have: see `datasets.image_file.ImageForm`.
+        How images are scaled, and their channels: see `datasets.image_file.ImageForm`.
     views, bad_images, follow_links
-        Which images of ``"site"`` are looked at, how many may be left out as unreadable, and whether links may lead to
-        them: see `datasets.site.images.ImageRules`.
+        The views of ``"site"`` that are read, the share of unreadable images that may be left out, and whether symlinks
+        are followed: see `datasets.site.images.ImageRules`.
     partition
         One of `PARTITIONS`.
     concentration
@@ -58,55 +58,52 @@ class DataConfig:
     thin_class
         ``"positive"`` or ``"negative"``: the class that `thin_share` thins.
     thin_share
-        In [0, 1). The share of that class among the training rows of all sites together after random rows
-        of it were removed. 0 leaves the rows as they are. Held-out and test rows are never thinned.
+        In [0, 1). The share of that class among the training rows of all sites after random rows of it are removed.
+        0 removes none. Held-out and test rows are never thinned.
     test_share
-        In [0, 1). Common test rows of a data set without an official test set, stratified by class. This and
-        every other split deals whole patients where it is known whose each row is, and with the partition
-        ``"by-group"`` whole groups.
+        In [0, 1). Share of common test rows of a data set without an official test set, stratified by class. This and
+        every other split keeps patients whole if they are known, and groups with the partition ``"by-group"``.
     holdout_share
-        In [0, 1). Rows that each site holds out of its own, stratified by class.
+        In [0, 1). Share of rows that each site holds out, stratified by class.
     personal_test
-        True: a site holds out none of its training rows, and is given a part of the common test rows instead: of each
-        class the same proportion as of the training rows. With the partition ``"sites"`` a test row goes where its own
-        hospital or user is. `holdout_share` then plays no part.
+        True: instead of held-out rows each site gets a part of the common test rows, with the class proportions of its
+        training rows. With the partition ``"sites"`` a test row goes to its own hospital or user. `holdout_share` is
+        ignored.
     folds, fold
-        With 2 or more folds each site deals its rows into so many, stratified by class, and holds out number `fold`,
-        from 0: every row is held out in exactly one of the folds. Then `holdout_share` and `test_share` play no part;
-        an official test set stays what it is. Neither partition nor folds depend on `fold`. 0 folds: off.
+        With 2 or more folds each site splits its rows into folds, stratified by class, and holds out fold number
+        `fold`, from 0. `holdout_share` and `test_share` are ignored; an official test set is kept. Neither partition
+        nor folds depend on `fold`. 0: no cross-validation.
     data_file
         The file of the data sets ``"table"`` and ``"arrays"``.
     group_column
-        Its column that says what a row belongs to; no feature. The partitions ``"sites"`` and ``"split-sites"`` make
-        sites of its groups, ``"by-group"`` keeps them whole, and so do all others where nothing else says whose a row
-        is. Empty: none does.
+        Its column of groups, not a feature. The partitions ``"sites"`` and ``"split-sites"`` turn groups into sites;
+        ``"by-group"`` keeps them whole, and so do the others if there are no patients. Empty: no groups.
     label
-        Label column of a site's table or labels.csv, or of `data_file`; of several their names, separated by commas.
+        Label column of a site's table or labels.csv, or of `data_file`; several are separated by commas.
     labels
-        What the values of label columns stand for, where there are several or they may be uncertain or blank. None: one
+        The meaning of the values of label columns, if there are several or they may be uncertain or blank. None: one
         column of classes.
     patient
-        Column of a site's table or labels.csv that says whose a row is; no feature. Empty: each row is another's, but
-        for equal ones. In ``"site-folders"``, of which each has numbers of its own, and in ``"table"`` without a study
-        it is called ``"patient"``, where there is one.
+        Patient column of a site's table or labels.csv, not a feature. Empty: each row is one patient, except for equal
+        rows. In ``"site-folders"``, and in ``"table"`` without a study, the column is ``"patient"`` if there is one.
     study
-        What the table means, where it is in its owner's spelling; `label` then plays no part.
+        The study file of a table in its owner's spelling; `label` is then ignored.
     key
-        In hexadecimal digits: the secret by which a site chooses whom it holds out, patient by patient, see
-        `datasets.patient_ids`. Empty: the seed chooses.
+        The secret, in hexadecimal digits, by which a site selects its held-out patients, see `datasets.patient_ids`.
+        Empty: the seed selects them.
     stamp
-        Of a site's own file or of `data_file`, see `datasets.site.stamp`: one that has changed is read again.
+        Stamp of a site's own file or of `data_file`, see `datasets.site.stamp`: a changed file is read again.
     image_cache
-        Where the decoded images of ``"site"`` are kept; None: in memory.
+        Cache of the decoded images of ``"site"``; None: in memory.
     seed
-        At least 0. Every split follows from it.
+        At least 0. Determines every split.
     download
-        Whether a data set that is not found may be downloaded.
+        Whether a missing data set may be downloaded.
 
     Raises
     ------
     DataError
-        A field is out of its range or contradicts another; all such fields are named at once.
+        If a field is out of range or contradicts another; lists all such fields.
     """
 
     dataset: str
@@ -148,23 +145,23 @@ class DataConfig:
 
     @property
     def own_table(self) -> bool:
-        """Whether the data are somebody's own, with a label column, and not public."""
+        """Whether the data are private, with a label column."""
         return self.dataset in OWN
 
     @property
     def column(self) -> str:
-        """The name of the label column, where there is one."""
+        """The name of the label column, if any."""
         names = split_names(self.label)
         return names[0] if len(names) == 1 else self.label
 
     @property
     def images(self) -> ImageRules:
-        """How images are read."""
+        """The rules for reading images."""
         form = as_form(self.image_size, self.image_fit, self.image_colour)
         return ImageRules(form, self.views, self.bad_images, self.follow_links, self.image_cache)
 
     def _out_of_range(self) -> Iterator[str]:
-        """Say which fields are wrong by themselves."""
+        """Yield the fields that are out of range."""
         for name, allowed in (
             ("dataset", DATASETS),
             ("partition", PARTITIONS),
@@ -185,7 +182,7 @@ class DataConfig:
                 yield f"{name} is {getattr(self, name)}; it must be at least 0"
 
     def _contradictions(self) -> Iterator[str]:
-        """Say which fields do not go together."""
+        """Yield the fields that contradict each other."""
         if self.labels and self.study:
             yield "a study file describes one label of two classes or more, and the run has labels that may be unknown"
         if self.labels:

@@ -111,7 +111,7 @@ def _tensor(numbers: tuple[float, ...]) -> torch.Tensor:
     return torch.tensor(numbers)
 
 
-def wrong_cohort(
+def wrong_summary(
     record: Mapping[str, Any], shape: Sequence[int], classes: int, *, multiclass: bool, labels: Sequence[str] = ()
 ) -> list[str]:
     """Return what is wrong with the record of a `DataSummary` that a site is sent.

@@ -1,8 +1,8 @@
-"""DICOM files, by pydicom: what a monitor would show of them, in 8 bits.
+"""DICOM files, read by pydicom and rendered to 8 bits as on a monitor.
 
-Each transfer syntax has one decoder, so that what is read does not depend on what else is installed: pydicom's own for
-RLE, Pillow for JPEG Baseline and JPEG 2000, pylibjpeg for the others. GDCM is left out, as some damaged files end the
-process in it; so is pylibjpeg's decoder for RLE.
+Each transfer syntax has one decoder, so that results do not depend on other installed packages: pydicom's own for RLE,
+Pillow for JPEG Baseline and JPEG 2000, pylibjpeg for the others. GDCM and pylibjpeg's RLE decoder are not used, because
+some damaged files crash the process in them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edelweiss.datasets.image_faults import (
     UNREADABLE,
     BadImageError,
 )
-from edelweiss.datasets.image_file import DICOM, Header, stretched
+from edelweiss.datasets.image_file import DICOM, Header, rescale
 
 if TYPE_CHECKING:
     from pydicom.dataset import FileDataset
@@ -61,11 +61,11 @@ def picture(path: Path) -> Image.Image:
     """Decode a file.
 
     Grey values go through the modality rescale or lookup table; then through the VOI lookup table, or the window (of
-    several the first), whose ends become 0 and 255 [1]_. Where there is neither, or a width that is none, the image's
-    own least and largest value do. MONOCHROME1 is inverted. Padding is black and has no part in the range. Pixel
-    spacing plays no part. Colour (RGB, YBR, palette) becomes RGB, of more than 8 bits the upper 8.
+    several the first), whose ends become 0 and 255 [1]_. Without either, or with an invalid window width, the image's
+    minimum and maximum do. MONOCHROME1 is inverted. Padding is black and excluded from the range. Pixel spacing is
+    ignored. Colour (RGB, YBR, palette) becomes RGB, with the upper 8 of more bits.
 
-    So of Hounsfield units or detector counts what the window keeps remains, in 255 steps.
+    So Hounsfield units or detector counts are reduced to the window, in 255 steps.
 
     Returns
     -------
@@ -101,10 +101,10 @@ def picture(path: Path) -> Image.Image:
 
 
 def _read(path: Path, **options: Any) -> FileDataset:
-    """Read a file, or as much of it as the options say.
+    """Read a file, or the part selected by the options.
 
-    Scanners and archives also write data sets without the preamble and the header of a file: it is one if it says what
-    kind of object it is. The transfer syntax is then whichever of the two plain ones it can be read by.
+    Scanners and archives also write data sets without preamble and file header: these are recognised by their SOP
+    class, and their transfer syntax is the uncompressed one that fits.
     """
     try:
         from pydicom import dcmread
@@ -112,7 +112,7 @@ def _read(path: Path, **options: Any) -> FileDataset:
         from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
     except ImportError:
         raise BadImageError(PYDICOM) from None
-    settings.reading_validation_mode = IGNORE  # of values that play no part here
+    settings.reading_validation_mode = IGNORE  # values are not validated
     dataset = dcmread(path, force=True, **options)
     if dataset.preamble is None and not dataset.get("SOPClassUID"):
         raise BadImageError(NO_IMAGE)
@@ -124,9 +124,9 @@ def _read(path: Path, **options: Any) -> FileDataset:
 
 
 def _check_rest(dataset: FileDataset) -> None:
-    """Refuse pixels of more rows or columns than the header says: what is cut off them may be what it is about.
+    """Refuse more pixels than the header declares, because truncation may remove the finding.
 
-    Other decoders than these two say so themselves. Zeros at the end fill up a file.
+    The other decoders check this themselves. Trailing zeros are padding.
     """
     from pydicom.pixels.utils import get_expected_length, pixel_array
     from pydicom.uid import RLELossless
@@ -144,7 +144,7 @@ def _check_rest(dataset: FileDataset) -> None:
 
 
 def _size(dataset: FileDataset) -> tuple[int, int]:
-    """Return width and height of the one image in a file, which is none that Pillow would refuse for its size."""
+    """Return width and height of the single image in a file, within Pillow's size limit."""
     if "Rows" not in dataset or "Columns" not in dataset:
         raise BadImageError(ENCRYPTED if "EncryptedAttributesSequence" in dataset else PIXELLESS)
     if (frames := int(dataset.get("NumberOfFrames") or 1)) > 1:
@@ -156,7 +156,7 @@ def _size(dataset: FileDataset) -> tuple[int, int]:
 
 
 def _decoder(dataset: FileDataset) -> str:
-    """Return the name of what decodes a file's pixels; empty where they are not compressed."""
+    """Return the name of the decoder of a file's pixels; empty if they are not compressed."""
     from pydicom.pixels.decoders.base import get_decoder
 
     syntax = dataset.file_meta.TransferSyntaxUID
@@ -166,13 +166,13 @@ def _decoder(dataset: FileDataset) -> str:
     try:
         if name in get_decoder(syntax).available_plugins:
             return name
-    except NotImplementedError:  # of a syntax that pydicom has no decoder for, such as films
+    except NotImplementedError:  # pydicom has no decoder for this syntax, such as video
         pass
     raise BadImageError(CODEC, syntax.name)
 
 
 def _grey(stored: NDArray[Any], dataset: FileDataset, *, inverted: bool) -> Values:
-    """Return what is shown of grey values, in [0, 255]."""
+    """Render grey values to [0, 255]."""
     padding = _padding(stored, dataset)
     values = stored.astype(np.float32)
     if table := dataset.get("ModalityLUTSequence"):
@@ -184,12 +184,12 @@ def _grey(stored: NDArray[Any], dataset: FileDataset, *, inverted: bool) -> Valu
         values = values * slope + intercept
     if table := dataset.get("VOILUTSequence"):
         values, highest = _looked_up(values, table[0], dataset)
-        shown = stretched(values, 0, highest)
+        shown = rescale(values, 0, highest)
     elif (window := _window(dataset)) is not None:
         shown = np.float32(255) * windowed(values, *window)
     else:
         inside = values[~padding]
-        shown = stretched(values, inside.min(), inside.max()) if len(inside) else np.zeros_like(values)
+        shown = rescale(values, inside.min(), inside.max()) if len(inside) else np.zeros_like(values)
     shown = np.clip(255 - shown if inverted else shown, 0, 255)
     shown[padding] = 0
     return shown
@@ -206,7 +206,7 @@ def _padding(stored: NDArray[Any], dataset: FileDataset) -> NDArray[np.bool_]:
 
 
 def _window(dataset: FileDataset) -> tuple[float, float, str] | None:
-    """Return centre, width and function of the first window; None if there is none that can be."""
+    """Return centre, width and function of the first window; None without a valid one."""
     function = str(dataset.get("VOILUTFunction") or "LINEAR")
     ends = []
     for name in ("WindowCenter", "WindowWidth"):
@@ -224,7 +224,7 @@ def _window(dataset: FileDataset) -> tuple[float, float, str] | None:
 
 
 def windowed(values: Values, centre: float, width: float, function: str) -> Values:
-    """Return the part of a window that each value is at, in [0, 1]: PS3.3, C.11.2.1.2 and C.11.2.1.3."""
+    """Map values through a window to [0, 1]: PS3.3, C.11.2.1.2 and C.11.2.1.3."""
     if function == "SIGMOID":
         shown = 1 / (1 + np.exp(np.clip(-4 * (values - centre) / width, -80, 80)))
     elif function == "LINEAR" and width == 1:
@@ -237,7 +237,7 @@ def windowed(values: Values, centre: float, width: float, function: str) -> Valu
 
 
 def _looked_up(values: Values, item: Any, dataset: FileDataset) -> tuple[Values, int]:
-    """Return the entries of a lookup table for these values, and the largest that there may be."""
+    """Map values through a lookup table; return the entries and their upper bound."""
     count, first, bits = (int(part) for part in item.LUTDescriptor)
     data = item.LUTData
     if isinstance(data, bytes):

@@ -64,12 +64,12 @@ class DataError(FieldError):
             for texts in (map(str, errors), (error.public for error in errors))
         )
         first = errors[0]
-        joined = cls(
+        merge_units = cls(
             *(f"{len(parts)}{_HEAD}" + _NEXT.join(parts) for parts in (full, public)),
             **{name: getattr(first, name) for name in ("key", "value", "allowed", "row")},
         )
-        joined.problems = tuple(each for error in errors for each in error.problems or (error,))
-        return joined
+        merge_units.problems = tuple(each for error in errors for each in error.problems or (error,))
+        return merge_units
 
 
 def _parts(text: str) -> list[str]:

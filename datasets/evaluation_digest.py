@@ -1,5 +1,4 @@
-"""Which samples a model is judged on, as a digest: equal for the same patients with the same labels, whatever the words
-of the run-config are."""
+"""Digests of the evaluation samples: equal for the same patients with the same labels, whatever the run-config."""
 
 from __future__ import annotations
 
@@ -14,26 +13,25 @@ from edelweiss.datasets.memory_mapped import gather
 from edelweiss.datasets.samples import Samples
 
 CENTRAL, HELD_OUT = "central", "held-out"
-READ = 2**28  # bytes of inputs that are read for it; more are told by their data set and their places in it
+READ = 2**28  # bytes of inputs that are read; larger ones are identified by data set and rows
 
 
 def fingerprints(config: DataConfig, sites: int) -> dict[str, str]:
-    """Return a digest of the common test rows, and one of all rows that the sites hold out, where there are any.
+    """Return digests of the common test rows and of all held-out rows, if there are any.
 
-    A hospital's own data have none: only it could make one, and whoever knew all patients but one would find that one
-    by it.
+    A hospital's own data have none, since a digest would reveal one unknown patient to anyone who knows all others.
 
     Parameters
     ----------
     config
-        Which data, and how it is split.
+        The data and their splits.
     sites
-        How many sites share the data.
+        Number of sites.
 
     Raises
     ------
     DataError
-        The data cannot be read, or cannot be split like that.
+        If the data cannot be read, or cannot be split like this.
     """
     if config.dataset == SITE:
         return {}
@@ -43,7 +41,7 @@ def fingerprints(config: DataConfig, sites: int) -> dict[str, str]:
 
 
 def digest(config: DataConfig, parts: list[Samples]) -> str:
-    """Digest what sets of samples hold, each by itself: who holds a sample out is part of it."""
+    """Digest sets of samples; the assignment of samples to sets is part of the digest."""
     state = blake2b(digest_size=16)
     first = parts[0]
     size = sum(map(len, parts)) * int(np.prod(first.shape)) * first.inputs.itemsize

@@ -67,7 +67,7 @@ class Facts:
         See `datasets.moments`; empty where inputs are not standardised.
     notes : tuple of str
         What a hospital does otherwise than the run asked, by its own rules; in words. Of data that a run splits itself
-        what was done to all of them, see `SiteData.account`: the same at each site.
+        what was done to all of them, see `SiteData.change_log`: the same at each site.
     warnings : tuple of str
         What may be wrong with a hospital's own data; in words, and counts.
     """
@@ -129,7 +129,7 @@ class Facts:
 FACTS = schema_of(Facts)
 
 
-def class_of_nobody(told: Mapping[str, Facts]) -> str:
+def missing_classes(told: Mapping[str, Facts]) -> str:
     """Say of which classes no site has a sample, as of 0 where labels are 1, 2 and 3; empty where there are none.
 
     It is empty, too, where a site tells no counts: then nobody knows.
@@ -210,10 +210,10 @@ def patient_hashes(data: SiteData, secret: str) -> tuple[int, ...]:
 
     Whoever knows the secret can try out whether somebody is among them.
     """
-    assert data.whose is not None, "a patient column says whose each row is"
+    assert data.patient_ids is not None, "a patient column says whose each row is"
     rows = torch.cat([data.train.rows, data.held_out.rows]).numpy()
     key = hashlib.sha256(f"patients {secret}".encode()).hexdigest()
-    hashes = np.unique(keyed(data.whose[rows], key) >> np.uint64(64 - PATIENT_BITS))
+    hashes = np.unique(keyed(data.patient_ids[rows], key) >> np.uint64(64 - PATIENT_BITS))
     return tuple(hashes.tolist())
 
 

@@ -1,4 +1,4 @@
-"""Where the files of a data set are looked for, downloaded to, and kept once decoded."""
+"""The search path, downloads and decoded cache of data set files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """Folder for downloads and decoded images: EDELWEISS_CACHE, else ~/.cache/edelweiss."""
+    """Return the folder for downloads and decoded images: EDELWEISS_CACHE, else ~/.cache/edelweiss."""
     return _folder("EDELWEISS_CACHE", os.environ.get("EDELWEISS_CACHE") or "~/.cache/edelweiss")
 
 
@@ -40,16 +40,16 @@ def _folder(name: str, text: str) -> Path:
 
 @dataclass(frozen=True)
 class Places:
-    """Where files are looked for, and whether they may be downloaded.
+    """The search path of files, and whether they may be downloaded.
 
     Parameters
     ----------
     roots
-        Folders, at least one. What the first of them has, no other is asked for; a download goes to the last.
+        Folders, at least one, in the order of the search; downloads go to the last.
     names
-        What they are called in a message that may leave the site, which tells no path.
+        Their names in public messages, without paths.
     download
-        Whether what none of them has may be downloaded.
+        Whether missing files may be downloaded.
     """
 
     roots: tuple[Path, ...]
@@ -63,11 +63,11 @@ class Places:
 
     @property
     def target(self) -> Path:
-        """Where a download goes."""
+        """The folder for downloads."""
         return self.roots[-1]
 
     def first(self, find: Callable[[Path], T | None]) -> T | None:
-        """Return what is found in the first folder that has it."""
+        """Return the first result of ``find`` over the folders."""
         return next((found for root in self.roots if (found := find(root)) is not None), None)
 
     def under(self, *folders: str) -> list[Path]:
@@ -77,7 +77,7 @@ class Places:
 
 @latest
 def _places(data_root: str, download: bool, named: str | None, *_: str | None) -> Places:
-    """Return the places that an environment names; the sites of a process ask for the same."""
+    """Return the places for an environment, shared by the sites of a process."""
     if data_root:
         return Places((_folder("data-root", data_root),), "data-root", download)
     if named:
@@ -87,7 +87,7 @@ def _places(data_root: str, download: bool, named: str | None, *_: str | None) -
 
 
 def from_torchvision(class_name: str, root: Path, download: bool = False, part: str = "train") -> tuple[Any, Any]:
-    """Return both parts of a torchvision data set, which the argument `part` of its class tells apart."""
+    """Return both parts of a torchvision data set, selected by the argument `part` of its class."""
     make = getattr(import_torchvision().datasets, class_name)
     try:
         return make(root, **{part: True}, download=download), make(root, **{part: False}, download=download)
@@ -100,7 +100,7 @@ def from_torchvision(class_name: str, root: Path, download: bool = False, part: 
 def downloaded(
     name: str, class_name: str, places: Places, sought: Sequence[object], part: str = "train"
 ) -> tuple[Any, Any]:
-    """Download a torchvision data set, or say what was looked for, where, and how to get it."""
+    """Download a torchvision data set, or raise an error with the searched paths and the fix."""
     reason = "download is false"
     if places.download:
         try:
@@ -119,25 +119,25 @@ def downloaded(
 def cached(
     name: str, files: Sequence[Path], names: Sequence[str], decode: Callable[[], Sequence[NDArray[Any]]]
 ) -> list[NDArray[Any]]:
-    """Decode files once; later reads come from the cache folder, if that can be written.
+    """Decode files once, and cache the result in the cache folder if it is writable.
 
     Parameters
     ----------
     name
-        Of the data set.
+        Name of the data set.
     files
-        What is decoded. When one of them changes, it is decoded again.
+        The files; a change of one invalidates the cache.
     names
-        Of the arrays, as they are kept.
+        Names of the arrays in the cache.
     decode
         Returns the arrays.
     """
-    if not all(map(is_file, files)):  # which the decoding will say
+    if not all(map(is_file, files)):  # decoding reports it
         return list(decode())
     stamp = np.array([[stat.st_size, stat.st_mtime_ns] for stat in (file.stat() for file in files)])
     paths = "\n".join(str(file.resolve()) for file in files)
     cache = cache_folder() / f"{name}-{zlib.crc32(os.fsencode(paths)):08x}.npz"
-    # A cache that is missing, stale, cut short or foreign is made anew.
+    # A missing, stale, truncated or foreign cache is rebuilt.
     with (
         contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
         np.load(cache if is_file(cache) else io.BytesIO()) as old,
@@ -148,7 +148,7 @@ def cached(
     with contextlib.suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
-            whole = Path(scratch) / cache.name  # renamed when complete: nobody reads half a file
+            whole = Path(scratch) / cache.name  # the write is atomic
             arrays: dict[str, Any] = dict(zip(names, decoded, strict=True))
             np.savez(whole, stamp=stamp, **arrays)
             os.replace(whole, cache)

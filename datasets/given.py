@@ -142,7 +142,7 @@ def table(
     label : str
         The label column, or several, separated by commas.
     group : str
-        Without ``sites``, the column whose groups stay whole when rows are dealt, such as ``"household"``.
+        Without ``sites``, the column name groups stay whole when rows are dealt, such as ``"household"``.
     study : path
         A study file that says what the columns mean.
     uncertain, blank : str
@@ -195,7 +195,7 @@ def arrays(inputs: Any, labels: Any, sites: Sequence[Any] | None = None) -> Arra
     return Arrays(x, y, torch.from_numpy(owner.reshape(-1).astype(np.int64)), tuple(names.tolist()))
 
 
-def of_sites(sites: Mapping[Any, Any] | Sequence[Any]) -> Arrays:
+def per_site(sites: Mapping[Any, Any] | Sequence[Any]) -> Arrays:
     """Join what each site has: pairs of inputs and labels, or torch Datasets of such pairs.
 
     Parameters
@@ -238,7 +238,7 @@ def as_data(data: Any) -> Table | Arrays:
     if isinstance(data, tuple) and len(data) in (2, 3) and not _is_pair(data[0]) and not _is_dataset(data[0]):
         return arrays(*data)
     if isinstance(data, Mapping | list | tuple):
-        return of_sites(data)
+        return per_site(data)
     if _is_dataset(data):
         return arrays(*_pair(data, "data"))
     raise DataError.plain(
@@ -328,53 +328,53 @@ def _is_pair(data: object) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(each, "__len__") for each in data)
 
 
-def _pair(data: Any, whose: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _pair(data: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     if _is_dataset(data):
         if not len(data):
-            raise DataError.plain(f"{whose}: it has no samples")
+            raise DataError.plain(f"{name}: it has no samples")
         samples = [data[i] for i in range(len(data))]
         if not all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples):
-            raise DataError.plain(f"{whose}: each item of a Dataset must be a pair, (input, label)")
+            raise DataError.plain(f"{name}: each item of a Dataset must be a pair, (input, label)")
         data = np.stack([_numpy(x) for x, _ in samples]), np.array([int(y) for _, y in samples])
     if not _is_pair(data):
-        raise DataError.plain(f"{whose} is {_kind(data)}: must be a pair (inputs, labels) or a torch Dataset")
-    x, y = _inputs(data[0], whose), _classes(data[1], whose)
-    _require_equal(whose, len(x), len(y))
+        raise DataError.plain(f"{name} is {_kind(data)}: must be a pair (inputs, labels) or a torch Dataset")
+    x, y = _inputs(data[0], name), _classes(data[1], name)
+    _require_equal(name, len(x), len(y))
     return x, y
 
 
-def _require_equal(whose: str, inputs: int, others: int, what: str = "labels") -> None:
+def _require_equal(name: str, inputs: int, others: int, what: str = "labels") -> None:
     if not inputs or inputs != others:
-        raise DataError.plain(f"{whose}: {inputs} inputs and {others} {what}: must be equally many, 1 or more")
+        raise DataError.plain(f"{name}: {inputs} inputs and {others} {what}: must be equally many, 1 or more")
 
 
 def _numpy(values: Any) -> np.ndarray:
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
-def _inputs(values: Any, whose: str) -> torch.Tensor:
+def _inputs(values: Any, name: str) -> torch.Tensor:
     found = _numpy(values)
     if found.ndim == 3:
         found = found[:, None]
     if found.ndim not in (2, 4) or found.dtype.kind not in "buif" or not found.size:
         raise DataError.plain(
-            f"{whose}: inputs of shape {found.shape} and type {found.dtype}: must be numbers of shape (n, features), "
+            f"{name}: inputs of shape {found.shape} and type {found.dtype}: must be numbers of shape (n, features), "
             "(n, height, width) or (n, channels, height, width)"
         )
     if found.ndim == 2 or found.dtype != np.uint8:
         found = found.astype(np.float32)
         if np.isinf(found).any():
-            raise DataError.plain(f"{whose}: inputs hold infinity: a missing value is NaN, others are finite")
+            raise DataError.plain(f"{name}: inputs hold infinity: a missing value is NaN, others are finite")
     return torch.from_numpy(np.ascontiguousarray(found))
 
 
-def _classes(values: Any, whose: str) -> torch.Tensor:
+def _classes(values: Any, name: str) -> torch.Tensor:
     found = _numpy(values)
     found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
     whole = found.dtype.kind in "bui" or (found.dtype.kind == "f" and (found == found.round()).all())
     if not whole or found.ndim != 1 or (found.size and not 0 <= found.min() <= found.max() < MOST_CLASSES):
         raise DataError.plain(
-            f"{whose}: labels of shape {found.shape} and type {found.dtype}: must be whole numbers from 0, shape (n,); "
+            f"{name}: labels of shape {found.shape} and type {found.dtype}: must be whole numbers from 0, shape (n,); "
             "several labels a sample are columns of an ew.table"
         )
     return torch.from_numpy(found.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Decoded images in a file that is mapped into memory: read once, never larger than the disk, shared by all runs."""
+"""A cache of decoded images in memory-mapped files, shared by all runs."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.source import Bytes
 
 SPARE = 2**30  # bytes that stay free on the disk
-STALE = 24 * 3600.0  # seconds without a write after which a draft is nobody's
-VERSION = 2  # raised when files are decoded into other pixels than before
+STALE = 24 * 3600.0  # seconds without a write after which a draft is abandoned
+VERSION = 2  # raised when decoding changes
 
 
 @dataclass(frozen=True)
 class ImageCache:
-    """A folder of decoded images; one file for each set of image files, of which the latest stay.
+    """A folder of decoded images, one file per set of image files, with eviction of the least recently used.
 
-    Beside it, ``.json``: which of the files were bad, and have no image in it, or odd.
+    A ``.json`` file beside each lists the image files that were bad, and so have no image in it, or odd.
 
     Parameters
     ----------
     folder
-        Where they are; made when it is needed.
+        The folder, created when needed.
     bound
-        Bytes that all of them may take.
+        Size limit of all files, in bytes.
     """
 
     folder: Path
     bound: int
 
     def place(self, files: Mapping[str, Path], form: ImageForm) -> Path:
-        """Return where these images are, if they are: its name changes with any file's path, size or time."""
+        """Return the cache path of these images; it depends on the files' paths, sizes and times."""
         digest = hashlib.sha256(f"{VERSION} {form}".encode())
         for path in files.values():
             found = path.stat()
@@ -51,7 +51,7 @@ class ImageCache:
         return self.folder / f"images-{digest.hexdigest()[:32]}.npy"
 
     def load(self, place: Path, faults: Faults, names: Sequence[str]) -> Bytes | None:
-        """Map what is there, and note what was wrong with the files of these names; None if it cannot be read."""
+        """Map cached images and add the recorded faults of their files; None if the cache cannot be read."""
         try:
             images: Bytes = np.load(place, mmap_mode="r")
             told = json.loads(notes(place).read_text())
@@ -62,18 +62,18 @@ class ImageCache:
         if images.dtype != np.uint8 or images.ndim != 4 or len(images) < count or told["count"] != count:
             return None
         with contextlib.suppress(OSError):
-            os.utime(place)  # it was used last
+            os.utime(place)  # most recently used
         faults.found += found
         return images[:count]
 
     def make(self, place: Path, shape: tuple[int, ...]) -> Bytes | None:
-        """Return an array to fill, in a draft of this file; None if it would take more room than there is."""
+        """Return an array to fill, in a draft of this file; None without enough space."""
         need = prod(shape)
-        if need > self.bound:  # and what is there stays
+        if need > self.bound:  # nothing is evicted
             return None
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in self.folder.glob("*.draft"):  # of a process that was stopped half-way, and not of one at work
+            for old in self.folder.glob("*.draft"):  # of interrupted processes
                 if time.time() - old.stat().st_mtime > STALE:
                     old.unlink(missing_ok=True)
             self._leave_room(need)
@@ -84,7 +84,7 @@ class ImageCache:
         except OSError:
             return None
         try:
-            with draft.open("rb+") as file:  # a full disk is an error here, and would end the process in a mapping
+            with draft.open("rb+") as file:  # a full disk is an error here, not a crash
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, draft.stat().st_size)
         except OSError:
@@ -95,9 +95,9 @@ class ImageCache:
     def keep(
         self, place: Path, images: Bytes, count: int, found: Sequence[tuple[Kind, str, str]], names: Sequence[str]
     ) -> Bytes:
-        """Give the filled draft its name, and return it for reading: the first ``count`` images are filled.
+        """Move the filled draft into place and return its first ``count`` images.
 
-        ``found`` is what was wrong with the files of these names. Where it cannot be kept, what is mapped stays.
+        ``found`` lists the faults of the files. If the draft cannot be moved, its mapping is returned.
         """
         number = {name: number for number, name in enumerate(names)}
         told = [(kind, number[name], detail) for kind, name, detail in found]
@@ -113,12 +113,12 @@ class ImageCache:
         return kept[:count]
 
     def drop(self, images: Bytes) -> None:
-        """Remove a draft that could not be filled or kept; what is mapped of it lives on."""
+        """Remove a draft; existing mappings stay valid."""
         assert isinstance(images, np.memmap)
         Path(str(images.filename)).unlink(missing_ok=True)
 
     def _leave_room(self, need: int) -> None:
-        """Remove the files that were used longest ago, until so many bytes more are within the bound."""
+        """Evict the least recently used files until ``need`` more bytes are within the bound."""
         files = sorted(self.folder.glob("images-*.npy"), key=lambda file: file.stat().st_mtime)
         taken = sum(file.stat().st_size for file in files)
         for file in files:
@@ -130,5 +130,5 @@ class ImageCache:
 
 
 def notes(place: Path) -> Path:
-    """Return the name of the file that says what was wrong."""
+    """Return the path of the recorded faults."""
     return place.with_suffix(".json")

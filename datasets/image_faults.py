@@ -1,4 +1,4 @@
-"""What is wrong with image files: by kind, which say whether a site may go on without such a file."""
+"""Faults of image files, by kind; the kind decides whether such files may be left out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 
 from edelweiss.datasets.errors import DataError, examples
 
-NAMED = 50  # images that are left out and named; of those that are refused a few are enough
+NAMED = 50  # images named in warnings; errors name only a few
 
 
 class Kind(NamedTuple):
-    """What is wrong with images, and how to mend it.
+    """A kind of fault, and its fix.
 
-    ``bad`` is the fault of the file itself, and its row may be left out up to a share. ``refused`` never is. A ``note``
-    does no harm.
+    ``bad`` is a fault of the file itself, whose row may be left out up to a share; ``refused`` is an error; ``note`` is
+    harmless.
     """
 
     wrong: str
@@ -24,42 +24,42 @@ class Kind(NamedTuple):
 
 
 MISSING = Kind("are missing", "put them there or remove their lines")
-LOOP = Kind("are links that lead in a circle", "mend the links or remove the lines")
+LOOP = Kind("are symlink loops", "mend the links or remove the lines")
 UNOPENED = Kind("cannot be opened", "let this site read them")
 UNREADABLE = Kind("cannot be read", "replace them or leave them out")
-NO_IMAGE = Kind("are no images", "replace them or leave them out")
+NO_IMAGE = Kind("are not images", "replace them or leave them out")
 FRAMES = Kind("hold several frames", "write a file for each frame that is to be used, or leave them out")
 PIXELLESS = Kind("are DICOM files without pixels", "leave out reports, plans and the like")
 ENCRYPTED = Kind("are encrypted", "export them without encryption")
 CODEC = Kind(
-    "are DICOM files of a transfer syntax that nothing installed here reads",
+    "are DICOM files with a transfer syntax that no installed package reads",
     "pip install -c constraints.txt '.[dicom-jpeg]' for JPEG Lossless, JPEG-LS and JPEG of 12 bits; or decompress them",
 )
-PYDICOM = Kind("are DICOM files, which take pydicom", "pip install -c constraints.txt '.[dicom]'", "refused")
-OTHER_SIZE = Kind("have another size than most", "set image-size, to which all images are then brought", "refused")
+PYDICOM = Kind("are DICOM files, which need pydicom", "pip install -c constraints.txt '.[dicom]'", "refused")
+OTHER_SIZE = Kind("differ in size from most", "set image-size, to which all images are scaled", "refused")
 OUTSIDE = Kind("lie outside the folder", "put copies of them into it", "refused")
 LINKED = Kind(
     "are links to files outside the folder",
-    "put copies of the files into the folder or, at a site whose own links these are, set its key follow-links = true",
+    "put copies of the files into the folder or, if the links are the site's own, set its key follow-links = true",
     "refused",
 )
 TWICE = Kind(
     "are listed more than once",
-    "leave one line of each; lines of one path that agree on the label, the patient and the view are read as one",
+    "keep one line of each; lines of one path with equal label, patient and view are merged",
     "refused",
 )
 TWIN = Kind(
-    "show exactly what another one shows",
-    "leave one of them, or see that the labels agree and that they are of one patient",
+    "are identical to another image",
+    "keep one of them, or check that labels and patient agree",
     "note",
 )
-MISNAMED = Kind("are of another kind than their names say, and read as what they are", "rename them", "note")
+MISNAMED = Kind("have a format other than their names say; the content decides", "rename them", "note")
 
-PASSING = (UNOPENED, CODEC)  # which may be mended without a change of the file
+PASSING = (UNOPENED, CODEC)  # may disappear without a change of the file
 
 
 class BadImageError(ValueError):
-    """An image file that cannot be used: which kind of fault it has, and more of it in words."""
+    """An unusable image file: the kind of its fault, and details."""
 
     def __init__(self, kind: Kind, detail: str = "") -> None:
         super().__init__(detail or kind.wrong)
@@ -67,50 +67,50 @@ class BadImageError(ValueError):
 
 
 class Faults:
-    """What is wrong with images, by kind.
+    """The faults of a set of images, by kind.
 
     Parameters
     ----------
     place, public
-        The file or folder that names the images, for the site's own log and for everybody else.
+        The file or folder that lists the images: its path for the site's own log, and its public name.
     share
-        In [0, 1). Bad images are left out as long as they are not more than this share.
+        In [0, 1). The largest share of bad images that may be left out.
     rows
-        Of how many.
+        The number of images.
     """
 
     def __init__(self, place: Path, public: str, share: float = 0.0, rows: int = 0) -> None:
         self.place, self.public, self.share, self.rows = place, public, share, rows
-        self.found: list[tuple[Kind, str, str]] = []  # what is wrong, with which image, and more of it in words
+        self.found: list[tuple[Kind, str, str]] = []  # kind, image, details
 
     def add(self, kind: Kind, name: str, detail: str = "") -> None:
-        """Note an image."""
+        """Add a fault of an image."""
         self.found.append((kind, name, detail))
 
     @property
     def bad(self) -> set[str]:
-        """Names of images that cannot be used, and may be left out."""
+        """Names of the bad images."""
         return {name for kind, name, _ in self.found if kind.level == "bad"}
 
     @property
     def too_many(self) -> bool:
-        """Whether more are bad than may be left out."""
+        """Whether more images are bad than may be left out."""
         return bool(self.bad) and (not self.rows or len(self.bad) / self.rows > self.share)
 
     def errors(self) -> list[DataError]:
-        """Return an error for each kind that stands in the way, which names the first few images."""
+        """Return an error for each fatal kind, naming the first few images."""
         errors = [
             self._error(kind, examples(names), len(names), kind.mend)
             for kind, names in self._kinds()
             if kind.level == "refused" or (kind.level == "bad" and self.too_many)
         ]
         if self.too_many and self.share:
-            text = f"{len(self.bad)} of {self.rows} images are bad, and bad-images = {self.share:g} allows fewer"
+            text = f"{len(self.bad)} of {self.rows} images are bad, more than bad-images = {self.share:g} allows"
             errors.append(DataError(f"{self.place}: {text}", f"{self.public}: {text}"))
         return errors
 
-    def doubts(self) -> list[DataError]:
-        """Return what the site goes on with: the images that are left out, and what is merely odd."""
+    def warnings(self) -> list[DataError]:
+        """Return a warning for each other kind: images left out, and harmless oddities."""
         return [
             self._error(kind, examples(names, NAMED), len(names), kind.mend)
             if kind.level == "note"

@@ -1,6 +1,6 @@
-"""One image file: its header, and its pixels as 8 bits in the form that a run wants. DICOM: see `datasets.dicom`.
+"""A single image file: its header, and its pixels in 8 bits and a common form. For DICOM see `datasets.dicom`.
 
-What a file is is decided by its content, whatever its name says.
+The content of a file decides its format, not its name.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _FORMATS = {
     ".dcm": DICOM,
     ".dicom": DICOM,
 }
-# A data set without the 132 bytes before it: its first element is of group 2 or 8, with the kind of its value in two
-# letters, or with an even length that is not zero.
+# A data set without the 132-byte preamble: its first element has group 2 or 8, and a value representation of two
+# letters or an even length other than zero.
 _BARE = re.compile(
     rb"[\x02\x08]\0..(?:AE|AS|CS|DA|DT|IS|LO|LT|OB|PN|SH|SQ|ST|TM|UI|UL|UN|US|UT|(?!\0)..\0\0)", re.DOTALL
 )
@@ -53,18 +53,18 @@ _ENVELOPED = bytes.fromhex("2a864886f70d0107")  # the object identifiers of CMS,
 
 @dataclass(frozen=True)
 class ImageForm:
-    """What all images are brought to.
+    """The common form of all images.
 
     Attributes
     ----------
     size : int
-        The side of the squares; 0: the images, which then must have one size, stay as they are.
+        The side of the square images; 0: unchanged, and all images must have the same size.
     fit : str
-        ``"crop"``: an image is scaled until its shorter side is `size`, and its middle is kept. ``"pad"``: until its
-        longer side is, with black borders of equal width. Both bilinear, with antialiasing.
+        ``"crop"``: scale the shorter side to `size` and crop the centre. ``"pad"``: scale the longer side and add equal
+        black borders. Both bilinear, with antialiasing.
     colour : str
-        ``"grey"``: one channel, of colour images their luma (ITU-R 601). ``"rgb"``: three, of grey images three equal
-        ones. ``"auto"``: one if all images are grey, else three.
+        ``"grey"``: one channel, the luma (ITU-R 601) of colour images. ``"rgb"``: three channels, equal ones for grey
+        images. ``"auto"``: one if all images are grey, else three.
     """
 
     size: int = 0
@@ -72,11 +72,11 @@ class ImageForm:
     colour: Colour = "auto"
 
 
-AS_THEY_ARE = ImageForm()
+UNCHANGED = ImageForm()
 
 
 class Header(NamedTuple):
-    """What a file's header says: what it is, bits of a channel, and whether it is grey."""
+    """A file's header: format, bits per channel, size, and whether it is grey."""
 
     format: str
     bits: int
@@ -85,7 +85,7 @@ class Header(NamedTuple):
     grey: bool
 
     def as_named(self, path: Path) -> bool:
-        """Whether the file's name says no other format."""
+        """Whether the format agrees with the file's name."""
         named = _FORMATS.get(path.suffix.lower(), self.format)
         return named == self.format or (named, self.format) == ("JPEG", "MPO")
 
@@ -107,18 +107,17 @@ def header(path: Path) -> Header:
             deep = image.mode in _DEEP_MODES
             bits = 16 if deep or ";16" in str(image.tile) else 1 if image.mode == "1" else 8
             return Header(image.format or "image", bits, *image.size, deep or image.mode in _GREY)
-    except Exception as error:  # whatever damaged bytes lead to
+    except Exception as error:  # anything that damaged bytes raise
         raise _as_bad(error, path) from None
 
 
 def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     """Decode a file.
 
-    Values of more than 8 bits are stretched to 0 to 255, kept as fractions while the image is scaled, and rounded once,
-    at the end. Which of them become 0 and 255 a DICOM file says (see `datasets.dicom.picture`). Other grey files of 16
-    bits hold 10 to 16 bits and do not say how many: it is their own least and largest value. So brightness cannot be
-    compared between such images, a single extreme pixel takes contrast from all others, and of finer steps than 1/255
-    of the range nothing is left. Of colour files of 16 bits the upper 8 are taken.
+    Values of more than 8 bits are rescaled to 0 to 255 and rounded once, after the image is scaled. A DICOM file
+    defines the values that become 0 and 255 (see `datasets.dicom.picture`). Other 16-bit grey files hold 10 to 16 bits
+    without saying how many, so their minimum and maximum are used: brightness is then not comparable between images,
+    and one extreme pixel reduces the contrast of all others. Colour files of 16 bits keep the upper 8.
 
     Returns
     -------
@@ -128,7 +127,7 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     Raises
     ------
     BadImageError
-        When it cannot be decoded.
+        If it cannot be decoded.
     """
     from PIL import Image
 
@@ -141,7 +140,7 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
             with Image.open(path) as image:
                 if image.mode in _DEEP_MODES:
                     values = np.asarray(image, np.float32)
-                    picture = Image.fromarray(stretched(values, values.min(), values.max()))
+                    picture = Image.fromarray(rescale(values, values.min(), values.max()))
                 else:
                     picture = image.convert("L" if grey else "RGB")
         if picture.mode not in ("F", "L" if grey else "RGB"):
@@ -156,10 +155,10 @@ def pixels(path: Path, form: ImageForm, grey: bool) -> Bytes:
     return fitted[None] if grey else np.repeat(fitted[None], 3, axis=0)
 
 
-def stretched(values: NDArray[np.float32], low: float, high: float) -> NDArray[np.float32]:
-    """Map low to 0 and high to 255; all is black where they are equal."""
+def rescale(values: NDArray[np.float32], low: float, high: float) -> NDArray[np.float32]:
+    """Map low to 0 and high to 255; all is black if they are equal."""
     if not np.isfinite([low, high]).all():
-        raise ValueError("it holds values that are no finite numbers")
+        raise ValueError("it holds values that are not finite")
     return (values - np.float32(low)) * np.float32(255.0 / (high - low) if high > low else 0)
 
 
@@ -179,14 +178,14 @@ def _fitted(picture: Image.Image, form: ImageForm) -> Image.Image:
 
 
 def _is_dicom(path: Path) -> bool:
-    """Whether a file is DICOM, or begins as one without a preamble does; reading it decides."""
+    """Whether a file looks like DICOM, with or without a preamble."""
     with path.open("rb") as file:
         start = file.read(132)
     return start[128:] == b"DICM" or bool(_BARE.match(start))
 
 
 def _as_bad(error: Exception, path: Path) -> BadImageError:
-    """Say which fault an error in reading stands for, without the file's path."""
+    """Convert a reading error to a fault, without the file's path."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, BadImageError):
@@ -204,5 +203,5 @@ def _as_bad(error: Exception, path: Path) -> BadImageError:
 
 
 def as_form(size: int, fit: str, colour: str) -> ImageForm:
-    """Return a form of words that were checked."""
+    """Return a form from validated options."""
     return ImageForm(size, cast("Fit", fit), cast("Colour", colour))

@@ -1,4 +1,4 @@
-"""Images in files, decoded into one array: headers first, so that nothing is decoded before all are in order."""
+"""Decoding of image files into one array; all headers are checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.image_cache import ImageCache
 from edelweiss.datasets.image_faults import MISNAMED, OTHER_SIZE, PASSING, TWIN, UNREADABLE, BadImageError, Faults
 from edelweiss.datasets.image_file import Header, ImageForm, header, pixels
-from edelweiss.datasets.memory_mapped import let_go
+from edelweiss.datasets.memory_mapped import release_pages
 from edelweiss.datasets.source import Bytes
 
 T = TypeVar("T")
-AT_ONCE = 1024  # files that are queued for the threads, and decoded before their pages are let go to the disk
+AT_ONCE = 1024  # files queued for the threads, and decoded before pages are released
 
 
 def read_images(
@@ -34,29 +34,28 @@ def read_images(
     problems: list[DataError],
     cache: ImageCache | None = None,
 ) -> Bytes:
-    """Decode images, whatever their depth, into 8 bits: see `datasets.image_file.pixels`.
+    """Decode images of any depth to 8 bits: see `datasets.image_file.pixels`.
 
     Parameters
     ----------
     files
-        By the name that a message has for each.
+        The files, by their names in messages.
     form
-        What they are brought to.
+        The common form.
     faults
-        What is wrong with images that are not among the files; what is wrong with these is added.
+        Known faults; those of these files are added.
     problems
-        Where to add what stands in the way. If there is anything already, the files are looked at and not decoded.
+        Errors are added here. With previous errors the files are checked but not decoded.
     cache
-        Where decoded images are kept; None, or without room for these: in memory.
+        The cache of decoded images; None, or without space: in memory.
 
     Returns
     -------
     images
-        Shape (n, C, H, W), a byte per number, of all files but those that are among the bad ones of `faults`. Of a
-        cache they are read-only. Nothing to rely on where there are problems.
+        Shape (n, C, H, W) uint8, without the bad files; read-only from a cache. Undefined if there are problems.
     """
     for name in (strange := dict.fromkeys(name for name, path in files.items() if not is_file(path))):
-        faults.add(UNREADABLE, name, "no regular file")
+        faults.add(UNREADABLE, name, "not a regular file")
     files = {name: path for name, path in files.items() if name not in strange}
     before = len(faults.found)
     place = cache.place(files, form) if cache else None
@@ -82,7 +81,7 @@ def read_images(
 
 
 def headers(files: Mapping[str, Path], faults: Faults) -> dict[str, Header]:
-    """Return what the headers of files say, by name; a file without is among the faults."""
+    """Read the headers of files by name; unreadable ones are added to the faults."""
     found: dict[str, Header] = {}
     for name, path, head in _each(lambda _, path: header(path), files):
         if isinstance(head, BadImageError):
@@ -97,7 +96,7 @@ def headers(files: Mapping[str, Path], faults: Faults) -> dict[str, Header]:
 def _shape(
     files: Mapping[str, Path], form: ImageForm, faults: Faults
 ) -> tuple[tuple[int, int, int, int], dict[str, Path]]:
-    """Return the shape that the images will have, from their headers, and the files that are still in order."""
+    """Return the common shape of the images, from their headers, and the files without faults."""
     heads = headers(files, faults)
     sizes = {name: (head.width, head.height) for name, head in heads.items()}
     [(usual, _)] = Counter(sizes.values()).most_common(1) or [((1, 1), 0)]
@@ -110,7 +109,7 @@ def _shape(
 
 
 def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataError]:
-    """Return what is wrong with images that would not fit into memory."""
+    """Return an error if the images do not fit into memory."""
     need, free = prod(shape), free_memory()
     if need <= free:
         return []
@@ -126,7 +125,7 @@ def _too_large(shape: tuple[int, int, int, int], faults: Faults) -> list[DataErr
 
 
 def _decode(files: Mapping[str, Path], form: ImageForm, images: Bytes, faults: Faults) -> int:
-    """Fill the array (n, C, H, W) from its start; return how many images that took: bad ones leave no gap."""
+    """Fill the array (n, C, H, W) without gaps for bad images; return the number of images."""
     rows = {name: row for row, name in enumerate(files)}
     grey = images.shape[1] == 1
 
@@ -137,7 +136,7 @@ def _decode(files: Mapping[str, Path], form: ImageForm, images: Bytes, faults: F
     count, first = 0, dict[bytes, str]()
     for place, (name, _, shows) in enumerate(_each(decode, files)):
         if not place % AT_ONCE:
-            let_go(images)
+            release_pages(images)
         if isinstance(shows, BadImageError):
             faults.add(shows.kind, name, shows.detail)
             continue
@@ -152,7 +151,7 @@ def _decode(files: Mapping[str, Path], form: ImageForm, images: Bytes, faults: F
 def _each(
     function: Callable[[str, Path], T], files: Mapping[str, Path]
 ) -> Iterator[tuple[str, Path, T | BadImageError]]:
-    """Yield what a function returns or raises for each file, in order; a thread per core, as decoding holds no lock."""
+    """Yield the result or error of a function for each file, in order, with a thread per core."""
 
     def tried(name: str, path: Path) -> T | BadImageError:
         try:
@@ -162,7 +161,7 @@ def _each(
 
     entries = list(files.items())
     with warnings.catch_warnings(), ThreadPoolExecutor(cores()) as pool:
-        warnings.simplefilter("ignore")  # of Pillow and pydicom, about what can be read all the same
+        warnings.simplefilter("ignore")  # Pillow's and pydicom's, about readable files
         for start in range(0, len(entries), AT_ONCE):
             part = entries[start : start + AT_ONCE]
             for (name, path), result in zip(part, pool.map(tried, *zip(*part, strict=True)), strict=True):

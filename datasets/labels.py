@@ -1,7 +1,7 @@
-"""Several labels at once, each 1, 0, uncertain or blank: how a run reads them, and what they are in tensors.
+"""Labels with uncertain and blank values: their interpretation and their encoding in tensors.
 
-A label that is not known of a sample is `UNKNOWN` in it. Objectives leave it out, so the sample still helps with the
-others; a site that lacks a label altogether leaves its column blank.
+An unknown label of a sample is `UNKNOWN`. Objectives ignore it, so that the sample still contributes to other labels; a
+site without a label leaves its column blank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.source import Ints
 
 UNKNOWN = -1
-DEVICES = "Support Devices"  # which a healthy chest may have, too
+DEVICES = "Support Devices"  # compatible with a healthy chest
 MOST_LABELS = 100
 _PIECE = re.compile(r'\s*"(?:[^"]|"")*"[^,]*|[^,]*')
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
@@ -31,7 +31,7 @@ VALUES = {"ones": 1, "zeros": 0, "ignore": UNKNOWN}
 
 @dataclass(frozen=True)
 class Preset:
-    """What a library for chest X-rays makes of its labels."""
+    """The label interpretation of a chest X-ray library."""
 
     uncertain: str
     blank: Blank
@@ -49,23 +49,20 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a run, and what their values mean.
+    """The labels of a run, and the meaning of their values.
 
     Parameters
     ----------
     names
-        Of the labels; a site's columns may be called otherwise.
+        Names of the labels; a site's columns may differ.
     uncertain
-        For each label what -1 stands for: ``"ones"``, ``"zeros"`` or ``"ignore"`` (it is not known); ``""``: it may not
-        occur.
+        The meaning of -1 for each label: ``"ones"``, ``"zeros"`` or ``"ignore"`` (unknown); ``""``: not allowed.
     blank
-        What an empty value stands for, likewise, but never ones.
+        The meaning of an empty value, likewise, but never ones.
     healthy
-        Name of a column in which 1 makes all labels of a row zero but `DEVICES`, where there is such a column. Empty:
-        none.
+        Name of an optional column whose value 1 sets all labels of a row to zero except `DEVICES`. Empty: none.
     views
-        Values of the column ``view`` of a list of images, where there is such a column, that are read unless the run
-        chooses views itself. Empty: all.
+        Values of the optional column ``view`` that are read unless the run selects views. Empty: all.
     """
 
     names: tuple[str, ...]
@@ -76,23 +73,23 @@ class Labels:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one."""
+        """Whether there are several labels."""
         return len(self.names) > 1
 
     @property
     def clinical(self) -> bool:
-        """Whether values are read as 1, 0, uncertain or blank, and not as any pair of words for two classes."""
+        """Whether values are 1, 0, uncertain or blank, rather than any two class names."""
         return self.several or any(self.uncertain) or bool(self.blank)
 
     def called(self, columns: tuple[str, ...]) -> Labels:
-        """Return the same labels under the names that a site's columns have, in this order.
+        """Return the labels with the names of a site's columns, in this order.
 
-        The run's own names are theirs in any order. Another number of columns is left for a `DataConfig` to refuse.
+        The run's own names are accepted in any order. `DataConfig` refuses a wrong number of columns.
 
         Raises
         ------
         DataError
-            When some are the run's names, in the places of other labels.
+            If some columns have the names of other labels of the run.
         """
         if len(columns) != len(self.names) or sorted(columns) == sorted(self.names):
             return self
@@ -105,7 +102,7 @@ class Labels:
 
     @classmethod
     def of(cls, label: str, uncertain: str, blank: Blank, preset: str) -> Labels:
-        """Read what the run-config says; it was checked by `wrong_labels`."""
+        """Read run-config values that `wrong_labels` accepts."""
         known = PRESETS.get(preset, Preset(uncertain, blank))
         names, said = split_names(label), _uncertain(known.uncertain)
         lower = {name.lower(): rule for name, rule in said.items()}
@@ -114,19 +111,19 @@ class Labels:
 
 
 def split_names(label: str) -> tuple[str, ...]:
-    """Return the names in a list that is separated by commas; one that has a comma in it stands in double quotes."""
+    """Split a comma-separated list of names; names with commas are in double quotes."""
     return tuple(map(_unquoted, _pieces(label)))
 
 
 def as_label(names: Iterable[str]) -> str:
-    """Return the list from which `split_names` reads these names."""
+    """Join names, the inverse of `split_names`."""
     return ", ".join(
         '"{}"'.format(name.replace('"', '""')) if "," in name or name[:1] == '"' else name for name in names
     )
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a text at its commas, but for those in double quotes at the beginning of a piece, as in CSV."""
+    """Split a text at commas outside of double quotes, as in CSV."""
     pieces, end = list[str](), -1
     while end < len(text):
         piece = _PIECE.match(text, end + 1)
@@ -142,13 +139,13 @@ def _unquoted(name: str) -> str:
 
 
 def _uncertain(text: str) -> dict[str, str]:
-    """Read ``"Edema=ones,zeros"``: what is said of one label by its name, of all others by the empty name."""
+    """Parse ``"Edema=ones,zeros"``: rules by label name; the empty name holds for all others."""
     parts = (part.rpartition("=") for part in _pieces(text))
     return {_unquoted(name.strip()): rule.strip() for name, _, rule in parts}
 
 
 def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterator[str]:
-    """Yield what is wrong with these keys of a run-config."""
+    """Yield the problems of these run-config keys."""
     names = split_names(label)
     if len(names) > 1 and not all(name and name.isprintable() and len(name) <= 100 for name in names):
         yield f"label = {shown(label)}: must be names of columns that can be printed, separated by commas"
@@ -168,7 +165,7 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
     lower = {name.lower() for name in names}
     rules = [_unquoted(part.rpartition("=")[0].strip()).lower() for part in _pieces(uncertain)]
     if again := repeated(name or "all others" for name in rules):
-        yield f"uncertain = {shown(uncertain)}: says twice what holds for {', '.join(again)}"
+        yield f"uncertain = {shown(uncertain)}: has more than one rule for {', '.join(again)}"
     for name, rule in _uncertain(uncertain).items() if uncertain else ():
         if rule not in VALUES:
             yield (
@@ -180,7 +177,7 @@ def wrong_labels(label: str, uncertain: str, blank: str, preset: str) -> Iterato
 
 
 def stratum(labels: Ints) -> Ints:
-    """Return one number for each sample, by which samples are dealt alike.
+    """Return a stratum for each sample, for stratified splits.
 
     Parameters
     ----------
@@ -190,7 +187,7 @@ def stratum(labels: Ints) -> Ints:
     Returns
     -------
     strata
-        Shape (n,): the label; of several the number, from 1, of the rarest that is positive, or 0.
+        Shape (n,): the label; with several, the number, from 1, of the rarest positive label, or 0.
     """
     if labels.ndim == 1:
         return labels
@@ -201,5 +198,5 @@ def stratum(labels: Ints) -> Ints:
 
 
 def any_positive(labels: Tensor) -> Tensor:
-    """Return which samples are positive, of several labels in any; shape (n,) bool."""
+    """Return the samples with a positive label, shape (n,) bool."""
     return labels == 1 if labels.ndim == 1 else (labels == 1).any(1)

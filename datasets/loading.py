@@ -1,6 +1,6 @@
-"""From a description of the data to one site's samples: read, partition, hold out, thin.
+"""Loading of a site's samples: read, partition, hold out, thin.
 
-Data are read once and partitioned once per process, for 256 sites, too. Worker processes forked after the first load
+A process reads and partitions the data once, for any number of sites. Worker processes forked after the first load
 share the tensors with their parent.
 """
 
@@ -18,12 +18,12 @@ from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.files import Places
 from edelweiss.datasets.labels import stratum
 from edelweiss.datasets.partition import NATURAL, Rows, partition
-from edelweiss.datasets.patient_ids import held_out_by
-from edelweiss.datasets.reading import PATIENTS, Pool, forget_read, pool_of
-from edelweiss.datasets.samples import Samples, forget_samples
+from edelweiss.datasets.patient_ids import keyed_holdout
+from edelweiss.datasets.reading import PATIENTS, Pool, clear_read, pool_of
+from edelweiss.datasets.samples import Samples, clear_samples
 from edelweiss.datasets.source import Change, Digests, Ints, Mask, Source
 from edelweiss.datasets.sources import SOURCES
-from edelweiss.datasets.splits import Dealt, Units, dealt, dealt_alike, random_stream, stratified, thinned
+from edelweiss.datasets.splits import SiteRows, Units, deal_proportionally, dealt, random_stream, stratified, thinned
 
 INSTEAD = (
     ". Rows of a group stay together, unless partition sites or split-sites makes sites of groups, or a column "
@@ -33,7 +33,7 @@ INSTEAD = (
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """What one site has.
+    """The data of one site.
 
     Parameters
     ----------
@@ -42,27 +42,25 @@ class SiteData:
     train
         Training rows, at least one.
     held_out
-        The site's own evaluation rows. A class with a single row is in `train` only, so this may be empty; in
-        cross-validation it may, where a site has fewer rows than there are folds; so may a site's part of a common
-        test set with fewer rows than there are sites.
+        The site's evaluation rows; possibly empty: a class with a single row is in `train` only, a site may have fewer
+        rows than folds, and a common test set fewer rows than sites.
     classes
-        How many labels there are: 2 in a binary run.
+        Number of classes: 2 in a binary run.
     missing
-        How many values of the training rows are missing.
+        Number of missing values in the training rows.
     features
         Column names of a table, in the order of the inputs; empty for images.
-    whose, what
+    patient_ids, row_ids
         Of all rows that the samples are taken from: see `datasets.source.Source`. In a simulation what each row is
         dealt with, a patient or a group. None but for a hospital's own, or where a column says whose a row is.
     by_patient
         Whether a column says whose a row is.
-    doubts, notes
+    warnings, notes
         What may be a mistake in a hospital's own table, and which of its rows were left out.
-    account
-        What was left out, removed or dealt otherwise between the files and the samples of all sites, a line each, in
-        numbers.
+    change_log
+        The changes between the files and the samples of all sites, a line each, with counts.
     class_names
-        Of a table with a label column: for each class the value that means it.
+        The label value of each class, for a table with a label column.
     """
 
     name: str
@@ -71,43 +69,43 @@ class SiteData:
     classes: int
     missing: int
     features: tuple[str, ...] = ()
-    whose: Digests | None = None
-    what: Digests | None = None
+    patient_ids: Digests | None = None
+    row_ids: Digests | None = None
     by_patient: bool = False
-    doubts: tuple[DataError, ...] = ()
+    warnings: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
-    account: tuple[str, ...] = ()
+    change_log: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
 
 
 def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
-    """Load what one site has.
+    """Load the data of one site.
 
     Parameters
     ----------
     config
-        Which data, and how it is split.
+        The data and their splits.
     site
-        In [0, sites). For the data set ``"site"`` it only gives the name.
+        In [0, sites). For the data set ``"site"`` only part of the name.
     sites
-        How many sites share the data, at least 1. Ignored, as the partition is, for ``"site"``.
+        Number of sites, at least 1. Ignored, like the partition, for ``"site"``.
 
     Returns
     -------
     data
-        The site's rows; the tensors are shared with every other site of this process.
+        The site's rows; the tensors are shared by all sites of this process.
 
     Raises
     ------
     DataError
-        The data cannot be read, or cannot be split like that.
+        If the data cannot be read, or cannot be split like this.
     """
     if not 0 <= site < sites:
         raise DataError.plain(f"site is {site}; with {sites} sites it must be from 0 to {sites - 1}")
     name, own = f"site-{site}", config.dataset == SITE
     if own:
         site, sites = 0, 1
-    pool, (splits, account) = _parts(config, Places.of(config.data_root, config.download), sites)
+    pool, (splits, change_log) = _parts(config, Places.of(config.data_root, config.download), sites)
     if config.partition == "sites" and not own:
         name = pool.source.group_names[site] if site < len(pool.source.group_names) else name
     train, held_out = (torch.from_numpy(rows[site]) for rows in splits)
@@ -129,18 +127,18 @@ def load_site(config: DataConfig, site: int, sites: int) -> SiteData:
         pool.classes,
         missing,
         pool.source.features,
-        pool.unit.view(np.uint64) if dealt_whole else pool.source.whose,
-        pool.source.what,
+        pool.unit.view(np.uint64) if dealt_whole else pool.source.patient_ids,
+        pool.source.row_ids,
         dealt_whole or pool.source.by_patient,
-        pool.source.doubts,
+        pool.source.warnings,
         pool.source.notes,
-        account,
+        change_log,
         pool.source.class_names,
     )
 
 
 def load_test(config: DataConfig) -> Samples | None:
-    """Load the common test rows, which no site has.
+    """Load the common test rows, which belong to no site.
 
     Parameters
     ----------
@@ -162,21 +160,21 @@ def load_test(config: DataConfig) -> Samples | None:
     return Samples(pool.source.inputs, pool.labels, torch.from_numpy(pool.test)) if len(pool.test) else None
 
 
-def patients_of_test(config: DataConfig) -> Ints | None:
-    """Return whose each common test row is, a patient's or a group's, as numbers; None where that is not known."""
+def common_test_patients(config: DataConfig) -> Ints | None:
+    """Return the patient or group of each common test row, as numbers; None if unknown."""
     pool = pool_of(config, Places.of(config.data_root, config.download))
     return Units.among(pool.unit[pool.test]).of if pool.whole else None
 
 
 def features_of(config: DataConfig) -> tuple[str, ...]:
-    """Return the names of a table's features, in the order of the inputs, as far as anybody but a hospital knows them.
+    """Return the feature names of a table, in the order of the inputs, if the coordinator knows them.
 
-    Those of a hospital's own table are known from a study file alone.
+    The names of a hospital's own table are known only from a study file.
 
     Raises
     ------
     DataError
-        The table cannot be read.
+        If the table cannot be read.
     """
     if config.dataset == SITE:
         return tuple(sorted(column.name for column in config.study.columns)) if config.study else ()
@@ -186,32 +184,32 @@ def features_of(config: DataConfig) -> tuple[str, ...]:
 
 
 def class_names_of(config: DataConfig) -> tuple[str, ...]:
-    """Return for each class the value of the label that means it, of a table that is on this machine; else nothing."""
+    """Return the label value of each class, for a table on this machine; else nothing."""
     if config.dataset not in (TABLE, FOLDERS):
         return ()
     return pool_of(config, Places.of(config.data_root, config.download)).source.class_names
 
 
-def forget_data() -> None:
-    """Let go of all data that this process has read; whatever is loaded next is read anew."""
-    forget_read()
+def clear_data() -> None:
+    """Clear all cached data of this process."""
+    clear_read()
     _splits.cache_clear()
     _parts.cache_clear()
-    forget_samples()
+    clear_samples()
 
 
-Splits = tuple[tuple[Dealt, Dealt], tuple[str, ...]]
+Splits = tuple[tuple[SiteRows, SiteRows], tuple[str, ...]]
 
 
 @latest
 def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, Splits]:
-    """Return what `load_site` takes from: the same for one site after the other."""
+    """Return pool and splits, shared by the sites."""
     return pool_of(config, places), _splits(config, places, sites)
 
 
 @lru_cache(maxsize=16)
 def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
-    """Training and held-out rows of every site, and what was done to the rows."""
+    """Return the training and held-out rows of every site, and the log of changes."""
     pool = pool_of(config, places)
     labels, unit = stratum(pool.labels.numpy()[pool.train]), pool.unit[pool.train]
     if config.personal_test and not len(pool.test):
@@ -235,8 +233,8 @@ def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
         )
         owner = partition(config.partition, rows, sites, random_stream(config.seed, "partition"))[parts.of]
     units = Units.among(unit)
-    home = owner[units.first][units.of]  # a patient of two hospitals is held out at both, or at none
-    members = Dealt(np.arange(len(home)), home, sites)
+    home = owner[units.first][units.of]  # a patient of two hospitals is held out at both or at neither
+    members = SiteRows(np.arange(len(home)), home, sites)
     if config.folds > (largest := int(np.bincount(owner[units.first]).max())) and config.dataset != SITE:
         raise DataError.plain(
             f"folds = {config.folds}: no site has so many {pool.whole or 'rows'}, the largest has {largest}; take at "
@@ -246,25 +244,25 @@ def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
     for site in range(sites if holds_out else 0):
         held_out[members[site]] = _held_out(config, pool, site, members[site])
     train = np.flatnonzero(~held_out)
-    account = [*pool.account]
+    change_log = [*pool.change_log]
     if config.thin_share:
         rare = labels[train] == (config.thin_class == "positive")
         stays = thinned(rare, owner[train], config.thin_share, random_stream(config.seed, "thin"))
         train, removed = train[stays], int(np.sum(~stays))
         what = f"{config.thin_class} training samples are removed: thin-share = {config.thin_share:g}"
-        account.append(str(Change(removed, int(rare.sum()), what)))
+        change_log.append(str(Change(removed, int(rare.sum()), what)))
     held, held_owner = pool.train[held_out], owner[held_out]
     if config.personal_test:
         held, held_owner = pool.test, _personal_test(config, pool, owner, sites)
-        account.append(f"the {len(held):,} samples of the common test set are dealt to the sites: personal-test")
-    return (Dealt(pool.train[train], owner[train], sites), Dealt(held, held_owner, sites)), tuple(account)
+        change_log.append(f"the {len(held):,} samples of the common test set are dealt to the sites: personal-test")
+    return (SiteRows(pool.train[train], owner[train], sites), SiteRows(held, held_owner, sites)), tuple(change_log)
 
 
 def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:
-    """Choose which of its rows a site holds out; the members are positions in the rows for the sites."""
+    """Select the held-out rows of a site; the members are indices into the sites' rows."""
     rows = pool.train[members]
-    if config.key and pool.source.whose is not None:
-        return held_out_by(pool.source.whose[rows], config.key, config.holdout_share, config.folds, config.fold)
+    if config.key and pool.source.patient_ids is not None:
+        return keyed_holdout(pool.source.patient_ids[rows], config.key, config.holdout_share, config.folds, config.fold)
     units = Units.among(pool.unit[rows])
     strata = units.strata(stratum(pool.labels.numpy()[rows]))
     chosen: Mask
@@ -276,9 +274,9 @@ def _held_out(config: DataConfig, pool: Pool, site: int, members: Ints) -> Mask:
 
 
 def _personal_test(config: DataConfig, pool: Pool, owner: Ints, sites: int) -> Ints:
-    """Return the site of each common test row, where the training rows have these; shape (m,).
+    """Assign common test rows to sites in proportion to their training rows, shape (m,).
 
-    Units are alike by their class, and where natural sites are, by these.
+    Units are stratified by class, and by natural site if there are any.
     """
     source, every = pool.source, np.concatenate([pool.train, pool.test])
     groups, classes = _sites_of(config, source, every), stratum(source.classes[every])
@@ -290,9 +288,9 @@ def _personal_test(config: DataConfig, pool: Pool, owner: Ints, sites: int) -> I
     )
     strata, theirs = train.highest(classes[~tested]), test.highest(classes[tested])
     rng = random_stream(config.seed, "personal-test")
-    return dealt_alike(strata, owner[train.first], theirs, sites, rng)[test.of]
+    return deal_proportionally(strata, owner[train.first], theirs, sites, rng)[test.of]
 
 
 def _sites_of(config: DataConfig, source: Source, rows: Ints) -> Ints | None:
-    """Return which of the data's own sites rows are of, where sites are made of these; else None."""
+    """Return the natural site of each row, if the partition uses natural sites; else None."""
     return source.groups[rows] if config.partition in NATURAL and source.groups is not None else None

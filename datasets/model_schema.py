@@ -1,4 +1,4 @@
-"""What a model's inputs and labels mean: what its file says, so that it can be used long after the run."""
+"""The schema of a model's inputs and labels, stored in its file."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _STANDS = {1: "counted as positive", 0: "counted as negative", UNKNOWN: "was lef
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSchema:
-    """What the inputs of a model are, and what it tells apart.
+    """The meaning of a model's inputs and classes.
 
     Attributes
     ----------
     dataset : str
-        What it was trained on.
+        The training data set.
     features : tuple of str
-        Names, in the order of the inputs; empty for images, and where the names are not known.
+        Names in the order of the inputs; empty for images, and if unknown.
     missing : str
-        What a missing value becomes: the mean over the training samples of all sites, or zero.
+        The replacement of missing values: the mean over the training samples of all sites, or zero.
     study : Study, optional
-        Units, ranges, categories and spellings of the features, where a study file says them.
+        Units, ranges, categories and spellings of the features, from a study file.
     label : str
-        Name of the label column, of several their names, separated by commas; empty for public data.
+        Name of the label column; several are separated by commas; empty for public data.
     labels : Labels, optional
-        What the values of label columns stand for, where there are several or they may be uncertain or blank. The names
-        are those of the columns where the model was trained; those of the run are the cohort's.
+        The meaning of label values, if there are several labels or they may be uncertain or blank. The names are those
+        of the columns where the model was trained; the run's names are in the data summary.
     classes : tuple of tuple of str
-        For each label from 0 the texts, or the original classes, that mean it; empty where nobody has said it.
+        The texts, or the original classes, of each class from 0; empty if unknown.
     image_size, image_fit, image_colour : int, str, str
-        What images were brought to, see `datasets.image_file.ImageForm`.
+        The form of images, see `datasets.image_file.ImageForm`.
     """
 
     dataset: str = ""
@@ -63,9 +63,9 @@ class ModelSchema:
     def of(
         cls, config: DataConfig, data_summary: DataSummary, features: tuple[str, ...], class_names: Sequence[str] = ()
     ) -> ModelSchema:
-        """Sum up what is known of a run's data; features of other names than the sites' are none of theirs.
+        """Build the schema of a run's data; feature names are dropped if they do not match the sites' hash.
 
-        ``class_names`` has for each class the value that means it, where that is known; else it is its number.
+        ``class_names`` are the label values of the classes, if known; else their numbers are used.
         """
         study = config.study
         if study:
@@ -94,7 +94,7 @@ class ModelSchema:
         )
 
     def unusual(self) -> Iterator[str]:
-        """Yield what uncertain and blank values of labels stood for, a sentence each; nothing where none may occur."""
+        """Yield the interpretation of uncertain and blank labels, a sentence each."""
         labels = self.labels
         if not labels:
             return
@@ -114,7 +114,7 @@ class ModelSchema:
             yield f"Where {labels.healthy!r} is 1, all labels are 0{but}."
 
     def facts(self) -> dict[str, object]:
-        """Return the entries of a model's file, with the least format that is read as it is meant."""
+        """Return the entries of a model's file, with the lowest format that preserves the meaning."""
         told = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         several = self.labels is not None and self.labels.several
         least = FILE_FORMAT if several or {"image_fit", "image_colour"} & told.keys() else 2
@@ -122,12 +122,12 @@ class ModelSchema:
 
     @classmethod
     def of_file(cls, facts: Mapping[str, Any], data_summary: DataSummary) -> ModelSchema:
-        """Read what a model's file says; one that is older says nothing.
+        """Read a model's file; older files have no schema.
 
         Raises
         ------
         ValueError
-            In one line, when what it says cannot be, or contradicts the rest of the file.
+            If an entry is invalid, or contradicts the rest of the file.
         """
         from pydantic import ValidationError
 
@@ -155,7 +155,7 @@ class ModelSchema:
 
 @cache
 def _adapter() -> TypeAdapter[ModelSchema]:
-    """Return what writes and reads a meaning; to make it takes as long as many a site's round."""
+    """Return the serialiser of schemas; cached because it is slow to build."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(ModelSchema)

@@ -1,23 +1,23 @@
-"""Values in the text of tables: numbers, the two words that are numbers, and the spellings of what is missing."""
+"""Parsing of table values: numbers, truth values and missing values."""
 
 from __future__ import annotations
 
 from edelweiss.common import numbers
 
-LARGEST = 1e18  # of a feature: its square is a float32, too
-MISSING = ("", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", ".", "-")  # lower case: capitals do not count
-TRUTH = {"false": 0.0, "true": 1.0}  # lower case, likewise
+LARGEST = 1e18  # largest feature value, whose square is still a float32
+MISSING = ("", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", ".", "-")  # case is ignored
+TRUTH = {"false": 0.0, "true": 1.0}  # case is ignored
 
 
 def finite(text: str) -> float:
-    """Parse a number; ValueError for any other text, and for one that cannot be computed with."""
+    """Parse a number within ±`LARGEST`; ValueError for any other text."""
     if abs(value := numbers.number(text)) > LARGEST:
-        raise ValueError(f"{text!r} is no number within ±{LARGEST:g}")
+        raise ValueError(f"{text!r} is not a number within ±{LARGEST:g}")
     return value
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number, however large."""
+    """Whether a text is a number of any size."""
     try:
         numbers.number(text)
     except ValueError:
@@ -26,9 +26,9 @@ def is_number(text: str) -> bool:
 
 
 def canonical(text: str) -> str:
-    """Return one spelling of a text that stands for a class or a category.
+    """Return the canonical spelling of a class or category.
 
-    Lower case; whole numbers without sign, point or zeros to no effect, so that 1, 1.0 and +01 are the same.
+    Lower case; integers without plus sign, decimal point or leading zeros, so that 1, 1.0 and +01 are equal.
     """
     try:
         value = numbers.number(text)

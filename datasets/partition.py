@@ -1,6 +1,6 @@
-"""How rows are split over sites: a function each, and a row each in `PARTITIONERS`.
+"""Partitions of rows over sites: a function each, and a row each in `PARTITIONERS`.
 
-A partitioner returns the owner of each row, so every row lands at exactly one site by construction.
+A partitioner returns the owner of each row, so that every row belongs to exactly one site.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.source import Ints
 
-NO_SITES = "partition 'sites' or 'split-sites' needs data with sites of their own, and these have none: take 'iid'"
+NO_SITES = "partition 'sites' or 'split-sites' needs data with natural sites, but these have none: use 'iid'"
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a partitioner may look at: one entry per row in each array, or per unit of rows that stay together.
+    """The input of a partitioner: one entry per row, or per unit of rows that stay together, in each array.
 
     Parameters
     ----------
@@ -29,15 +29,15 @@ class Rows:
     sides
         Shape (n,): 0 and 1 for negative and positive classes; all 0 in a run that keeps the classes.
     groups
-        Shape (n,): the natural site of each row; None where none are dealt by.
+        Shape (n,): the natural site of each row; None without.
     concentration
-        Of the Dirichlet distribution, above 0.
+        Parameter of the Dirichlet distribution, above 0.
     least
-        Rows that a site has at least: one to train on, and one to hold out where it does.
+        Minimum number of rows of a site: one to train on, and one to hold out if it does.
     what
-        What a row stands for, where patients or groups are dealt whole.
+        The name of an entry in messages, such as patients or groups.
     instead
-        What else to do where there are too few.
+        The alternative suggested if there are too few.
     """
 
     labels: Ints
@@ -54,14 +54,14 @@ Partitioner = Callable[[Rows, int, np.random.Generator], Ints]
 
 
 def iid(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Deal the rows at random, or whole patients or groups; sizes differ by one of these at most."""
+    """Split rows, or whole patients or groups, at random; sizes differ by at most one."""
     return rng.permutation(np.arange(len(rows.labels)) % sites)
 
 
 def dirichlet(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
     """Split each label over the sites by shares drawn from a Dirichlet distribution: label skew.
 
-    A site left with fewer than the least rows gets some, at random, from the site that is largest at the moment.
+    A site with fewer than the minimum gets random rows from the currently largest site.
     """
     owner = np.empty(len(rows.labels), np.int64)
     for label in np.unique(rows.labels):
@@ -70,14 +70,14 @@ def dirichlet(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
         ends = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
         for site, part in enumerate(np.split(members, ends)):
             owner[part] = site
-    return _topped_up(owner, sites, rows.least, rng)
+    return _top_up(owner, sites, rows.least, rng)
 
 
 def by_class(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Deal the original classes of each side into disjoint groups, one per site (CODASCA).
+    """Split the original classes of each side into disjoint groups, one per site (CODASCA).
 
-    With more sites than a side has classes, the sites that share a class split its rows evenly. With one
-    class on either side all sites share both.
+    With more sites than classes on a side, the sites that share a class split its rows evenly. With one class on either
+    side all sites share both.
     """
     owner = np.empty(len(rows.labels), np.int64)
     for side in np.unique(rows.sides):
@@ -86,11 +86,11 @@ def by_class(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
             sharers = np.arange(place % sites, sites, len(classes))
             members = rng.permutation(np.flatnonzero(rows.classes == original))
             owner[members] = sharers[np.arange(len(members)) % len(sharers)]
-    return _topped_up(owner, sites, rows.least, rng)
+    return _top_up(owner, sites, rows.least, rng)
 
 
 def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Give each row to the site that it came from."""
+    """Assign each row to its natural site."""
     if rows.groups is None:
         raise DataError.plain(NO_SITES)
     groups = len(np.unique(rows.groups))
@@ -103,7 +103,7 @@ def natural(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
 
 
 def split_sites(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Split each natural site over several, in proportion to its rows: none has rows of two (CODASCA, Table 3)."""
+    """Split each natural site over several sites, in proportion to its rows (CODASCA, Table 3)."""
     if rows.groups is None:
         raise DataError.plain(NO_SITES)
     names, group, counts = np.unique(rows.groups, return_inverse=True, return_counts=True)
@@ -113,7 +113,7 @@ def split_sites(rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
             f"{len(names)}: use as many sites, or more"
         )
     parts = np.ones(len(names), np.int64)
-    while parts.sum() < sites:  # one more for that whose parts are largest
+    while parts.sum() < sites:  # one more part for the site with the largest parts
         parts[np.argmax(counts / parts)] += 1
     first = np.cumsum(parts) - parts
     owner = np.empty(len(group), np.int64)
@@ -126,16 +126,16 @@ PARTITIONERS: dict[str, Partitioner] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "by-class": by_class,
-    "by-group": iid,  # what is dealt whole is a group
+    "by-group": iid,  # whole groups are split
     "sites": natural,
     "split-sites": split_sites,
 }
-NATURAL = ("sites", "split-sites")  # which need data of natural sites
+NATURAL = ("sites", "split-sites")  # need natural sites
 PARTITIONS = tuple(PARTITIONERS)
 
 
 def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> Ints:
-    """Give each row an owner.
+    """Assign each row to a site.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> In
     rows
         The n training rows.
     sites
-        How many owners, at least 1.
+        Number of sites, at least 1.
     rng
         The random stream.
 
@@ -156,7 +156,7 @@ def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> In
     Raises
     ------
     DataError
-        Too few rows or groups for so many sites, or another number of sites than the data set has.
+        If there are too few rows or groups, or the number of sites differs from that of the natural sites.
     """
     if len(rows.labels) < rows.least * sites:
         raise DataError.plain(
@@ -166,7 +166,7 @@ def partition(name: str, rows: Rows, sites: int, rng: np.random.Generator) -> In
     return PARTITIONERS[name](rows, sites, rng)
 
 
-def _topped_up(owner: Ints, sites: int, least: int, rng: np.random.Generator) -> Ints:
+def _top_up(owner: Ints, sites: int, least: int, rng: np.random.Generator) -> Ints:
     sizes = np.bincount(owner, minlength=sites)
     for site in np.flatnonzero(sizes < least):
         while sizes[site] < least:

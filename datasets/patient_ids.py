@@ -1,4 +1,4 @@
-"""Who a row is, as a number: to split a hospital's rows by patient, and to know them again without keeping them."""
+"""Hashes of patients and rows, to split a hospital's rows by patient and to recognise rows without storing them."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ _BYTES = 8
 
 
 def digests(rows: Iterable[bytes], key: bytes = b"") -> Digests:
-    """Return a 64-bit BLAKE2b hash of each row, with a key if one is given; shape (n,)."""
+    """Return the 64-bit BLAKE2b hash of each row, optionally keyed; shape (n,)."""
     return np.frombuffer(b"".join(hashlib.blake2b(row, digest_size=_BYTES, key=key).digest() for row in rows), "<u8")
 
 
-def of_values(inputs: NDArray[np.float32], labels: NDArray[np.float32], places: Sequence[int]) -> list[bytes]:
-    """Return the values of each row of a table.
+def row_bytes(inputs: NDArray[np.float32], labels: NDArray[np.float32], places: Sequence[int]) -> list[bytes]:
+    """Serialise the values of each row of a table.
 
     Parameters
     ----------
     inputs
         Shape (n, F), NaN where missing.
     labels
-        Shape (n, L), in the order of their names and as they are written: NaN where blank, whatever a run makes of it.
+        Shape (n, L), in the order of their names, as written: NaN where blank.
     places
-        Before which feature each label stands in the order of all names, so that a row stays the same whichever columns
-        a run takes for labels.
+        The index of the feature that each label precedes in the order of all names, so that a row's bytes do not depend
+        on the choice of label columns.
     """
     values = np.insert(inputs, places, labels, axis=1).astype("<f4") + 0.0  # the sum makes -0 a 0
-    values[np.isnan(values)] = np.nan  # of which there are many
+    values[np.isnan(values)] = np.nan  # one bit pattern for all NaN
     return [row.tobytes() for row in values]
 
 
 def keyed(identities: Digests, key: str) -> Digests:
-    """Return the hashes of hashes that only the owner of the key can make; equal ones stay equal."""
+    """Return keyed hashes of hashes; equal ones stay equal."""
     unique, inverse = np.unique(identities, return_inverse=True)
     return digests((number.tobytes() for number in unique), bytes.fromhex(key))[inverse]
 
 
-def held_out_by(identities: Digests, key: str, share: float, folds: int, fold: int) -> Mask:
-    """Choose whom a hospital holds out, each for itself: who else is there changes nothing.
+def keyed_holdout(identities: Digests, key: str, share: float, folds: int, fold: int) -> Mask:
+    """Select a hospital's held-out patients, each independently of the others.
 
     Parameters
     ----------
     identities
-        Shape (n,): whose each row is. Rows of the same stay together.
+        Shape (n,): the patient of each row; patients are kept whole.
     key
         The hospital's secret, in hexadecimal digits.
     share
-        In [0, 1). Of the patients, in the mean.
+        In [0, 1). The expected share of patients.
     folds, fold
-        With folds: which of so many.
+        The number of folds and the fold to hold out; 0 folds: use the share.
 
     Returns
     -------
     chosen
-        Shape (n,) bool. The first of k folds is whom a share of 1/k chooses.
+        Shape (n,) bool. The first of k folds equals the selection with a share of 1/k.
     """
     place = keyed(identities, key) / 2.0**64
     return np.floor(place * folds) == fold if folds else place < share

@@ -1,7 +1,7 @@
-"""A data set, read: classes are mapped to labels, the common test rows set apart from those for the sites.
+"""Reading of a data set: classes are mapped to labels, common test rows are separated from the sites' rows.
 
-Each stage is cached per process, so that 256 sites read the data once. A file that changes later is not read again by
-the same process, but for a hospital's own, see `DataConfig.stamp`.
+Each stage is cached per process, so that any number of sites reads the data once. Changed files are not read again by
+the same process, except for a hospital's own, see `DataConfig.stamp`.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from edelweiss.datasets.sources import SOURCES
 from edelweiss.datasets.sources.arrays import read_arrays
 from edelweiss.datasets.sources.folders import read_folders
 from edelweiss.datasets.sources.table import read_grouped
-from edelweiss.datasets.splits import Units, joined, random_stream, stratified
+from edelweiss.datasets.splits import Units, merge_units, random_stream, stratified
 
 PATIENTS = "patients"
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A source with its labels, cut into the rows for the sites and the common test rows.
+    """A source with its labels, split into the sites' rows and the common test rows.
 
     Parameters
     ----------
     source, labels, classes
-        All rows; how many labels there are.
+        All rows, their labels, and the number of classes.
     unit
-        Shape (N,): what every split deals whole, see `_unit`.
+        Shape (N,): the unit of each row that every split keeps whole, see `_unit`.
     whole
-        What that is, such as ``"patients"``; empty: single rows.
+        The kind of unit, such as ``"patients"``; empty: single rows.
     train, test
-        Rows for the sites, and common test rows.
-    account
+        The sites' rows, and common test rows.
+    change_log
         What was done to the rows so far, a line each, in numbers.
     """
 
@@ -59,10 +59,10 @@ class Pool:
     whole: str
     train: Ints
     test: Ints
-    account: tuple[str, ...]
+    change_log: tuple[str, ...]
 
 
-# Where a data set lies depends on the environment too, so the places are part of what each stage is cached by.
+# The places of a data set depend on the environment, so they are part of each stage's cache key.
 
 
 @lru_cache(maxsize=4)
@@ -104,7 +104,7 @@ def _folders_source(places: Places, label: str, binary: bool, images: ImageRules
 
 @lru_cache(maxsize=16)
 def pool_of(config: DataConfig, places: Places) -> Pool:
-    """Read a data set, unless this process has; see `datasets.load_site` for what may be wrong."""
+    """Read a data set, once per process; see `datasets.load_site` for the errors."""
     if config.dataset == SITE:
         source = _site_source(
             config.data_dir,
@@ -134,7 +134,7 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
         source = _source(config.dataset, places, config.images.form)
     if config.dataset == FOLDERS and not (config.binary or config.labels):
         _require_no_gap(source.classes)
-    # Classes of labels that may be unknown are the labels.
+    # For labels that may be unknown, the classes are the labels.
     labels = source.classes if config.labels else _label_of_class(config, source.class_count)[source.classes]
     kept = np.flatnonzero((labels >= 0).reshape(len(labels), -1).any(1))
     unit, whole = _unit(config, source)
@@ -143,19 +143,19 @@ def pool_of(config: DataConfig, places: Places) -> Pool:
     elif source.test is not None:
         test = source.test[kept]
     else:
-        # A hospital's share of the test rows should be its share of all rows, so it is part of the stratum.
+        # Test rows are stratified by hospital as well.
         groups = 0 if source.groups is None or _deals_groups(config, source) else source.groups[kept]
         strata = stratum(labels[kept]) + max(source.class_count, 1 + labels[0].size) * groups
         units = Units.among(unit[kept])
         share = 0.0 if config.folds else config.test_share
         test = stratified(units.strata(strata), share, random_stream(config.seed, "test"))[units.of]
     classes = 2 if config.binary else source.class_count
-    account = tuple(_account(config, source, unit[kept], whole))
-    return Pool(source, torch.from_numpy(labels), classes, unit, whole, kept[~test], kept[test], account)
+    change_log = tuple(_change_log(config, source, unit[kept], whole))
+    return Pool(source, torch.from_numpy(labels), classes, unit, whole, kept[~test], kept[test], change_log)
 
 
 def _require_no_gap(classes: Ints) -> None:
-    """Refuse hospitals' classes of which none of them has one: it would be learnt from nobody."""
+    """Refuse a class without a sample at any hospital."""
     found = np.unique(classes)
     if len(found) <= found[-1]:
         lacks = min({*range(len(found))} - {*found.tolist()})
@@ -167,8 +167,8 @@ def _require_no_gap(classes: Ints) -> None:
         )
 
 
-def _account(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iterator[str]:
-    """Say what was done to the rows of a source; these units are left."""
+def _change_log(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iterator[str]:
+    """Yield the log of changes to the rows of a source; these units remain."""
     yield from map(str, source.changes)
     if not config.binary and source.class_names and source.class_names != tuple(map(str, range(source.class_count))):
         counts = np.bincount(source.classes, minlength=source.class_count)
@@ -185,29 +185,28 @@ def _account(config: DataConfig, source: Source, unit: Ints, whole: str) -> Iter
 
 
 def _unit(config: DataConfig, source: Source) -> tuple[Ints, str]:
-    """Return what every split deals whole, as a number for each row, and what it is; the empty text for single rows.
+    """Return the unit of each row that every split keeps whole, as a number, and the kind of unit; empty: single rows.
 
-    These are patients, wherever something says whose a row is. With the partition by-group they are groups, and so they
-    are where a group column is all that a table says of whose its rows are: only the partitions that make sites of
-    groups cut them.
+    Units are patients if these are known, and groups with the partition by-group, or if a table has a group column but
+    no patients and the partition does not turn groups into sites.
     """
-    patients = source.whose if source.by_patient else None
+    patients = source.patient_ids if source.by_patient else None
     if source.groups is not None and _deals_groups(config, source):
         named = f"groups of {shown(config.group_column)}" if config.group_column else "groups"
-        return (source.groups if patients is None else joined(source.groups, patients)), named
+        return (source.groups if patients is None else merge_units(source.groups, patients)), named
     if patients is None:
         return np.arange(len(source.classes)), ""
     return np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64), PATIENTS
 
 
 def _deals_groups(config: DataConfig, source: Source) -> bool:
-    """Whether groups, where there are any, are never cut."""
+    """Whether groups, if any, are kept whole."""
     by_column = config.dataset == TABLE and not source.by_patient
     return config.partition == "by-group" or (by_column and config.partition not in NATURAL)
 
 
 def _label_of_class(config: DataConfig, count: int) -> Ints:
-    """Label of each original class; -1 drops it."""
+    """Return the label of each original class; -1 drops it."""
     every = range(count)
     if not config.binary:
         return np.arange(count)
@@ -233,20 +232,20 @@ def _label_of_class(config: DataConfig, count: int) -> Ints:
     return labels
 
 
-def data_doubts(config: DataConfig) -> tuple[DataError, ...]:
-    """Return what may be a mistake in the table, or the folders, of a simulation; a hospital tells of its own itself.
+def table_warnings(config: DataConfig) -> tuple[DataError, ...]:
+    """Return possible mistakes in the table, or the folders, of a simulation; hospitals report their own.
 
     Raises
     ------
     DataError
-        The data cannot be read.
+        If the data cannot be read.
     """
     if config.dataset not in (TABLE, FOLDERS):
         return ()
-    return pool_of(config, Places.of(config.data_root, config.download)).source.doubts
+    return pool_of(config, Places.of(config.data_root, config.download)).source.warnings
 
 
-def forget_read() -> None:
-    """Let go of what this process has read."""
+def clear_read() -> None:
+    """Clear the cached sources."""
     for stage in (_source, _site_source, _table_source, _arrays_source, _folders_source, pool_of):
         stage.cache_clear()

@@ -1,4 +1,4 @@
-"""Samplers: which rows the next batch holds. They deal in positions only and never see a sample."""
+"""Samplers choose the rows of each batch; they return indices and never see a sample."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ if TYPE_CHECKING:
     from edelweiss.datasets.source import Ints
 
 Mark = tuple[tuple["Ints", int], ...]
-"""The order of the epoch and how many are dealt, of each kind of rows."""
+"""The epoch's order and the number of rows drawn, for each kind of rows."""
 
 SAMPLERS = ("uniform", "fixed-positives")
-AHEAD = 512  # positions that are told of ahead, about: more may be in vain
+AHEAD = 512  # rows previewed ahead, approximately
 
 
 class Sampler(Protocol):
     """An endless stream of batches."""
 
     def draw(self, size: int | None = None) -> Tensor:
-        """Return the positions of the next batch, int64; `size` rows instead of the usual batch size."""
+        """Return the indices of the next batch, int64; `size` overrides the batch size."""
 
     def ahead(self, size: int) -> Ints:
-        """Draw a batch; return it, and those that will follow by how the rows lie now, (1 + k, rows of a batch).
+        """Draw a batch; return it with the k batches that will follow it, shape (1 + k, rows of a batch).
 
-        The k others are for `draw` still, or for `skip`; k may be 0.
+        The k others are only previewed: `draw` or `skip` takes them; k may be 0.
         """
 
     def skip(self, size: int, count: int) -> None:
-        """Go on as if so many batches of a size had been drawn that `ahead` has told of."""
+        """Advance by ``count`` batches that `ahead` previewed."""
 
     def full(self, size: int) -> int:
-        """Return how many rows a draw of this size holds: fewer where there are not as many."""
+        """Return the number of rows in a draw of this size, limited by the number of rows."""
 
     def weights(self, labels: Tensor) -> Tensor | None:
-        """Return what makes a mean over a batch an unbiased estimate of that over all rows, with a mean of 1.
+        """Return weights with mean 1 that make a batch mean an unbiased estimate of the mean over all rows.
 
-        Shape (n,), like the batch's labels; None where all rows count alike.
+        Shape (n,), like the batch's labels; None for equal weights.
         """
 
     def restart(self) -> None:
-        """Begin a new epoch, whatever is left of this one."""
+        """Start a new epoch."""
 
     def mark(self) -> Mark:
-        """Return where it is in its epochs."""
+        """Return the current position in the epochs."""
 
     def back(self, mark: Mark) -> None:
-        """Go back to where it was; the random stream is the caller's to take back."""
+        """Return to a position; the caller restores the random stream."""
 
 
 class _Deck:
-    """Positions dealt without replacement; shuffled anew when they run out.
+    """Draws indices without replacement, reshuffled when they run out.
 
-    In NumPy: these few numbers are cut and put together several times as fast as by torch.
+    In NumPy, which is several times as fast as torch for small arrays.
     """
 
     def __init__(self, positions: Ints, generator: torch.Generator) -> None:
@@ -68,12 +68,12 @@ class _Deck:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the order: the next hand is of a new one."""
+        """Start a new order."""
         self.place = self._positions[:0], 0
 
     @property
     def place(self) -> tuple[Ints, int]:
-        """The order, and how many of it are dealt; the order is of places in the positions."""
+        """The order, as places in the indices, and the number drawn of it."""
         return self._order, self._dealt
 
     @place.setter
@@ -81,11 +81,11 @@ class _Deck:
         self._order, self._dealt = place
 
     def full(self, size: int) -> int:
-        """Return how many positions `deal` returns."""
+        """Return the number of indices that `deal` returns."""
         return min(size, len(self._positions))
 
     def deal(self, size: int) -> Ints:
-        """Return `size` positions, none twice; all of them when there are no more than that."""
+        """Return `size` distinct indices, or all if there are fewer."""
         if size >= len(self._positions):
             return self._positions
         hand = self._order[self._dealt : self._dealt + size]
@@ -93,7 +93,7 @@ class _Deck:
         if len(hand) < size:
             order = torch.randperm(len(self._positions), generator=self._generator).numpy()
             if len(hand):
-                # What this batch already holds comes last in the new epoch: no batch holds a row twice.
+                # Rows already in this batch come last in the new epoch, so that no batch holds a row twice.
                 held = np.zeros(len(order), np.bool_)
                 held[hand] = True
                 held = held[order]
@@ -103,7 +103,7 @@ class _Deck:
         return self._positions[hand]
 
     def ahead(self, size: int) -> Ints:
-        """Deal a hand; return it, and the next ones of its size that no shuffling changes."""
+        """Draw indices; return them with the next draws of this size from the current order."""
         hand = self.deal(size)
         if not 0 < size < len(self._positions):
             return np.broadcast_to(hand, (1 + AHEAD // max(1, size), len(hand)))
@@ -112,7 +112,7 @@ class _Deck:
         return np.concatenate([hand, rest]).reshape(1 + count, size)
 
     def skip(self, size: int, count: int) -> None:
-        """Go on as if so many hands of a size had been dealt that `ahead` has told of."""
+        """Advance by ``count`` draws that `ahead` previewed."""
         if size < len(self._positions):
             self._dealt += size * count
 
@@ -200,12 +200,11 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     Parameters
     ----------
     name
-        ``"uniform"``: every row once per epoch, in an order shuffled per epoch. A batch that crosses the end
-        of an epoch is completed from the next one. A set smaller than the batch is given whole. Epochs are those of
-        this sampler: a run makes a new one for each round.
-        ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size - positives`` others; either
-        kind runs through epochs of its own. Of several labels one that is positive makes a row one of these. A kind
-        smaller than its quota is given whole. Its weights give both kinds the share that they have among all rows.
+        ``"uniform"``: every row once per epoch, in an order shuffled per epoch. A batch that crosses the end of an
+        epoch is completed from the next one. A set smaller than the batch is returned whole. A run makes a new sampler,
+        with new epochs, for each round. ``"fixed-positives"``: `positives` rows of label 1, then ``batch_size -
+        positives`` others, each kind with its own epochs. With several labels a row is positive if any is. A kind
+        smaller than its quota is returned whole. The weights restore both kinds' shares among all rows.
     labels
         Shape (n,) or (n, L) int64, the labels of the rows.
     batch_size
@@ -218,12 +217,12 @@ def make_sampler(name: str, labels: Tensor, batch_size: int, positives: int, gen
     Returns
     -------
     sampler
-        ``sampler.draw()`` gives positions into `labels`, never one twice in a batch.
+        ``sampler.draw()`` returns indices into `labels`, distinct within a batch.
 
     Raises
     ------
     DataError
-        Unknown name, a size out of range, no rows, or no positives for ``"fixed-positives"``.
+        For an unknown name, a size out of range, no rows, or no positives for ``"fixed-positives"``.
     """
     if name not in SAMPLERS:
         allowed = ", ".join(SAMPLERS)

@@ -18,16 +18,16 @@ _SHARE = 0.5  # of a GPU's free memory that samples may take
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows of a shared pair of tensors; nothing is copied per site.
+    """A set of rows of a shared pair of tensors, without copies per site.
 
     Parameters
     ----------
     inputs
         Shape (N, F) float32 for a table, NaN where a value is missing; (N, C, H, W) uint8 for images.
     labels
-        Shape (N,) int64; of several labels (N, L), with `datasets.labels.UNKNOWN` where one is not known.
+        Shape (N,) int64; with several labels (N, L), `datasets.labels.UNKNOWN` where unknown.
     rows
-        Shape (n,) int64: which of the N rows belong to this set.
+        Shape (n,) int64: the rows of this set among the N.
     shift, scale
         Standardisation, broadcastable over one input: (F,) for a table, (C, 1, 1) for images.
     augment
@@ -66,27 +66,27 @@ class Samples:
         Parameters
         ----------
         index
-            Shape (b,) int64: positions into the rows, each in [0, n).
+            Shape (b,) int64: indices into the rows, each in [0, n).
 
         Returns
         -------
         inputs
-            Shape (b, *shape) float32, standardised as (v - shift) / scale. A missing value is 0 after that,
-            which is the training mean; so is what an augmentation brings in from outside of an image.
+            Shape (b, *shape) float32, standardised as (v - shift) / scale. Missing values, and augmented pixels from
+            outside an image, are then 0, the training mean.
         labels
             Shape (b,) or (b, L) int64.
         """
         if self.seen:
             self.seen(index)
         rows, device = self.rows[index.to(self.rows.device)], self.labels.device
-        # index_select of whole rows is a copy of our own (so in-place is safe), far faster than inputs[rows].
+        # index_select of whole rows is a copy (so in-place is safe), and far faster than inputs[rows].
         inputs = gather(self.inputs, rows)
-        if inputs.device != device:  # as bytes, from pinned memory: the copy waits for nothing
+        if inputs.device != device:  # as bytes, from pinned memory, so that the copy is asynchronous
             inputs = inputs.pin_memory().to(device, non_blocking=True)
         inputs = inputs.to(torch.float32)
         changes = self.augment(len(rows)) if self.augment else None
         if changes:
-            inputs = changes.lit(inputs)
+            inputs = changes.brighten(inputs)
         if self.shift is not None:
             inputs.sub_(self.shift)
         if self.scale is not None:
@@ -94,20 +94,19 @@ class Samples:
         if self.inputs.is_floating_point():
             inputs.nan_to_num_(0.0)
         if changes:
-            inputs = changes.moved(inputs)
+            inputs = changes.warp(inputs)
         return inputs, self.labels.index_select(0, rows.to(device))
 
     def standardised(self, shift: Tensor, scale: Tensor) -> Samples:
-        """Return the same rows with a shift and a scale, each a flat vector per feature or per channel."""
+        """Return the rows with a shift and a scale, flat vectors per feature or channel."""
         form = len(self.shape), self.labels.device
         return replace(self, shift=_along(shift, *form), scale=_along(scale, *form))
 
     def to(self, device: torch.device | str) -> Samples:
         """Return the samples on a device.
 
-        All sites of a process share the pair of tensors there, too. Of tensors that would take more than half of a
-        GPU's free memory it gets only the rows of this set; if these are too many, they stay where they are, and go
-        there batch by batch.
+        All sites of a process share the tensors there as well. If they would take more than half of a GPU's free
+        memory, only the rows of this set are copied; if these are too many, they are copied batch by batch.
         """
         device = torch.device(device)
         inputs, labels, rows = self.inputs, self.labels, self.rows
@@ -132,20 +131,20 @@ class Samples:
 
 @lru_cache(maxsize=8)
 def _along(numbers: Tensor, axes: int, device: torch.device) -> Tensor:
-    """Return a number for each feature or channel, to be broadcast over inputs; sites that share one share this."""
+    """Reshape numbers per feature or channel for broadcasting; shared between sites."""
     return numbers.reshape((-1,) + (1,) * (axes - 1)).to(device)
 
 
 @lru_cache(maxsize=4)
 def _shared(inputs: Tensor, device: torch.device) -> Tensor | None:
-    """Return inputs on a device, once per process; None where they would take too much of its memory."""
+    """Return inputs on a device, once per process; None if they would take too much of its memory."""
     if inputs.nbytes > _SHARE * _free(device):
         return None
     return _copied(inputs, torch.arange(len(inputs)), device)
 
 
 def _copied(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """Return rows of inputs on a device, block by block, since they may be in a file."""
+    """Copy rows of inputs to a device block by block, since they may be in a file."""
     copy = torch.empty(len(rows), *inputs.shape[1:], dtype=inputs.dtype, device=device)
     done = 0
     for block in in_blocks(inputs, rows):
@@ -154,24 +153,24 @@ def _copied(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     return copy
 
 
-def forget_samples() -> None:
-    """Forget what sites share."""
+def clear_samples() -> None:
+    """Clear the tensors shared between sites."""
     _shared.cache_clear()
     _along.cache_clear()
 
 
 def _free(device: torch.device) -> float:
-    """Bytes that are free on a device; a GPU says how many."""
+    """Return the free bytes of a device; infinite for a CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else inf
 
 
 def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
-    """Count, sum and sum of squares of the raw values, which add up over sites.
+    """Compute count, sum and sum of squares of the raw values, which are additive over sites.
 
     Parameters
     ----------
     samples
-        The rows to measure; their own shift and scale play no part.
+        The rows; their shift and scale are ignored.
 
     Returns
     -------
@@ -198,24 +197,24 @@ def moments(samples: Samples) -> tuple[list[float], list[float], list[float]]:
 
 
 def standardisation(count: Sequence[float], total: Sequence[float], squares: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Shift and scale from moments summed over sites.
+    """Compute shift and scale from moments summed over sites.
 
     Parameters
     ----------
     count, total, squares
-        Sums over the sites of what `moments` returns, one number per feature or channel.
+        Sums of `moments` over sites, one number per feature or channel.
 
     Returns
     -------
     shift, scale
-        Flat float32 vectors: the mean and the standard deviation. The scale is 1 where the values do not
-        vary; shift 0 and scale 1 where no site has a value.
+        Flat float32 vectors: mean and standard deviation. The scale is 1 for constant values; shift 0 and scale 1
+        without any value.
     """
     n = torch.as_tensor(count, dtype=torch.float64)
     shift = torch.as_tensor(total, dtype=torch.float64) / n.clamp(min=1)
     power = torch.as_tensor(squares, dtype=torch.float64) / n.clamp(min=1)
     variance = power - shift.square()
-    # A constant feature leaves rounding errors here; below this share the variance is one of them.
+    # Below this share, the variance is a rounding error of a constant feature.
     constant = variance <= 1e-12 * power
     scale = torch.where(constant, 1.0, variance.clamp(min=0).sqrt())
     return shift.float(), scale.float()

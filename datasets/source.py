@@ -1,4 +1,4 @@
-"""A whole data set as it was read."""
+"""A data set as read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Digests = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Change:
-    """What was done to rows between a file and the samples of a run, in numbers.
+    """A change to rows between a file and the samples of a run, with counts.
 
     Parameters
     ----------
     count, of
-        To how many, of how many.
+        Number of changed rows, of all rows.
     what
-        What these are, and what was done: ``"rows are left out by views = 'AP'"``.
+        The change: ``"rows are left out by views = 'AP'"``.
     """
 
     count: int
@@ -39,7 +39,7 @@ class Change:
 
     @classmethod
     def summed(cls, changes: Iterable[Change]) -> tuple[Change, ...]:
-        """Add up the same change of several files."""
+        """Sum equal changes of several files."""
         found: dict[str, Change] = {}
         for one in changes:
             before = found.get(one.what, cls(0, 0, one.what))
@@ -49,31 +49,31 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A whole data set as it was read; it knows of no sites and of no labels of a run.
+    """A data set as read, independent of sites and of a run's labels.
 
     Parameters
     ----------
     inputs
         Shape (N, F) float32, NaN where missing, or (N, C, H, W) uint8.
     classes
-        Shape (N,): original classes, in [0, class_count). Shape (N, L), of several labels of two classes, with
-        `datasets.labels.UNKNOWN` where one is not known; so may be the classes of one such label.
+        Shape (N,): original classes, in [0, class_count); or (N, L) for several binary labels. Binary labels may be
+        `datasets.labels.UNKNOWN`.
     class_count
-        How many classes the data set has, whether or not all occur.
+        Number of classes, whether or not all occur.
     test
-        Shape (N,) bool: the official test rows; None when there is no official test set.
+        Shape (N,) bool: the official test rows; None without an official test set.
     groups
-        Shape (N,): what each row belongs to, a natural site or a character; None when there are none.
+        Shape (N,): the group of each row, a natural site or a character; None without groups.
     group_names
-        Of natural sites; `groups` is the index into them.
+        Names of natural sites, indexed by `groups`.
     features
         Column names of a table.
-    whose, what
-        Shape (N,), of a hospital's own rows: hashes of the patient and of the whole row, see `datasets.patient_ids`.
+    patient_ids, row_ids
+        Shape (N,), for a hospital's own rows: hashes of the patient and of the row, see `datasets.patient_ids`.
     by_patient
-        Whether ``whose`` says which rows are one patient's, as a patient column does.
-    doubts
-        What may be a mistake in a hospital's own table, and images of it that are left out because they are bad.
+        Whether ``patient_ids`` says which rows are one patient's, as a patient column does.
+    warnings
+        Possible mistakes in a hospital's own table, and bad images that are left out.
     notes
         Which rows were left out because the run wants it so, for the hospital's own log.
     changes
@@ -89,17 +89,17 @@ class Source:
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    whose: Digests | None = None
-    what: Digests | None = None
+    patient_ids: Digests | None = None
+    row_ids: Digests | None = None
     by_patient: bool = False
-    doubts: tuple[DataError, ...] = ()
+    warnings: tuple[DataError, ...] = ()
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     class_names: tuple[str, ...] = ()
 
     @classmethod
     def official(cls, images: Bytes, classes: Ints, test_images: Bytes, test_classes: Ints, count: int) -> Source:
-        """Join images to train on with those of the official test set."""
+        """Combine training images with those of the official test set."""
         inputs = torch.from_numpy(np.concatenate([images, test_images]))
         test = np.arange(len(inputs)) >= len(images)
         return cls(inputs, np.concatenate([classes, test_classes]).astype(np.int64), count, test)

@@ -1,4 +1,4 @@
-"""Which rows are held out, dealt into folds or to a personal test, and left when a class is thinned."""
+"""Splits of rows: holdouts, folds, personal test sets and thinning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edelweiss.datasets.source import Digests, Ints, Mask
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What is dealt whole, of some rows of a data set: single rows, or all rows of a patient or a group.
+    """The units of rows that splits keep whole: single rows, patients or groups.
 
     Parameters
     ----------
@@ -28,14 +28,14 @@ class Units:
 
     @classmethod
     def among(cls, unit: Ints, within: Ints | None = None) -> Units:
-        """Return the units among rows.
+        """Find the units among rows.
 
         Parameters
         ----------
         unit
-            Shape (n,): of each row the number of its unit among all of the data set. Theirs is the order.
+            Shape (n,): the number of each row's unit in the data set, which defines the order.
         within
-            Shape (n,): what cuts a unit in parts, such as the hospital that a patient's row is of. None: nothing does.
+            Shape (n,): a further division of units, such as the hospital of a patient's row. None: no division.
         """
         if within is not None:
             unit = within * (1 + int(unit.max(initial=0))) + unit
@@ -43,7 +43,7 @@ class Units:
         return cls(first.astype(np.int64), of.astype(np.int64))
 
     def highest(self, values: Ints) -> Ints:
-        """Return for each unit the highest value among its rows: it is positive if one of them is."""
+        """Return the highest value of each unit's rows: a unit is positive if any row is."""
         found = np.full(len(self.first), np.iinfo(np.int64).min)
         np.maximum.at(found, self.of, values)
         return found
@@ -51,30 +51,30 @@ class Units:
     def strata(self, values: Ints) -> Ints:
         """Return a stratum for each unit, see `highest`.
 
-        It is one for all where units of several rows all differ, as characters do, of which each has its own classes:
-        of a stratum with a single unit none would be chosen.
+        All units share one stratum if every unit would have its own, like characters with their own classes: nothing is
+        selected from a stratum with a single unit.
         """
         found = self.highest(values)
         alone = len(self.first) < len(self.of) and len(np.unique(found)) == len(found)
         return np.zeros_like(found) if alone else found
 
 
-def joined(groups: Ints, patients: Ints | Digests) -> Ints:
-    """Return for each row the number of what it is dealt with, where neither a group nor a patient is ever cut.
+def merge_units(groups: Ints, patients: Ints | Digests) -> Ints:
+    """Merge groups that share patients, so that splits keep both groups and patients whole.
 
     Parameters
     ----------
     groups, patients
-        Shape (n,): of each row.
+        Shape (n,): the group and patient of each row.
 
     Returns
     -------
     unit
-        Shape (n,), in the order of the groups. Groups that share a patient are one unit.
+        Shape (n,): the unit of each row, in the order of the groups.
     """
     (_, of), (_, group) = (np.unique(values, return_inverse=True) for values in (patients, groups))
     found = groups
-    while True:  # as often as the longest chain of groups that share patients has links
+    while True:  # at most the length of the longest chain of groups that share patients
         lowest = np.full(int(of.max(initial=0)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(lowest, of, found)
         least = np.full(int(group.max(initial=0)) + 1, np.iinfo(np.int64).max)
@@ -84,17 +84,17 @@ def joined(groups: Ints, patients: Ints | Digests) -> Ints:
         found = least[group]
 
 
-class Dealt:
-    """Rows that were dealt to sites, in one array: of ten thousand sites none has an array of its own.
+class SiteRows:
+    """The rows of each site, in one array for any number of sites.
 
     Parameters
     ----------
     rows
         Shape (n,).
     owner
-        Shape (n,): the site of each, 0 to sites - 1.
+        Shape (n,): the site of each row, 0 to sites - 1.
     sites
-        How many there are.
+        Number of sites.
     """
 
     def __init__(self, rows: Ints, owner: Ints, sites: int) -> None:
@@ -102,25 +102,24 @@ class Dealt:
         self._ends = np.cumsum(np.bincount(owner, minlength=sites))
 
     def __getitem__(self, site: int) -> Ints:
-        """Return the rows of a site, in their order."""
+        """Return the rows of a site, in order."""
         return self._rows[self._ends[site - 1] if site else 0 : self._ends[site]]
 
 
 def random_stream(seed: int, purpose: str, *site: int) -> np.random.Generator:
-    """Return the random stream that the seed gives for a purpose, of all sites or of one."""
+    """Return the random stream of a seed for a purpose, of all sites or of one."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *site])
 
 
 def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
-    """Choose a share of the rows of each stratum.
+    """Select a share of the rows of each stratum.
 
     Parameters
     ----------
     strata
         Shape (n,): the class of each row, or any other stratum.
     share
-        In [0, 1). A stratum of two rows or more is on both sides when the share is above 0; a single row is
-        never chosen.
+        In [0, 1). With a share above 0, a stratum of two or more rows is on both sides; a single row is never selected.
     rng
         The random stream.
 
@@ -138,8 +137,8 @@ def stratified(strata: Ints, share: float, rng: np.random.Generator) -> Mask:
     return chosen
 
 
-def dealt_alike(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.random.Generator) -> Ints:
-    """Deal test rows over the sites in the proportions that the training rows have, stratum by stratum.
+def deal_proportionally(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.random.Generator) -> Ints:
+    """Assign test rows to sites in the proportions of the training rows, per stratum.
 
     Parameters
     ----------
@@ -157,14 +156,13 @@ def dealt_alike(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.rando
     Returns
     -------
     owner
-        Shape (m,): the site of each test row. Of each stratum a site has its proportion, rounded up or down, and so
-        none of a stratum that it does not train on. A site that would be left without any gets a row of the stratum
-        that it has most of, if another site can spare one.
+        Shape (m,): the site of each test row. A site gets its proportion of each stratum, rounded up or down. A site
+        without any gets a row of its largest stratum, if another site can spare one.
 
     Raises
     ------
     DataError
-        There are test rows of a stratum that no site trains on.
+        If there are test rows of a stratum without training rows.
     """
     dealt_to = np.empty(len(test), np.int64)
     for stratum in np.unique(test):
@@ -191,7 +189,7 @@ def dealt_alike(strata: Ints, owner: Ints, test: Ints, sites: int, rng: np.rando
 
 
 def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
-    """Deal rows into folds of equal size, stratum by stratum.
+    """Assign rows to folds of equal size, per stratum.
 
     Parameters
     ----------
@@ -205,8 +203,7 @@ def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
     Returns
     -------
     fold
-        Shape (n,): the fold of each row, in [0, folds). Sizes differ by one at most, and so do the parts that the
-        folds have of a stratum.
+        Shape (n,): the fold of each row, in [0, folds). Sizes differ by at most one, overall and per stratum.
     """
     shuffled = rng.permutation(len(strata))
     fold = np.empty(len(strata), np.int64)
@@ -215,7 +212,7 @@ def dealt(strata: Ints, folds: int, rng: np.random.Generator) -> Ints:
 
 
 def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> Mask:
-    """Choose which rows stay when a class is thinned to a share of all rows.
+    """Thin a class to a share of all rows; return the remaining rows.
 
     Parameters
     ----------
@@ -224,9 +221,8 @@ def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> 
     owner
         Shape (n,): the site of each row. A site with rows of that class only keeps one of them.
     share
-        Of that class among the rows that stay, in (0, 1), as near as whole rows allow, but never no row. A
-        class that is already rarer is left as it is, and so are rows of one class only. What goes are rows and not
-        patients: they go nowhere, so no patient comes to be on two sides.
+        The share of that class among the remaining rows, in (0, 1), as near as possible with at least one row. A class
+        that is already rarer, or the only one, is unchanged. Single rows are removed rather than patients.
     rng
         The random stream.
 
@@ -241,7 +237,7 @@ def thinned(rare: Mask, owner: Ints, share: float, rng: np.random.Generator) -> 
     if others and excess > 0:
         candidates = rng.permutation(np.flatnonzero(rare))
         _, first = np.unique(owner[candidates], return_index=True)
-        keepers = candidates[first]  # one per site; spared where the site has nothing else
+        keepers = candidates[first]  # one per site, spared if the site has nothing else
         spared = keepers[~np.isin(owner[keepers], owner[~rare])]
         candidates = candidates[~np.isin(candidates, spared)]
         stays[candidates[:excess]] = False

@@ -1,20 +1,21 @@
-"""Features that are in another unit somewhere: found in counts, sums and sums of squares, as sites send them.
+"""Detection of features in a different unit at some sites, from counts, sums and sums of squares.
 
 A unit changes a feature's mean by far more than hospitals differ. With mean m and spread s (standard deviation) of a
-site's n values, and the same of the other sites' N values together, a feature is *far* if
+site's n values, and M, S and N of the other sites' pooled values, a feature is *far* if
 
 1. the means are far apart: ``|m - M| >= 2.5 max(s, S)``; or both mean and spread are: ``|m - M| >= 2.5 min(s, S)``,
    where one spread is four times the other, or more; and
-2. that is no chance: ``|m - M| >= t max(s, S) sqrt(1/n + 1/N)``, with t the quantile of Student's distribution with
-   ``min(n, N) - 1`` degrees of freedom that a share of 0.01 / (2 x features x sites) is above (Bonferroni).
+2. the difference is significant: ``|m - M| >= t max(s, S) sqrt(1/n + 1/N)``, with t the quantile of Student's
+   distribution with ``min(n, N) - 1`` degrees of freedom that a share of 0.01 / (2 x features x sites) is above
+   (Bonferroni).
 
-The larger spread is what makes that hold for skewed features, too: a rare large value moves the mean of its site, and
-the spread along with it; where a small site has none by chance, the others' spread has them.
+The larger spread makes this robust for skewed features: a rare large value moves the mean of its site together with the
+spread; if a small site has none by chance, the others' spread includes them.
 
-A spread alone is far if it is a tenth of each other site's, or less, where three or more others have spreads within a
-factor of three of each other, the site has as many values as one of them, and everywhere ``total² / squares`` is 30 or
-more: that many values make the sum, at least. One that is larger alone may be a single value's work, and three sums do
-not tell.
+A spread alone is far if it is at most a tenth of each other site's, three or more others have spreads within a factor
+of three of each other, the site has at least as many values as one of them, and ``total² / squares`` is at least 30
+everywhere, so that at least 30 values make up the sum. A larger spread may be due to a single value, which the sums
+cannot tell.
 
 Features that are 0 or 1 at all sites have no unit.
 """
@@ -30,17 +31,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-ALARMS = 0.01  # false ones in so many runs on sites that are alike, at most
-FEWEST = 10  # values of a side: fewer may all be the same by chance
+ALARMS = 0.01  # maximum rate of false alarms per run on identically distributed sites
+FEWEST = 10  # minimum number of values on either side
 APART, TIMES = 2.5, 4.0  # means in spreads; one spread in the other
 ALONE, ALIKE, PEERS, VALUES = 10.0, 3.0, 3, 30  # of a spread alone
 FAR, MANY = np.array([10.0, 30.0, 100.0, 1000.0]), 1e6  # spreads from the mean; values of an unknown training set
-_ROUNDING = 1e-12  # of a mean square: a variance below this share of it is none
+_ROUNDING = 1e-12  # share of the mean square below which a variance is a rounding error
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over values, an entry for each of some features: how many, their sum, the sum of their squares.
+    """Count, sum and sum of squares of the values of each feature.
 
     Attributes
     ----------
@@ -54,7 +55,7 @@ class Moments:
 
     @property
     def mean(self) -> Floats:
-        """Shape (..., F); 0 where there is no value."""
+        """Mean, shape (..., F); 0 without values."""
         mean: Floats = self.total / np.maximum(self.count, 1)
         return mean
 
@@ -70,7 +71,7 @@ class Moments:
 
     @property
     def binary(self) -> NDArray[np.bool_]:
-        """Whether all values are 0 or 1, shape (..., F): of whole numbers none else are their own squares."""
+        """Whether all values are 0 or 1, shape (..., F), as only these integers equal their squares."""
         same: NDArray[np.bool_] = self.total == self.squares
         return same
 
@@ -82,14 +83,14 @@ class Moments:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """Write a value of a feature in some digits; without an exponent from 0.0001 up to a million."""
+    """Format a feature value with some digits, without an exponent from 0.0001 to a million."""
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
 def far(own: Moments, others: Moments, comparisons: int) -> NDArray[np.bool_]:
-    """Return which means are far from the others', by the rule above; features as columns.
+    """Return which means are far from the others', by the rule above; features are columns.
 
-    ``comparisons`` are made in all, this one and those beside it.
+    ``comparisons`` is the total number of comparisons, for the Bonferroni correction.
     """
     n, m = own.count, others.count
     apart = np.abs(own.mean - others.mean)
@@ -108,10 +109,10 @@ def far(own: Moments, others: Moments, comparisons: int) -> NDArray[np.bool_]:
 
 
 def far_sites(sites: Sequence[Moments]) -> dict[int, list[int]]:
-    """Return for each feature that is far at some sites which these are; sites count from 0, each feature a number.
+    """Return the sites, from 0, at which each feature is far, by the feature's index.
 
-    One that is far makes the others seem so, as it is among those that they are held against: so the farthest is put
-    aside, and the rest are looked at again. Of two sites both are named.
+    A far site distorts the comparison of the others with it, so the farthest is removed and the rest are compared
+    again. With two sites both are returned.
     """
     every = Moments(*(np.stack([getattr(site, key) for site in sites]) for key in ("count", "total", "squares")))
     alone = _spread_alone(every)
@@ -123,7 +124,7 @@ def far_sites(sites: Sequence[Moments]) -> dict[int, list[int]]:
 
 
 def _far_from_rest(every: Moments, comparisons: int) -> NDArray[np.bool_]:
-    """Return at which sites a feature's mean is far from the other sites'; shape (sites, F)."""
+    """Return whether each feature's mean is far from the other sites', shape (sites, F)."""
     whole = Moments(every.count.sum(0), every.total.sum(0), every.squares.sum(0))
     return far(every, whole - every, comparisons)
 
@@ -144,7 +145,7 @@ def _named(every: Moments, comparisons: int, alone: NDArray[np.int64]) -> list[i
 
 
 def _spread_alone(every: Moments) -> NDArray[np.bool_]:
-    """Return at which sites a feature's spread is a tenth of all others', see above; shape (sites, F)."""
+    """Return whether each feature's spread is at most a tenth of all others', see above; shape (sites, F)."""
     spread = np.where(every.total**2 >= VALUES * every.squares, every.spread, 0.0)
     found = np.zeros(spread.shape, np.bool_)
     for feature, column in enumerate(spread.T):
@@ -158,27 +159,27 @@ def _spread_alone(every: Moments) -> NDArray[np.bool_]:
 
 
 class OutlierCounter:
-    """Watches values that a finished model is given, whether they could be of patients such as it was trained on.
+    """Counts inference inputs outside the training range.
 
-    Of any values a share of 1/k² at most lies k standard deviations or more from their mean (Chebyshev). A feature is
-    named where more of n new values do, for a k of 10, 30, 100 or 1000: more than ``n/k² + 3 sqrt(n)/k``, which chance
-    does not explain; or where their mean is far from the training's by the rule for sites.
+    At most a share of 1/k² of any values lies k standard deviations or more from their mean (Chebyshev). A feature is
+    reported if significantly more of n new values do for some k of 10, 30, 100 and 1000, more than
+    ``n/k² + 3 sqrt(n)/k``; or if their mean is far from the training mean by the rule for sites.
 
     Parameters
     ----------
     mean, spread
-        Shape (F,): of the values that the model was trained on.
+        Shape (F,): mean and standard deviation of the training values.
     """
 
     def __init__(self, mean: Floats, spread: Floats) -> None:
         self.mean, self.spread = mean, spread
-        binary = np.abs(spread**2 - mean * (1 - mean)) <= 1e-4 * mean  # those of 0 and 1
+        binary = np.abs(spread**2 - mean * (1 - mean)) <= 1e-4 * mean  # features with values 0 and 1
         self._binary = binary & (mean > 0) & (mean < 1)
         self._sums = np.zeros((3, len(mean)))
-        self._outside = np.zeros((len(FAR), 2, len(mean)))  # for each k how many values, and their sum
+        self._outside = np.zeros((len(FAR), 2, len(mean)))  # for each k the number of values and their sum
 
     def add(self, values: Floats) -> None:
-        """Look at some rows: shape (n, F), NaN where missing."""
+        """Add rows, shape (n, F), NaN where missing."""
         there = ~np.isnan(values)
         known = np.where(there, values, 0.0)
         self._sums += np.stack([there.sum(0), known.sum(0), (known**2).sum(0)])
@@ -188,7 +189,7 @@ class OutlierCounter:
             sums += np.stack([outside.sum(0), np.where(outside, values, 0.0).sum(0)])
 
     def found(self) -> dict[int, tuple[int, int, float]]:
-        """Return for each feature that is far, a number: how many values are, of how many, and their mean."""
+        """Return the number of far values, of all values, and their mean, for each far feature by its index."""
         own, training = Moments(*self._sums), self._training()
         k = FAR[:, None]
         many = self._outside[:, 0] > own.count / k**2 + 3 * np.sqrt(own.count) / k
@@ -201,7 +202,7 @@ class OutlierCounter:
         return found
 
     def _training(self) -> Moments:
-        """Return sums with the training's mean and spread; of how many values is not told, so of as many as matter."""
+        """Return moments with the training mean and spread, for a large number of values."""
         count = np.full(len(self.mean), MANY)
         total = count * self.mean
         squares = np.where(self._binary, total, count * (self.mean**2 + self.spread**2))

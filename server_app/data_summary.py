@@ -15,9 +15,9 @@ from edelweiss.datasets import (
     Facts,
     ModelSchema,
     class_names_of,
-    class_of_nobody,
     columns_hash,
     features_of,
+    missing_classes,
     standardisation,
     wrong_facts,
 )
@@ -218,7 +218,7 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
         yield "no site tells how many samples it has of each class, for there are few of one: take larger classes"
     elif problem.multiclass and len(classes) < 2:
         yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
-    elif problem.multiclass and config.dataset == SITE and not config.study and (text := class_of_nobody(facts)):
+    elif problem.multiclass and config.dataset == SITE and not config.study and (text := missing_classes(facts)):
         yield text
     elif not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edelweiss.datasets import data_doubts
+from edelweiss.datasets import table_warnings
 from edelweiss.datasets.errors import examples
 from edelweiss.datasets.units import Moments, far_sites, rounded
 from edelweiss.problems import PROBLEMS
@@ -37,7 +37,7 @@ def data_warnings(
     for site, facts in sites.items():
         for text in facts.warnings:
             told.setdefault(text, []).append(repr(site.name))
-    own = [str(doubt) for doubt in data_doubts(config.data())]
+    own = [str(doubt) for doubt in table_warnings(config.data())]
     hospitals = [f"{'sites' if len(names) > 1 else 'site'} {examples(names)}: {text}" for text, names in told.items()]
     found = [*own, *hospitals, *_units(sites, features)]
     for text in found:

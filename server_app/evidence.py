@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edelweiss.datasets import patients_of_test
+from edelweiss.datasets import common_test_patients
 from edelweiss.evidence import Counts, Site, multilabel_summary, summary
 from edelweiss.evidence.delong import exact, paired
 from edelweiss.evidence.design import Design
@@ -112,7 +112,7 @@ def _tested(
         return {}
     of_other = None if other is None else _scores(problem, other, test)
     labels = test.targets().double().cpu().numpy().reshape(scores.shape)
-    patients = patients_of_test(config.data())
+    patients = common_test_patients(config.data())
     found: dict[str, Site] = {}
     for place, name in enumerate(names):
         if not (known := labels[:, place] >= 0).any():

@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
     own_data = config.data(options.data_dir, options.label)
     own_data = replace(own_data, patient=options.patient, study=study_of(options.study))
     data = load_site(own_data, 0, 1)
-    for doubt in data.doubts:
+    for doubt in data.warnings:
         print(f"warning: {doubt}", file=sys.stderr)
     outcome = personalise(
         given,

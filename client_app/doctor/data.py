@@ -105,7 +105,7 @@ def _samples(data: SiteData, several: int, survey: Survey | None, policy: Policy
     if samples < fewest:
         text = f"{samples} samples: below about {fewest} your rules keep this site from training, or from evaluating"
         yield Finding("warning", "rules", text)
-    for doubt in data.doubts:
+    for doubt in data.warnings:
         yield Finding("warning", "data", str(doubt))
     if survey and (bad := survey.rows - samples):
         text = f"{bad:,} of {survey.rows:,} are bad: runs whose bad-images is below {bad / survey.rows:.2g} do without "

@@ -199,9 +199,9 @@ def _require_enough(site: OpenSite, data: SiteData) -> None:
 def _require_safe(site: OpenSite, data: SiteData) -> None:
     """Check what is about to be told of."""
     policy = site.policy
-    if data.doubts and policy.strict:
-        raise DataError.join(data.doubts)
-    for text in (*data.doubts, *data.notes):
+    if data.warnings and policy.strict:
+        raise DataError.join(data.warnings)
+    for text in (*data.warnings, *data.notes):
         log.warning("%s", text)
     for kind, rows, fewest in _told(site, data):
         if site.records.too_near(kind, rows, fewest, site.key):
@@ -214,14 +214,14 @@ def _require_safe(site: OpenSite, data: SiteData) -> None:
 
 def _told(site: OpenSite, data: SiteData) -> Iterator[tuple[str, Rows, int]]:
     """Yield each set of patients that answers are about: its kind, its rows, and the fewest that it may differ by."""
-    assert data.whose is not None, "a hospital's own data say whose each row is"
-    assert data.what is not None
+    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+    assert data.row_ids is not None
     for kind, samples, fewest in (
         ("train", data.train, site.policy.fewest_training),
         ("held-out", data.held_out, site.policy.fewest_held_out),
     ):
         rows = samples.rows.numpy()
-        yield kind, (data.whose[rows], data.what[rows]), fewest
+        yield kind, (data.patient_ids[rows], data.row_ids[rows]), fewest
 
 
 def _wait(records: Records, record: RunRecord, seconds: float) -> None:

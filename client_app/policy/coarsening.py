@@ -40,8 +40,8 @@ def dealt(data: SiteData, key: str) -> list[Tensor]:
     list of Tensor
         Positions among the held-out samples; all of a patient are in one part.
     """
-    assert data.whose is not None, "a hospital's own data say whose each row is"
-    whose, labels = keyed(data.whose[data.held_out.rows.numpy()], key), stratum(data.held_out.targets().numpy())
+    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+    whose, labels = keyed(data.patient_ids[data.held_out.rows.numpy()], key), stratum(data.held_out.targets().numpy())
     _, first, patient = np.unique(whose, return_index=True, return_inverse=True)
     part = np.empty(len(first), np.int64)
     part[np.argsort(labels[first], kind="stable")] = np.arange(len(first)) % PARTS

@@ -146,6 +146,6 @@ def _whose(data: SiteData) -> Ints | None:
     """Return whose each training sample is, where a column says so."""
     if not data.by_patient:
         return None
-    assert data.whose is not None, "a hospital's own data say whose each row is"
-    whose: Ints = data.whose[data.train.rows.numpy()]
+    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+    whose: Ints = data.patient_ids[data.train.rows.numpy()]
     return whose

@@ -26,8 +26,8 @@ def patients(data: SiteData, samples: Samples) -> int:
     """Return of how many patients samples are; where no column says whose a row is, each is another's."""
     if not data.by_patient:
         return len(samples)
-    assert data.whose is not None, "a hospital's own data say whose each row is"
-    return len(np.unique(data.whose[samples.rows.numpy()]))
+    assert data.patient_ids is not None, "a hospital's own data say whose each row is"
+    return len(np.unique(data.patient_ids[samples.rows.numpy()]))
 
 
 def few_of_a_class(counts: Sequence[int], policy: Policy) -> bool:

@@ -22,9 +22,9 @@ from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import UNKNOWN, VALUES, Labels
 from edelweiss.datasets.memory_mapped import tensor_of
 from edelweiss.datasets.numbers import canonical
-from edelweiss.datasets.patient_ids import digests, of_values
+from edelweiss.datasets.patient_ids import digests, row_bytes
 from edelweiss.datasets.site.clinical import read_clinical, tally
-from edelweiss.datasets.site.data_warnings import Doubts
+from edelweiss.datasets.site.data_warnings import DataWarnings
 from edelweiss.datasets.site.images import PLAIN, ImageRules, Listed, read_listed
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.site.table import as_text, numbers_in, read_labels, read_numbers, read_patients, read_table
@@ -124,41 +124,41 @@ def read_rows(
         classes, names = read_labels(frame, file, label, binary, problems, maps)
         written = classes.astype(np.float32)
     patients = read_patients(frame, file, patient, columns, problems) if patient else []
-    doubts = Doubts(file, classes)
+    warnings = DataWarnings(file, classes)
     kept, left_out, notes, changes = np.ones(len(frame), np.bool_), list[DataError](), list[str](), list[Change]()
     if listed:
         found = _images(frame, file, images, labels, columns, patient, problems)
         inputs: NDArray[np.float32] | NDArray[np.uint8] = found.pixels
         features: tuple[str, ...] = ()
-        kept, left_out, notes, changes = found.kept, found.doubts, found.notes, found.changes
+        kept, left_out, notes, changes = found.kept, found.warnings, found.notes, found.changes
     else:
         if images.views:
             text = f"holds a table, and views = {', '.join(images.views)!r} chooses among images; leave views empty"
             problems.append(DataError(f"{file} {text}", f"{file.name} {text}"))
         none = {*columns, patient, labels.healthy if labels else ""}
         features = tuple(sorted(name for name in frame.columns if name not in none))
-        inputs = read_numbers(frame, file, features, doubts, problems)
+        inputs = read_numbers(frame, file, features, warnings, problems)
     if problems:
         raise DataError.join(problems)
     classes, written = classes[kept], written[kept]
     changes += _read_as(labels, written, classes) if labels else ()
     if features:
         values, labelled = np.asarray(inputs, np.float32), written.reshape(len(written), -1)
-        whose = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
-        doubts.rows(said, values, labelled)
+        patient_ids = said = _said(frame, values, features, dict(zip(columns, labelled.T, strict=True)), labels)
+        warnings.rows(said, values, labelled)
     else:
-        whose = [path.encode() for path in as_text(frame["path"])[kept]]
+        patient_ids = [path.encode() for path in as_text(frame["path"])[kept]]
         said = _listed(frame[kept])
-    whose = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or whose
+    patient_ids = [text.encode() for text, keep in zip(patients, kept, strict=False) if keep] or patient_ids
     return Source(
         tensor_of(inputs),
         classes,
         2 if labels else len(names),
         features=features,
-        whose=digests(whose),
-        what=digests(b"%b\0%b" % row for row in zip(whose, said, strict=True)),
+        patient_ids=digests(patient_ids),
+        row_ids=digests(b"%b\0%b" % row for row in zip(patient_ids, said, strict=True)),
         by_patient=bool(patients),
-        doubts=(*doubts.errors(), *left_out),
+        warnings=(*warnings.errors(), *left_out),
         notes=tuple(notes),
         changes=tuple(changes),
         class_names=() if labels else names,
@@ -195,7 +195,7 @@ def _said(
         named[name] = np.where(np.isnan(numbers), named[name], numbers)  # as it is where it is a feature
     order = sorted(named)
     others = np.column_stack([named[name].astype(np.float32) for name in order])
-    return of_values(values, others, [bisect(features, name) for name in order])
+    return row_bytes(values, others, [bisect(features, name) for name in order])
 
 
 def _listed(frame: pd.DataFrame) -> list[bytes]:
@@ -223,7 +223,7 @@ def _images(
     if PATIENT in frame.columns and not patient:
         text = f"there is a column {PATIENT!r}, and no rule says that it tells whose a row is"
         mend = f"with patient = {PATIENT!r} under [policy] a patient's images are held out together"
-        found.doubts.append(DataError(f"{file}: {text}; {mend}", f"{file.name}: {text}"))
+        found.warnings.append(DataError(f"{file}: {text}; {mend}", f"{file.name}: {text}"))
     return found
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edelweiss.datasets.errors import DataError, examples
-from edelweiss.datasets.patient_ids import digests, of_values
+from edelweiss.datasets.patient_ids import digests, row_bytes
 from edelweiss.datasets.site.columns import kind_of
 from edelweiss.datasets.source import Ints
 
 
-class Doubts:
+class DataWarnings:
     """Collects what may be a mistake, by kind.
 
     Parameters
@@ -54,7 +54,7 @@ class Doubts:
         repeated = len(rows) - len(set(rows))
         there = ~np.isnan(inputs).all(1)
         inputs, labels = inputs[there], np.where(labels < 0, np.nan, labels)[there]
-        groups, same = np.unique(digests(of_values(inputs, labels[:, :0], [])), return_inverse=True)
+        groups, same = np.unique(digests(row_bytes(inputs, labels[:, :0], [])), return_inverse=True)
         least, most = np.full((2, len(groups), labels.shape[1]), np.nan)
         np.fmin.at(least, same, labels)
         np.fmax.at(most, same, labels)

@@ -16,7 +16,7 @@ from edelweiss.common.files import is_file
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.image_cache import ImageCache
 from edelweiss.datasets.image_faults import LINKED, LOOP, MISSING, OUTSIDE, TWICE, Faults, Kind
-from edelweiss.datasets.image_file import AS_THEY_ARE, ImageForm
+from edelweiss.datasets.image_file import UNCHANGED, ImageForm
 from edelweiss.datasets.images import read_images
 from edelweiss.datasets.numbers import canonical
 from edelweiss.datasets.site.table import as_text
@@ -46,7 +46,7 @@ class ImageRules:
         Where decoded images are kept; None: in memory.
     """
 
-    form: ImageForm = AS_THEY_ARE
+    form: ImageForm = UNCHANGED
     views: tuple[str, ...] = ()
     bad_images: float = 0.0
     follow_links: bool = False
@@ -63,7 +63,7 @@ class Listed:
         Shape (n, C, H, W).
     kept : ndarray
         Shape (N,) bool: which of the rows these n are.
-    doubts : list of DataError
+    warnings : list of DataError
         What the site goes on with: unreadable images that are left out, and the like.
     notes : list of str
         What was left out because the run wants it so.
@@ -73,7 +73,7 @@ class Listed:
 
     pixels: Bytes
     kept: Mask
-    doubts: list[DataError]
+    warnings: list[DataError]
     notes: list[str]
     changes: list[Change]
 
@@ -115,7 +115,7 @@ def read_listed(
     listed.kept[rows] = [name not in bad for name in names]
     if left := len(rows) - int(listed.kept.sum()):
         listed.changes.append(Change(left, len(rows), "images cannot be used, and are left out"))
-    return Listed(pixels, listed.kept, listed.doubts + faults.doubts(), listed.notes, listed.changes)
+    return Listed(pixels, listed.kept, listed.warnings + faults.warnings(), listed.notes, listed.changes)
 
 
 def _again(frame: pd.DataFrame, labels: Sequence[str], others: Sequence[str]) -> Mask:
@@ -199,7 +199,7 @@ def _seen(frame: pd.DataFrame, file: Path, views: tuple[str, ...], problems: lis
         return np.ones(len(frame), np.bool_)
     if absent:
         text = f"{file}: no row has view {'; '.join(absent)} The column has {found}"
-        listed.doubts.append(DataError(text, f"{file.name}: {len(absent)} of the run's views are those of no row"))
+        listed.warnings.append(DataError(text, f"{file.name}: {len(absent)} of the run's views are those of no row"))
     left_out = len(seen) - int(seen.sum())
     listed.changes.append(Change(left_out, len(seen), f"rows are left out by {wanted}"))
     listed.notes.append(f"{file}: {left_out} of {len(seen)} rows are left out by {wanted}; the column has {found}")

@@ -19,7 +19,7 @@ from edelweiss.common.memory import free_memory
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.labels import as_label, split_names
 from edelweiss.datasets.numbers import LARGEST, MISSING, TRUTH, canonical, is_number
-from edelweiss.datasets.site.data_warnings import Doubts
+from edelweiss.datasets.site.data_warnings import DataWarnings
 from edelweiss.datasets.site.header import LOOKED_AT, START, no_names, separated, wrong_names
 from edelweiss.datasets.source import Ints
 
@@ -266,12 +266,12 @@ def beside_labels(frame: pd.DataFrame, file: Path) -> list[DataError]:
     found = {str(name): numbers_in(frame[name]) for name in frame.columns}
     judged = tuple(name for name, (_, numbers, bad) in found.items() if np.isfinite(numbers).sum() > len(bad))
     if judged:
-        read_numbers(frame, file, judged, Doubts(file, np.zeros(len(frame), np.int64)), problems)
+        read_numbers(frame, file, judged, DataWarnings(file, np.zeros(len(frame), np.int64)), problems)
     return problems
 
 
 def read_numbers(
-    frame: pd.DataFrame, file: Path, features: tuple[str, ...], doubts: Doubts, problems: list[DataError]
+    frame: pd.DataFrame, file: Path, features: tuple[str, ...], warnings: DataWarnings, problems: list[DataError]
 ) -> NDArray[np.float32]:
     """Feature columns as one array, NaN where missing; what is wrong, or may be, goes to the problems and doubts."""
     inputs = np.empty((len(frame), len(features)), np.float32)
@@ -300,7 +300,7 @@ def read_numbers(
             )
             numbers[large] = np.nan
         inputs[:, index] = numbers
-        doubts.column(name, numbers)
+        warnings.column(name, numbers)
     if features and not problems and np.isnan(inputs).all():
         text = "no feature column holds any value"
         problems.append(DataError(f"{file}: {text}; fill them in", f"{file.name}: {text}"))

@@ -69,9 +69,9 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         for text in source.notes:
             log.warning("%s", text)  # of images that are left out
     place = np.repeat(np.arange(len(sources)), [len(source.classes) for source in sources])
-    known = np.concatenate([source.whose for source in sources if source.whose is not None])
+    known = np.concatenate([source.patient_ids for source in sources if source.patient_ids is not None])
     # Each hospital numbers its own patients, so one of another folder is another patient.
-    _, whose = np.unique(np.stack([place.astype(np.uint64), known]), axis=1, return_inverse=True)
+    _, patient_ids = np.unique(np.stack([place.astype(np.uint64), known]), axis=1, return_inverse=True)
     return Source(
         torch.cat([source.inputs for source in sources]),
         np.concatenate([source.classes for source in sources]),
@@ -80,19 +80,19 @@ def read_folders(places: Places, read: Callable[[str], Source]) -> Source:
         groups=place,
         group_names=tuple(names),
         features=sources[0].features,
-        whose=whose.reshape(-1).astype(np.uint64),
+        patient_ids=patient_ids.reshape(-1).astype(np.uint64),
         by_patient=any(source.by_patient for source in sources),
         changes=Change.summed(change for source in sources for change in source.changes),
-        doubts=_doubts(names, sources),
+        warnings=_warnings(names, sources),
     )
 
 
-def _doubts(names: list[str], sources: list[Source]) -> tuple[DataError, ...]:
+def _warnings(names: list[str], sources: list[Source]) -> tuple[DataError, ...]:
     """Return what may be a mistake in any of the folders: what is the same in several, once."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, source in zip(names, sources, strict=True):
-        for doubt in source.doubts:
-            found.setdefault((str(doubt), doubt.public), []).append(name)
+        for warning in source.warnings:
+            found.setdefault((str(warning), warning.public), []).append(name)
     return tuple(
         DataError(f"{examples(where)}: {text}", f"{len(where)} folders: {public}")
         for (text, public), where in found.items()

@@ -76,8 +76,8 @@ def read_grouped(
         problems.append(error)
     if problems:
         raise DataError.join(problems)
-    whose = source.whose if source.by_patient else None
-    return replace(source, groups=groups, group_names=names, whose=whose, what=None)
+    patient_ids = source.patient_ids if source.by_patient else None
+    return replace(source, groups=groups, group_names=names, patient_ids=patient_ids, row_ids=None)
 
 
 def _groups(

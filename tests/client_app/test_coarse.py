@@ -207,8 +207,8 @@ def test_parts_are_alike_and_keep_patients_whole(tmp_path: Path) -> None:
     folder = write_table(tmp_path, features, labels)
     data = load_site(DataConfig(dataset="site", data_dir=str(folder), key=KEY, patient="marker_0"), 0, 1)
     parts = dealt(data, KEY)
-    assert data.whose is not None
-    whose = [set(data.whose[data.held_out.rows[part].numpy()].tolist()) for part in parts]
+    assert data.patient_ids is not None
+    whose = [set(data.patient_ids[data.held_out.rows[part].numpy()].tolist()) for part in parts]
     assert sum(map(len, whose)) == len(set.union(*whose))
     assert sorted(torch.cat(parts).tolist()) == list(range(len(data.held_out)))
     positives = [int(data.held_out.targets()[part].sum()) for part in parts]

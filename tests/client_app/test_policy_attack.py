@@ -22,7 +22,7 @@ from edelweiss.config import ConfigError, RunConfig
 from edelweiss.datasets import Facts, load_site
 from edelweiss.datasets.files import Places
 from edelweiss.datasets.image_file import ImageForm
-from edelweiss.datasets.patient_ids import held_out_by
+from edelweiss.datasets.patient_ids import keyed_holdout
 from edelweiss.datasets.site import read_site
 from edelweiss.datasets.site.images import ImageRules
 from edelweiss.datasets.sources import SOURCES
@@ -199,9 +199,9 @@ def held_out(rows: list[tuple[int, ...]], patient: bool) -> dict[object, bool]:
     with tempfile.TemporaryDirectory() as folder:
         labels = [last % 2 for *_, last in rows]
         write_table(Path(folder), np.array([values[:2] for values in rows]), labels, names=["who", "value"])
-        whose = read_site(folder, "label", True, patient="who" if patient else "").whose
+        whose = read_site(folder, "label", True, patient="who" if patient else "").patient_ids
     assert whose is not None
-    chosen = held_out_by(whose, KEY, 0.4, 0, 0).tolist()
+    chosen = keyed_holdout(whose, KEY, 0.4, 0, 0).tolist()
     names = [values[0] if patient else (*values[:2], values[2] % 2) for values in rows]
     found = dict(zip(names, chosen, strict=True))
     assert [found[name] for name in names] == chosen  # the same patient is on one side
@@ -218,19 +218,19 @@ def test_images_are_told_apart_by_path_or_patient(tmp_path: Path, patient: str) 
     listed.write_text("\n".join([lines[0], *lines[:0:-1]]))
     scaled = ImageRules(ImageForm(8))
     after = read_site(str(listed.parent), "label", True, scaled, patient)  # in another order and another size
-    assert before.whose is not None
-    assert after.whose is not None
-    assert before.what is not None
-    assert before.whose.tolist() == after.whose.tolist()[::-1]
-    assert (len(set(before.whose)), len(set(before.what))) == ((3 if patient else 10), 10)
+    assert before.patient_ids is not None
+    assert after.patient_ids is not None
+    assert before.row_ids is not None
+    assert before.patient_ids.tolist() == after.patient_ids.tolist()[::-1]
+    assert (len(set(before.patient_ids)), len(set(before.row_ids))) == ((3 if patient else 10), 10)
 
 
 def test_the_share_and_the_secret_decide() -> None:
     whose = np.arange(20_000, dtype=np.uint64)
-    chosen = held_out_by(whose, KEY, 0.2, 0, 0)
+    chosen = keyed_holdout(whose, KEY, 0.2, 0, 0)
     assert 0.18 < chosen.mean() < 0.22
-    assert (chosen != held_out_by(whose, KEY[::-1], 0.2, 0, 0)).mean() > 0.25
-    folds = [held_out_by(whose, KEY, 0.0, 5, fold) for fold in range(5)]
+    assert (chosen != keyed_holdout(whose, KEY[::-1], 0.2, 0, 0)).mean() > 0.25
+    folds = [keyed_holdout(whose, KEY, 0.0, 5, fold) for fold in range(5)]
     assert np.sum(folds, axis=0).tolist() == [1] * len(whose)
     assert (folds[0] == chosen).all()
 

@@ -178,7 +178,7 @@ def test_what_is_not_known_contradicts_nothing(tmp_path: Path, label: str, contr
     patients = [f"{i}.5,{i * 7 % 11},0,{i % 2}" for i in range(40)] + [f"3.5,10,0,{label}", ",,0,1", ",,0,0"]
     (tmp_path / "data.csv").write_text("\n".join(["age,dose,other,outcome", *patients]))
     labels = Labels(("other", "outcome"), uncertain=("ignore",) * 2, blank="ignore")
-    doubts = read_site(str(tmp_path), "other,outcome", True, labels=labels).doubts
+    doubts = read_site(str(tmp_path), "other,outcome", True, labels=labels).warnings
     said = [str(doubt) for doubt in doubts if "another label" in str(doubt)]
     assert len(said) == contradicts
     assert all("2 rows" in text for text in said)

@@ -143,8 +143,8 @@ class Folder:
         with SiteGrid(site_job(self.folder, sites=1, **keys), [self.node]) as grid:
             data = OpenSite.from_context(grid.contexts[0]).data()
         assert data is not None
-        assert data.whose is not None
-        return {who.tobytes() for who in data.whose[data.held_out.rows.numpy()]}
+        assert data.patient_ids is not None
+        return {who.tobytes() for who in data.patient_ids[data.held_out.rows.numpy()]}
 
 
 def image(path: Path, random: np.random.Generator) -> None:

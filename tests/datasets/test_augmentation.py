@@ -35,8 +35,8 @@ def turned(degrees: float) -> Changes:
 
 def test_an_image_that_is_mirrored_twice_is_itself() -> None:
     before, mirror = images(40), changes(40, flip=True)
-    once = mirror.moved(before)
-    assert torch.equal(mirror.moved(once), before)
+    once = mirror.warp(before)
+    assert torch.equal(mirror.warp(once), before)
     flipped = [not torch.equal(*pair) for pair in zip(before, once, strict=True)]
     assert 8 < sum(flipped) < 32
     assert all(
@@ -47,9 +47,9 @@ def test_an_image_that_is_mirrored_twice_is_itself() -> None:
 def test_no_turn_leaves_an_image_and_a_turn_back_returns_its_middle() -> None:
     before = images()
     still = Changes(Augmentation(rotate=90.0), torch.full((6, 6), 0.5))
-    assert still.moved(before) == pytest.approx(before, abs=1e-3)
-    there = turned(30.0).moved(before)
-    back = turned(-30.0).moved(there)
+    assert still.warp(before) == pytest.approx(before, abs=1e-3)
+    there = turned(30.0).warp(before)
+    back = turned(-30.0).warp(there)
     middle = (..., slice(8, 16), slice(12, 20))
     assert (there - before)[middle].abs().max() > 20
     assert (back - before)[middle].abs().max() < 8
@@ -58,8 +58,8 @@ def test_no_turn_leaves_an_image_and_a_turn_back_returns_its_middle() -> None:
 def test_a_quarter_turn_is_exact_also_of_an_image_that_is_no_square() -> None:
     before = images()
     inner = slice(4, 28)  # of the width, as much as the height
-    assert turned(90.0).moved(before)[..., inner] == pytest.approx(before[..., inner].rot90(1, (2, 3)), abs=0.01)
-    assert turned(180.0).moved(before) == pytest.approx(before.rot90(2, (2, 3)), abs=0.01)
+    assert turned(90.0).warp(before)[..., inner] == pytest.approx(before[..., inner].rot90(1, (2, 3)), abs=0.01)
+    assert turned(180.0).warp(before) == pytest.approx(before.rot90(2, (2, 3)), abs=0.01)
 
 
 def test_what_a_turn_brings_in_is_the_mean() -> None:
@@ -79,7 +79,7 @@ def test_a_crop_is_a_part_of_the_image_enlarged(share: float) -> None:
     height, width = 24, 32
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     places = torch.stack([y, x]).expand(200, 2, height, width)
-    cropped = changes(200, crop=share).moved(places)
+    cropped = changes(200, crop=share).warp(places)
     sides = []
     for channel, size in enumerate((height, width)):
         low, high = cropped[:, channel].amin((1, 2)), cropped[:, channel].amax((1, 2))
@@ -94,17 +94,17 @@ def test_a_crop_is_a_part_of_the_image_enlarged(share: float) -> None:
 
 def test_brightness_keeps_its_bounds() -> None:
     white, grey = torch.full((300, 1, 2, 2), 255.0), torch.full((300, 1, 2, 2), 100.0)
-    lit = changes(300, brightness=0.4).lit(grey)[:, 0, 0, 0]
-    assert lit.min() == pytest.approx(60, abs=1)
-    assert lit.max() == pytest.approx(140, abs=1)
-    assert changes(300, brightness=0.4).lit(white).max() == 255
-    assert changes(300, brightness=1.0).lit(images(300)).min() >= 0
+    brighten = changes(300, brightness=0.4).brighten(grey)[:, 0, 0, 0]
+    assert brighten.min() == pytest.approx(60, abs=1)
+    assert brighten.max() == pytest.approx(140, abs=1)
+    assert changes(300, brightness=0.4).brighten(white).max() == 255
+    assert changes(300, brightness=1.0).brighten(images(300)).min() >= 0
 
 
 @pytest.mark.parametrize("kind", [{"crop": 0.5}, {"rotate": 90.0}, {"brightness": 0.5}])
 def test_each_image_is_changed_otherwise_and_all_its_channels_alike(kind: dict[str, float]) -> None:
     drawn, same = changes(5, **kind), images(1, 1).expand(5, 3, -1, -1).clone()
-    after = drawn.moved(drawn.lit(same))
+    after = drawn.warp(drawn.brighten(same))
     assert all((one - other).abs().max() > 1 for i, one in enumerate(after) for other in after[:i])
     assert torch.equal(after[:, 0], after[:, 1])
 
@@ -113,7 +113,8 @@ def test_one_kind_is_no_reason_for_another() -> None:
     """What is drawn for one does not depend on which others are switched on."""
     before = images()
     assert torch.equal(
-        changes(brightness=0.4).lit(before.clone()), changes(flip=True, rotate=9.0, brightness=0.4).lit(before.clone())
+        changes(brightness=0.4).brighten(before.clone()),
+        changes(flip=True, rotate=9.0, brightness=0.4).brighten(before.clone()),
     )
     chances = [changes(**kinds).chances for kinds in ({"flip": True}, {"crop": 0.2, "flip": True})]
     assert torch.equal(*chances)

@@ -51,7 +51,7 @@ def shown(
     return grey(write(folder / "x.dcm", dataset(values, bits, photometric, **tags)))
 
 
-def stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
+def rescale(values: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.rint(np.clip((values - low) / (high - low), 0, 1) * 255).astype(int)
 
 
@@ -70,7 +70,7 @@ def fault(file: Path) -> Kind:
 )
 def test_without_a_window_the_images_own_range_is_shown(tmp_path: Path, bits: int, low: int, high: int) -> None:
     values = ramp(low=low, high=high)
-    assert np.abs(shown(tmp_path, values, bits) - stretched(values, low, high)).max() <= 1
+    assert np.abs(shown(tmp_path, values, bits) - rescale(values, low, high)).max() <= 1
     found = header(tmp_path / "x.dcm")
     assert (found.format, found.bits, found.width, found.height, found.grey) == ("DICOM", bits, 20, 16, True)
 
@@ -98,7 +98,7 @@ def test_windows_are_those_of_the_standard(
     file = write(tmp_path / "x.dcm", made)
     values = apply_modality_lut(made.pixel_array, made)
     ends = (-2048 * 0.5 - 300, 2047 * 0.5 - 300) if rescaled else (-2048, 2047)
-    assert np.abs(grey(file) - stretched(apply_windowing(values, made), *ends)).max() <= 1
+    assert np.abs(grey(file) - rescale(apply_windowing(values, made), *ends)).max() <= 1
 
 
 @pytest.mark.parametrize("width", [0, 0.5, -3, None])
@@ -115,7 +115,7 @@ def test_lookup_tables_are_looked_up_and_count_more_than_windows(tmp_path: Path)
     found = shown(tmp_path, values, VOILUTSequence=lookup(entries, 2, 10), WindowCenter=3, WindowWidth=2)
     assert np.array_equal(found, expected)
     modal = shown(tmp_path, values, ModalityLUTSequence=lookup(entries, 2, 12), WindowCenter=400.5, WindowWidth=801)
-    assert np.array_equal(modal, stretched(np.array(entries)[np.clip(values - 2, 0, 3)], 0, 800))
+    assert np.array_equal(modal, rescale(np.array(entries)[np.clip(values - 2, 0, 3)], 0, 800))
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from edelweiss.config import RunConfig
-from edelweiss.datasets import Samples, fingerprints, forget_data, load_site, load_test
+from edelweiss.datasets import Samples, clear_data, fingerprints, load_site, load_test
 from edelweiss.datasets.evaluation_digest import digest
 
 STUDY = '[label]\ncolumn = "died"\nnegative = ["0"]\npositive = ["1"]\n[columns.age]\n[columns.crp]\n'
@@ -35,7 +35,7 @@ def write(file: Path, change: tuple[int, int] | None = None, name: str = "died")
 
 
 def of(file: Path, **keys: Any) -> dict[str, str]:
-    forget_data()
+    clear_data()
     config = RunConfig.parse({"dataset": "table", "data-file": str(file), "label": "died", "sites": 3, **keys})
     return fingerprints(config.data(), config.sites)
 

@@ -64,7 +64,7 @@ def test_whatever_changes_is_read_anew(files: dict[str, Path], tmp_path: Path, c
     first, *_, last = files.values()
     if change == "time":
         spoil(first, noticed=True)
-        with pytest.raises(DataError, match="are no images"):
+        with pytest.raises(DataError, match="are not images"):
             read(files, cache)
         assert not list((tmp_path / "cache").glob("*.draft"))
         return

@@ -173,8 +173,8 @@ def test_images_of_several_sizes_need_one_to_be_named(root: Path) -> None:
     write_tree(root)
     save(root / "train/cat/wide.png", 5, (9, 4))
     error = problem(root)
-    assert "have another size than most: train/cat/wide.png: 9x4, most 6x4; set image-size" in str(error)
-    assert error.public == "image-folder: 1 images have another size than most"
+    assert "differ in size from most: train/cat/wide.png: 9x4, most 6x4; set image-size" in str(error)
+    assert error.public == "image-folder: 1 images differ in size from most"
 
 
 def test_images_that_would_not_fit_into_memory_are_refused(root: Path, cache: Path) -> None:
@@ -205,13 +205,13 @@ def test_all_that_is_wrong_with_images_is_told_at_once(root: Path, cache: Path) 
     save(root / "val/bird/0.png", 1)
     error = problem(root)
     for part in (
-        "images are no images: train/cat/broken0.png, train/cat/broken1.png",
+        "images are not images: train/cat/broken0.png, train/cat/broken1.png",
         "train/cat/broken4.png and 2 more; replace them",
         "val/ has 1 classes that train/ lacks: bird",
     ):
         assert part in str(error)
     assert str(root / "train") not in str(error), "images are named by their paths in the folder"
-    assert "image-folder: 7 images are no images" in error.public
+    assert "image-folder: 7 images are not images" in error.public
     assert not cache.exists()
 
 

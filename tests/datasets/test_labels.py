@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.datasets import DataConfig, DataError, forget_data, load_site, load_test, patients_of_test
+from edelweiss.datasets import DataConfig, DataError, clear_data, common_test_patients, load_site, load_test
 from edelweiss.datasets.labels import UNKNOWN, stratum
 from tests.datasets.helpers import sites_of
 
@@ -23,7 +23,7 @@ def read(write: Write, text: str, **keys: str) -> np.ndarray:
     """Return the labels of all rows, as the keys of a run-config say that they are read."""
     run = RunConfig.parse({"dataset": "site", "label": NAMES, **{k.replace("_", "-"): v for k, v in keys.items()}})
     config = write(text, labels=run.data().labels, label=run.label, holdout_share=0.0)
-    forget_data()  # a test writes the same file twice
+    clear_data()  # a test writes the same file twice
     data = load_site(config, 0, 1)
     return data.train.labels.numpy()
 
@@ -98,7 +98,7 @@ def test_whom_a_site_holds_out_does_not_depend_on_how_a_run_reads_its_labels(tab
                 keys = {"label": label, "uncertain": uncertain, "blank": blank}
                 run = RunConfig.parse({"dataset": "site", **keys})
                 config = table(text, labels=run.data().labels, label=label, key="ab" * 16, patient=patient)
-                forget_data()
+                clear_data()
                 data = load_site(config, 0, 1)
                 out = set(data.held_out.inputs[data.held_out.rows, 0].tolist())
                 # A row of which nothing is known is in neither part, so look at those with a 1.
@@ -144,8 +144,8 @@ def test_all_that_is_wrong_is_said_at_once(table: Write) -> None:
     [
         ({"label": "a,,b"}, "must be names of columns"),
         ({"label": "a,b,a"}, "names 'a' more than once"),
-        ({"label": "a,b", "uncertain": "ones,zeros"}, "says twice what holds for all others"),
-        ({"label": "a,b", "uncertain": "A=ones,a=zeros"}, "says twice what holds for a"),
+        ({"label": "a,b", "uncertain": "ones,zeros"}, "has more than one rule for all others"),
+        ({"label": "a,b", "uncertain": "A=ones,a=zeros"}, "has more than one rule for a"),
         ({"label": "a,b", "uncertain": "maybe"}, 'must be "ones", "zeros" or "ignore"'),
         ({"label": "Edema,b", "uncertain": "Edemas=ones"}, "'Edemas' is none of the labels. Did you mean 'Edema'?"),
         ({"label": "a,b", "label-preset": "chexpert", "blank": "zeros"}, "leave blank empty"),
@@ -186,7 +186,7 @@ def folders(root: Path, **keys: object) -> DataConfig:
 
 
 def patients(data: object, part: str) -> set[int]:
-    return set(data.whose[getattr(data, part).rows.numpy()].tolist())  # type: ignore[attr-defined]
+    return set(data.patient_ids[getattr(data, part).rows.numpy()].tolist())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("keys", [{}, {"folds": 3, "fold": 1}, {"partition": "split-sites"}, {"partition": "iid"}])
@@ -204,7 +204,7 @@ def test_rows_of_a_patient_stay_together(tmp_path: Path, keys: dict[str, object]
     parts = [{of[row] for row in rows} for rows in source_rows if rows]
     if test is not None:
         parts.append({of[row] for row in test.rows.tolist()})
-        whose = patients_of_test(config)
+        whose = common_test_patients(config)
         assert whose is not None
         assert len(np.unique(whose)) == len({of[row] for row in test.rows.tolist()})
     assert sum(map(len, parts)) == 50

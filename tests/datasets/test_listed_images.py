@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edelweiss.datasets import DataConfig, DataError, data_doubts
+from edelweiss.datasets import DataConfig, DataError, table_warnings
 from edelweiss.datasets.image_cache import ImageCache
 from edelweiss.datasets.image_file import ImageForm
 from edelweiss.datasets.labels import Labels
@@ -62,9 +62,9 @@ def test_the_same_picture_in_two_files_is_a_doubt_and_kept_with_what_was_decoded
         lines.write("\ncopy.png,0,patient-99")
     for cache in (None, *[ImageCache(tmp_path / "cache", 10**9)] * 2):
         source = read(place, cache=cache)
-        [doubt] = source.doubts
-        assert "show exactly what another one shows: row 21 ('copy.png'): as row 4 ('p3.png')" in str(doubt)
-        assert doubt.public == "labels.csv: 1 images show exactly what another one shows"
+        [doubt] = source.warnings
+        assert "are identical to another image: row 21 ('copy.png'): as row 4 ('p3.png')" in str(doubt)
+        assert doubt.public == "labels.csv: 1 images are identical to another image"
         assert len(source.inputs) == ROWS + 1
 
 
@@ -82,12 +82,12 @@ def consistent(source: Source, rows: list[int], complete: Source) -> None:
     """Check that everything that a source says of a row is what the complete one says of it."""
     assert shades(source) == rows
     assert source.classes.tolist() == [row % 2 for row in rows]
-    assert source.whose is not None
-    assert source.what is not None
-    assert complete.whose is not None
-    assert complete.what is not None
-    assert np.array_equal(source.whose, complete.whose[rows])
-    assert np.array_equal(source.what, complete.what[rows])
+    assert source.patient_ids is not None
+    assert source.row_ids is not None
+    assert complete.patient_ids is not None
+    assert complete.row_ids is not None
+    assert np.array_equal(source.patient_ids, complete.patient_ids[rows])
+    assert np.array_equal(source.row_ids, complete.row_ids[rows])
     assert source.class_count == 2
 
 
@@ -105,11 +105,11 @@ def test_bad_images_go_with_all_that_belongs_to_them(tmp_path: Path, patient: st
     for _ in range(2):  # the second time of the cache
         source = read(place, patient, bad_images=0.2, cache=cache)
         consistent(source, rows, complete)
-        said = " ".join(map(str, source.doubts))
+        said = " ".join(map(str, source.warnings))
         for part in ("row 1 ('p0.png')", "row 8 ('p7.png'): HTML or XML", "row 20 ('p19.png')", "left out of 20"):
             assert part in said
-        assert len(source.doubts) == 3, "three kinds of fault"
-        assert not any(".png" in doubt.public for doubt in source.doubts)
+        assert len(source.warnings) == 3, "three kinds of fault"
+        assert not any(".png" in doubt.public for doubt in source.warnings)
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -119,7 +119,7 @@ def test_the_share_is_a_bound_that_may_be_reached(tmp_path: Path, cached: bool) 
     cache = ImageCache(tmp_path / "cache", 10**6) if cached else None
     assert len(read(place, bad_images=5 / ROWS, cache=cache).inputs) == ROWS - 5
     error = refusal(place, bad_images=0.2499, cache=cache)
-    assert "5 of 20 images are bad, and bad-images = 0.2499 allows fewer" in str(error)
+    assert "5 of 20 images are bad, more than bad-images = 0.2499 allows" in str(error)
     assert "5 of 20 images are bad" in error.public
     assert "p3.png" in str(error)
     assert "bad-images" not in refusal(place, cache=cache).public
@@ -145,7 +145,7 @@ def test_all_that_is_kept_may_be_mapped_and_what_was_bad_is_not_forgotten(tmp_pa
     os.utime(place / "p5.png", ns=(status.st_atime_ns, status.st_mtime_ns))
     again = read(place, bad_images=0.5, cache=cache)
     assert shades(again) == shades(before) == list(range(1, ROWS))
-    assert [*map(str, again.doubts)] == [*map(str, before.doubts)]
+    assert [*map(str, again.warnings)] == [*map(str, before.warnings)]
 
 
 def test_what_the_list_says_wrong_is_never_left_out(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_rows_of_an_image_that_contradict_each_other_are_refused(tmp_path: Path,
     row = dict(zip(names, ("p1.png", "1", "b", "PA"), strict=True))
     rows = [row, {**row, column: other}, {**row, "path": "p2.png", "Target": "0"}]
     (place / "labels.csv").write_text("\n".join(",".join(line) for line in [names, *(r.values() for r in rows)]))
-    with pytest.raises(DataError, match=r"are listed more than once: row 2 .*: as row 1; leave one line") as told:
+    with pytest.raises(DataError, match=r"are listed more than once: row 2 .*: as row 1; keep one line") as told:
         read_site(str(place), "Target", True, ImageRules(), "who")
     assert told.value.public == "labels.csv: 1 images are listed more than once"
 
@@ -205,10 +205,10 @@ def test_a_dicom_file_among_others_is_read(tmp_path: Path) -> None:
     (place / "labels.csv").write_text(text.replace("p5.png", "p5.jpg"))
     source = read(place)
     assert len(source.inputs) == ROWS
-    [doubt] = source.doubts
-    assert "of another kind than their names say" in str(doubt)
+    [doubt] = source.warnings
+    assert "the content decides" in str(doubt)
     assert "row 5 ('p4.png'): DICOM, row 6 ('p5.jpg'): PNG; rename them" in str(doubt)
-    assert doubt.public == "labels.csv: 2 images are of another kind than their names say, and read as what they are"
+    assert doubt.public == "labels.csv: 2 images have a format other than their names say; the content decides"
 
 
 # ---------------------------------------------------------------------- views
@@ -225,7 +225,7 @@ def test_rows_of_other_views_are_left_out_with_all_that_belongs_to_them(
     source = read(place, "pid", views=tuple(views.split(",")))
     consistent(source, [row for row in range(ROWS) if row % 4 in kept], read(place, "pid"))
     assert f"{ROWS - 5 * len(kept)} of 20 rows are left out by views = " in source.notes[0]
-    assert not source.doubts
+    assert not source.warnings
 
 
 def test_images_of_other_views_need_not_be_readable(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_images_of_other_views_need_not_be_readable(tmp_path: Path) -> None:
 
 def test_a_view_of_no_row_is_named_with_the_near_ones(tmp_path: Path) -> None:
     place = folder(tmp_path, "AP,PA,lateral")
-    [doubt] = read(place, views=("AP", "laterl")).doubts
+    [doubt] = read(place, views=("AP", "laterl")).warnings
     assert "no row has view 'laterl' Did you mean 'lateral'?" in str(doubt)
     assert "'lateral' (6 rows)" in str(doubt)
     assert "lateral" not in doubt.public
@@ -267,7 +267,7 @@ def test_simulated_hospitals_lose_no_image_without_a_word(tmp_path: Path, caplog
     )
     sizes = [len(site.train) + len(site.held_out) for site in sites_of(replace(config, test_share=0.0), 2)]
     assert sizes == [10, 9]
-    [doubt] = data_doubts(config)
+    [doubt] = table_warnings(config)
     assert "south-1: " in str(doubt)
     assert "row 3 ('p2.png')" in str(doubt)
     assert caplog.text.count("10 of 20 rows are left out by views = 'AP'") == 2
@@ -304,7 +304,7 @@ def test_links_open_no_other_way_out(tmp_path: Path, follow: bool) -> None:
     (place / "labels.csv").write_text(text)
     said = str(refusal(place, follow_links=follow))
     assert "lie outside the folder: row 21 ('../outside.png'), row 22 (" in said
-    assert "are links that lead in a circle: row 23 ('round.png')" in said
+    assert "are symlink loops: row 23 ('round.png')" in said
     assert "are missing: row 24 ('nowhere.png')" in said
     assert "are listed more than once: row 25 ('within.png'): as row 2" in said
 
@@ -348,7 +348,7 @@ def test_a_preset_of_frontal_images_reads_no_others(tmp_path: Path) -> None:
 def test_a_column_of_patients_that_nobody_names_is_doubtful(tmp_path: Path) -> None:
     place = folder(tmp_path)
     (place / "labels.csv").write_text((place / "labels.csv").read_text().replace(",pid", ",patient"))
-    [doubt] = read(place).doubts
+    [doubt] = read(place).warnings
     assert "there is a column 'patient', and no rule says" in str(doubt)
-    assert not read(place, "patient").doubts
+    assert not read(place, "patient").warnings
     assert read_site(str(place), "label", True, patient=None).by_patient

@@ -50,7 +50,7 @@ def test_splits_follow_from_the_seed_alone(name: str) -> None:
         return DataConfig(dataset="digits", partition=name, seed=seed, thin_share=0.1)
 
     first = split(1)
-    loading.forget_data()
+    loading.clear_data()
     np.random.seed(5)
     torch.manual_seed(5)
     assert split(1) == first

@@ -11,9 +11,9 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
 from edelweiss.config.study import read_study
-from edelweiss.datasets import DataConfig, DataError, load_site, load_test, patients_of_test
+from edelweiss.datasets import DataConfig, DataError, common_test_patients, load_site, load_test
 from edelweiss.datasets.partition import NATURAL, PARTITIONS
-from edelweiss.datasets.splits import joined
+from edelweiss.datasets.splits import merge_units
 from tests.datasets.helpers import sites_of
 
 SITES = 4
@@ -149,13 +149,13 @@ def test_nobody_is_on_two_sides(way: Any, split: str, partition: str, tmp_path: 
         assert counts["held out"] == pytest.approx(0.2 * 0.75 * len(table), rel=0.4)
     assert counts["held out"] > 0
     for site in sites_of(config, SITES):  # as it knows when it says how sure a number is
-        assert site.whose is not None
+        assert site.patient_ids is not None
         rows = site.held_out.rows.tolist()
-        known = {(who[row], int(site.whose[row])) for row in rows}
+        known = {(who[row], int(site.patient_ids[row])) for row in rows}
         assert len(known) == len({who[row] for row in rows})
         assert partition == "by-group" or len(known) == len({unit for _, unit in known})
     if (test := load_test(config)) is not None and partition != "by-group":
-        whose = patients_of_test(config)
+        whose = common_test_patients(config)
         assert whose is not None
         assert len({(who[row], unit) for row, unit in zip(test.rows.tolist(), whose.tolist(), strict=True)}) == len(
             set(whose.tolist())
@@ -196,6 +196,6 @@ def test_fewer_groups_than_sites_are_refused_with_a_way_out(tmp_path: Path) -> N
 
 def test_groups_that_share_a_patient_are_one() -> None:
     groups, patients = np.array([0, 0, 1, 2, 3, 4]), np.array([7, 8, 8, 9, 9, 1])
-    assert joined(groups, patients).tolist() == [0, 0, 0, 2, 2, 4]
+    assert merge_units(groups, patients).tolist() == [0, 0, 0, 2, 2, 4]
     chain = np.repeat(np.arange(50), 2)  # group g shares a patient with group g + 1
-    assert set(joined(chain, np.roll(np.repeat(np.arange(50), 2), 1)).tolist()) == {0}
+    assert set(merge_units(chain, np.roll(np.repeat(np.arange(50), 2), 1)).tolist()) == {0}

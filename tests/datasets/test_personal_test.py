@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from edelweiss.datasets import DataConfig, DataError, load_site, load_test
-from edelweiss.datasets.splits import dealt_alike
+from edelweiss.datasets.splits import deal_proportionally
 from tests.datasets.helpers import sites_of, write_hearts
 
 
@@ -96,7 +96,7 @@ def test_test_rows_are_dealt_by_rounded_proportions(sites: int, test: list[int],
     rng = np.random.default_rng(seed)
     strata = np.concatenate([np.arange(4), rng.integers(0, 4, 30)])
     owner = np.concatenate([np.arange(sites), rng.integers(0, sites, len(strata) - sites)])
-    dealt = dealt_alike(strata, owner, np.array(test, np.int64), sites, rng)
+    dealt = deal_proportionally(strata, owner, np.array(test, np.int64), sites, rng)
     assert len(dealt) == len(test)
     for stratum in range(4):
         mine = np.bincount(dealt[np.array(test, np.int64) == stratum], minlength=sites)
@@ -107,10 +107,12 @@ def test_test_rows_are_dealt_by_rounded_proportions(sites: int, test: list[int],
 def test_a_site_too_small_for_a_test_row_gets_one_of_its_most_frequent_class() -> None:
     strata = np.repeat([0, 1], [1000, 1001])
     owner = np.where(np.arange(2001) < 2000, 0, 1)  # site 1 has one row, of class 1
-    dealt = dealt_alike(strata, owner, np.repeat([0, 1], 10), 2, np.random.default_rng(0))
+    dealt = deal_proportionally(strata, owner, np.repeat([0, 1], 10), 2, np.random.default_rng(0))
     assert np.bincount(dealt).tolist() == [19, 1]
     assert np.flatnonzero(dealt == 1)[0] >= 10
-    assert dealt_alike(strata, owner, np.zeros(1, np.int64), 2, np.random.default_rng(0)).tolist() == [0], "or none"
+    assert deal_proportionally(strata, owner, np.zeros(1, np.int64), 2, np.random.default_rng(0)).tolist() == [0], (
+        "or none"
+    )
 
 
 def test_a_site_without_a_hold_out_needs_a_single_row() -> None:
@@ -140,4 +142,4 @@ def test_where_there_is_no_common_test_set_it_says_so(fields: dict[str, object],
 
 def test_test_rows_of_classes_that_nobody_trains_on_are_refused() -> None:
     with pytest.raises(DataError, match="take personal-test = false"):
-        dealt_alike(np.array([0, 0]), np.array([0, 1]), np.array([1]), 2, np.random.default_rng(0))
+        deal_proportionally(np.array([0, 0]), np.array([0, 1]), np.array([1]), 2, np.random.default_rng(0))

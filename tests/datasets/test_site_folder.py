@@ -254,8 +254,8 @@ def test_bad_images(table: Write, tmp_path: Path) -> None:
     for part in (
         "are missing: row 3 ('gone.png')",
         "lie outside the folder: row 4 ('../outside.png')",
-        "are no images: row 5 ('text.png')",
-        "have another size than most: row 6 ('wide.png'): 9x4, most 6x4; set image-size",
+        "are not images: row 5 ('text.png')",
+        "differ in size from most: row 6 ('wide.png'): 9x4, most 6x4; set image-size",
     ):
         assert part in str(error)
     assert ".png" not in error.public

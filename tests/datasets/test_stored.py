@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from edelweiss.datasets import DataError, Samples, moments
-from edelweiss.datasets.memory_mapped import BLOCK_BYTES, file_of, gather, in_blocks, let_go, tensor_of
+from edelweiss.datasets.memory_mapped import BLOCK_BYTES, file_of, gather, in_blocks, release_pages, tensor_of
 
 SHAPE = (3, 20, 30)
 
@@ -102,7 +102,7 @@ def test_what_is_read_or_written_does_not_stay_in_memory(tmp_path: Path) -> None
     before = resident()
     for row in range(count):
         draft[row] = row
-        let_go(draft)
+        release_pages(draft)
     assert resident() - before < 20e6
     draft.flush()
     inputs = stored(place)

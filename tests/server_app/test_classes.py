@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edelweiss.common import Value
-from edelweiss.datasets import DataConfig, DataError, forget_data, load_site
+from edelweiss.datasets import DataConfig, DataError, clear_data, load_site
 from edelweiss.datasets.site.table import in_order
 from edelweiss.federation import RunError
 from edelweiss.lab.report import write_report
@@ -52,7 +52,7 @@ def test_a_table_has_as_many_classes_as_values(case: str, tmp_path: Path) -> Non
     assert site.classes == len(values)
     truth = [order.index(values[row % len(values)].removesuffix(".0")) for row in range(90)]
     assert site.train.targets().tolist() == truth
-    [told] = site.account
+    [told] = site.change_log
     for number, name in enumerate(order):
         assert f"'{name}' ({truth.count(number)} rows) is class {number}" in told
 
@@ -60,7 +60,7 @@ def test_a_table_has_as_many_classes_as_values(case: str, tmp_path: Path) -> Non
 def test_numbers_from_0_stay_what_they_are(tmp_path: Path) -> None:
     file = write(tmp_path / "t.csv", ("2", "0", "1"))
     site = load_site(DataConfig(dataset="table", data_file=str(file), binary=False), 0, 1)
-    assert (site.classes, site.account) == (3, ())
+    assert (site.classes, site.change_log) == (3, ())
 
 
 @pytest.mark.usefixtures("unpainted")
@@ -96,7 +96,7 @@ def test_folders_of_hospitals_are_asked_to_agree(tmp_path: Path) -> None:
     write(tmp_path / "b" / "data.csv", ("2", "3"))
     with pytest.raises(DataError, match=r"no folder has a row of class 0.*1 becomes 0, 2 becomes 1.*a study file"):
         load_site(config, 0, 2)
-    forget_data()
+    clear_data()
     write(tmp_path / "c" / "data.csv", ("0", "3"))
     parts = [load_site(config, site, 3) for site in range(3)]
     assert {part.classes for part in parts} == {4}, "together they have them all"

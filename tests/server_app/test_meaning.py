@@ -91,7 +91,7 @@ def test_an_old_file_is_read_and_says_so(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": 4}, "it has format 4, and this release reads 1 to 3: take the release that wrote it, or a newer"),
+        ({"format": 4}, "it has format 4, and this release reads 1 to 3: use the release that wrote it, or a newer"),
         ({"format": "new"}, "it has format 'new'"),
         ({"data": 3}, "data.: Input should be a dictionary or an instance of ModelSchema"),
         ({"data": {"features": [1, 2]}}, "data.features.0: Input should be a valid string"),

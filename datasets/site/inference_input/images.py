@@ -77,4 +77,4 @@ class InferenceImages:
                 yield Chunk(torch.from_numpy(images), [list(row) for row in rows])
         if found := faults.errors():
             raise DataError.join(found)
-        self.notes += map(str, faults.doubts())
+        self.notes += map(str, faults.warnings())
