@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord
 
-from edelweiss.common import latest, plain, records_in
+from edelweiss.common import PROCESS_CACHE, plain, records_in
 from edelweiss.datasets import DataSummary
 from edelweiss.federation.messages import Vectors
 
@@ -44,7 +44,7 @@ class Incoming:
         self.vectors: dict[str, Vectors] = {name: _READ.get(name, Vectors)(record) for name, record in records.items()}
 
 
-_READ = {ARRAYS: latest(Vectors), OTHER: latest(Vectors)}
+_READ = {ARRAYS: PROCESS_CACHE.latest(Vectors), OTHER: PROCESS_CACHE.latest(Vectors)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +109,3 @@ class EvaluateRequest(Request):
 
     other: Vectors = NONE
     merged: tuple[bytes, ...] = ()
-
-
-def forget_request() -> None:
-    """Let go of the last message of a run that is over."""
-    for read in _READ.values():
-        read.cache_clear()

@@ -10,7 +10,7 @@ from pydantic import StrictBool
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.request import ARRAYS, COHORT, NONE, OTHER, EvaluateRequest, TrainRequest
-from edelweiss.common import Schema, from_record, in_a_line, latest, mistakes, shown
+from edelweiss.common import PROCESS_CACHE, Schema, from_record, in_a_line, mistakes, shown
 from edelweiss.common.schema import binary, is_file_name, several, whole, words
 from edelweiss.datasets import DataSummary, wrong_summary
 from edelweiss.evidence.paired import merged_problems
@@ -99,7 +99,7 @@ def _wrong_message(told: dict[str, Any], site: OpenSite, *, last: bool) -> list[
     return _wrong_config(told, run, site.gives_evidence, last=last)
 
 
-@latest
+@PROCESS_CACHE.latest
 def _sites_told(run: RunConfig, last: bool, gives_evidence: bool, common: bytes) -> int:
     """Return how many sites there are by what all are told, if that is in order; else 0."""
     told = {**marshal.loads(common), "site": 0, "name": "any"}
@@ -128,7 +128,7 @@ def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *,
     return wrong + (merged_problems(told["merged"]) if "merged" in told else [])
 
 
-@latest
+@PROCESS_CACHE.latest
 def _message(run: RunConfig, last: bool) -> Schema:
     """Describe what a message says of itself."""
     return Schema(
@@ -145,7 +145,7 @@ def _message(run: RunConfig, last: bool) -> Schema:
     )
 
 
-@latest
+@PROCESS_CACHE.latest
 def _cohort(
     known: tuple[tuple[int, ...], int] | None, multiclass: bool, labels: tuple[str, ...], cohort: bytes
 ) -> tuple[list[str], DataSummary]:
@@ -186,12 +186,6 @@ def _wrong_values(sent: Vectors, strategy: FederatedStrategy, context: RoundCont
         return wrong
     text = unfit(sent.written) or strategy.unfit(sent.meant, context, d)
     return [text] if text else []
-
-
-def forget_messages() -> None:
-    """Let go of the messages of a run that is over."""
-    for known in (_sites_told, _message, _cohort):
-        known.cache_clear()
 
 
 def _overflowing(names: list[str]) -> list[str]:

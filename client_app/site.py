@@ -22,18 +22,20 @@ from edelweiss.client_app.process_cache import (
     cached_problem,
     data_hash,
     dealt_once,
+    described_data,
     dimension,
+    loaded_once,
     open_sites,
+    own_data,
     prepared,
     prepared_once,
-    public_data,
     run_messages,
 )
 from edelweiss.common import files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from edelweiss.config.plug_ins import load_named, named_outside
-from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, load_site, patient_hashes, stamp
+from edelweiss.datasets import DataConfig, DataSummary, Facts, SiteData, patient_hashes, stamp
 from edelweiss.datasets.config import LOCAL, OWN, SITE
 from edelweiss.datasets.facts import LONGEST_NOTE, MOST_NOTES
 from edelweiss.federation.run_messages import RunMessages
@@ -98,15 +100,17 @@ class OpenSite:
         ConfigError
             When one of them cannot be used.
         """
-        run, node = parse_run_config(context.run_config), parse_node_config(context.node_config)
-        known, key = open_sites(context.run_id), (id(run), id(node))  # an open site holds both: the ids are theirs
-        if (site := known.get(key)) is None:
-            site = cls._of(run, node, context.run_id)
-            if site.stays_open:
+        known, given = open_sites(context.run_id), (context.run_config, context.node_config)
+        if (found := known.get(place := (id(given[0]), id(given[1])))) is None:  # not the same objects, as after a fork
+            parsed = parse_run_config(given[0]), parse_node_config(given[1])
+            if (found := known.get(key := (*map(id, parsed), ""))) is None:
+                found = (*parsed, cls._of(*parsed, context.run_id))
+            if found[2].stays_open:
                 if len(known) >= MOST_OPEN:
                     known.clear()
                     return_freed_memory()  # each holds a little, and a round's large vectors lay in between
-                known[key] = site
+                known[key], known[place] = found, (*given, found[2])
+        run, site = found[2].run, found[2]
         torch.set_num_threads(run.threads)
         prepare_device(site.device, run.matmul_precision)
         return site
@@ -202,14 +206,16 @@ class OpenSite:
     def data_config(self) -> DataConfig:
         """Where this site's samples come from."""
         own = self.node.data_dir, self.node.label, self.node.data_root
-        config = public_data(self.run, *own) if self.stays_open else self.run.data(*own)
-        if config.data_dir:
-            config = replace(config, follow_links=self.node.follow_links, image_cache=image_cache(self.node))
-        if not self.guarded:
+        fixed = self.stays_open or self.guarded  # else the stamp of a table is part of it
+        config = described_data(self.run, *own) if fixed else self.run.data(*own)
+        if not config.data_dir:
             return config
+        links, images = self.node.follow_links, image_cache(self.node)
+        if not self.guarded:
+            return replace(config, follow_links=links, image_cache=images)
         policy, study = self.policy, study_of(self.node.study)
-        config = replace(config, study=study, stamp=stamp(config.data_dir, study))
-        return replace(config, key=self.key, patient=policy.patient, holdout_share=policy.holdout_share)
+        changed = stamp(config.data_dir, study)
+        return own_data(config, links, images, study, changed, self.key, policy.patient, policy.holdout_share)
 
     def data_hash(self) -> str:
         """Return a hash of the site's own data and of who is held out."""
@@ -284,7 +290,7 @@ class OpenSite:
     def _data(self) -> SiteData | None:
         if not PROBLEMS[self.run.problem].needs_data:
             return None
-        return load_site(self.data_config, max(0, self.node.partition_id), self.run.sites)
+        return loaded_once(self.data_config, max(0, self.node.partition_id), self.run.sites)
 
     def samples(self, request: Request) -> tuple[Samples | None, Samples | None]:
         """Return training and held-out samples, standardised with the moments of all sites."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch.nn.functional import pad
 
 from edelweiss.client_app.loader import parts
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.problems.stacked import Stacked
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class UnevenError(Exception):
     """The clients of a stack have batches of different sizes that cannot be filled up, or other numbers of them."""
 
 
-@lru_cache(maxsize=32)
+@PROCESS_CACHE.keeps(32)
 def stacked(problem: Problem) -> Stacked:
     """Return a problem for many clients; once per process."""
     return Stacked(problem)

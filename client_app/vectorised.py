@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from edelweiss.client_app.stacked_oracle import StackedOracle, UnevenError, rows_of, stacked
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.problems import Problem
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Update:
         return self.problem, self.context, _shapes(self.sent), _shapes(self.memory), size
 
 
-@lru_cache(maxsize=32)
+@PROCESS_CACHE.keeps(32)
 def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
     """Say why clients have to be trained one after the other, whatever ``stack`` is; empty: they need not."""
     if not strategy.stacks:
@@ -79,12 +80,6 @@ def why_alone(strategy: FederatedStrategy, problem: Problem) -> str:
     if strategy.own_dual and type(problem).of_site is not Problem.of_site:
         return f"with algorithm = {strategy.name!r} each site has a problem = {problem.name!r} of its own"
     return problem.unstackable_reason()
-
-
-def forget_stacks() -> None:
-    """Let go of the problems of a run that is over."""
-    why_alone.cache_clear()
-    stacked.cache_clear()
 
 
 def updated(updates: Sequence[Update]) -> list[Callable[[], Updated]]:

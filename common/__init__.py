@@ -17,6 +17,7 @@ from edelweiss.common.options import (
 )
 from edelweiss.common.order import natural
 from edelweiss.common.overrides import Value, flatten, read_overrides, to_toml, with_resumed
+from edelweiss.common.process_cache import PROCESS_CACHE
 from edelweiss.common.records import from_record, plain, record_in, records_in, to_record
 from edelweiss.common.registry import PlugInError, Registry, by_name, require_declared
 from edelweiss.common.schema import Schema, in_a_line, mistakes, printable, schema_of
@@ -26,6 +27,7 @@ from edelweiss.common.suggest import CLOSE, closest, hint, repeated, shorter, sh
 __all__ = [
     "CLOSE",
     "LISTED",
+    "PROCESS_CACHE",
     "ConfigError",
     "FieldError",
     "FileName",

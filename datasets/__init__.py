@@ -10,7 +10,6 @@ from edelweiss.datasets.image_cache import ImageCache
 from edelweiss.datasets.loading import (
     SiteData,
     class_names_of,
-    clear_data,
     common_test_patients,
     features_of,
     load_site,
@@ -40,7 +39,6 @@ __all__ = [
     "Samples",
     "SiteData",
     "class_names_of",
-    "clear_data",
     "columns_hash",
     "common_test_patients",
     "features_of",

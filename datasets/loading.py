@@ -7,20 +7,19 @@ share the tensors with their parent.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 
-from edelweiss.common import latest
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.datasets.config import FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.files import Places
 from edelweiss.datasets.labels import stratum
 from edelweiss.datasets.partition import NATURAL, Rows, partition
 from edelweiss.datasets.patient_ids import keyed_holdout
-from edelweiss.datasets.reading import PATIENTS, Pool, clear_read, pool_of
-from edelweiss.datasets.samples import Samples, clear_samples
+from edelweiss.datasets.reading import PATIENTS, Pool, pool_of
+from edelweiss.datasets.samples import Samples
 from edelweiss.datasets.source import Change, Digests, Ints, Mask, Source
 from edelweiss.datasets.sources import SOURCES
 from edelweiss.datasets.splits import SiteRows, Units, deal_proportionally, dealt, random_stream, stratified, thinned
@@ -190,24 +189,16 @@ def class_names_of(config: DataConfig) -> tuple[str, ...]:
     return pool_of(config, Places.of(config.data_root, config.download)).source.class_names
 
 
-def clear_data() -> None:
-    """Clear all cached data of this process."""
-    clear_read()
-    _splits.cache_clear()
-    _parts.cache_clear()
-    clear_samples()
-
-
 Splits = tuple[tuple[SiteRows, SiteRows], tuple[str, ...]]
 
 
-@latest
+@PROCESS_CACHE.latest
 def _parts(config: DataConfig, places: Places, sites: int) -> tuple[Pool, Splits]:
     """Return pool and splits, shared by the sites."""
     return pool_of(config, places), _splits(config, places, sites)
 
 
-@lru_cache(maxsize=16)
+@PROCESS_CACHE.keeps(16)
 def _splits(config: DataConfig, places: Places, sites: int) -> Splits:
     """Return the training and held-out rows of every site, and the log of changes."""
     pool = pool_of(config, places)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from edelweiss.common import shown
+from edelweiss.common import PROCESS_CACHE, shown
 from edelweiss.datasets.config import ARRAYS, FOLDERS, SITE, TABLE, DataConfig
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.files import Places
@@ -65,13 +64,13 @@ class Pool:
 # The places of a data set depend on the environment, so they are part of each stage's cache key.
 
 
-@lru_cache(maxsize=4)
+@PROCESS_CACHE.keeps(4)
 def _source(dataset: str, places: Places, form: ImageForm) -> Source:
     row = SOURCES[dataset]
     return row.read(places, form) if row.sized else row.read(places)
 
 
-@lru_cache(maxsize=4)
+@PROCESS_CACHE.keeps(4)
 def _site_source(
     folder: str,
     label: str,
@@ -85,24 +84,24 @@ def _site_source(
     return read_site(folder, label, binary, images, patient, study, labels)
 
 
-@lru_cache(maxsize=4)
+@PROCESS_CACHE.keeps(4)
 def _table_source(
     file: str, label: str, binary: bool, group: str, study: Study | None, labels: Labels | None, stamp: tuple[int, int]
 ) -> Source:
     return read_grouped(file, label, binary, group, study, labels)
 
 
-@lru_cache(maxsize=4)
+@PROCESS_CACHE.keeps(4)
 def _arrays_source(file: str, stamp: tuple[int, int]) -> Source:
     return read_arrays(file)
 
 
-@lru_cache(maxsize=4)
+@PROCESS_CACHE.keeps(4)
 def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
     return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
 
 
-@lru_cache(maxsize=16)
+@PROCESS_CACHE.keeps(16)
 def pool_of(config: DataConfig, places: Places) -> Pool:
     """Read a data set, once per process; see `datasets.load_site` for the errors."""
     if config.dataset == SITE:
@@ -243,9 +242,3 @@ def table_warnings(config: DataConfig) -> tuple[DataError, ...]:
     if config.dataset not in (TABLE, FOLDERS):
         return ()
     return pool_of(config, Places.of(config.data_root, config.download)).source.warnings
-
-
-def clear_read() -> None:
-    """Clear the cached sources."""
-    for stage in (_source, _site_source, _table_source, _arrays_source, _folders_source, pool_of):
-        stage.cache_clear()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import inf, prod
 
 import torch
 from torch import Tensor
 
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.datasets.augmentation import Changes
 from edelweiss.datasets.memory_mapped import gather, in_blocks
 
@@ -129,13 +129,13 @@ class Samples:
         )
 
 
-@lru_cache(maxsize=8)
+@PROCESS_CACHE.keeps(8)
 def _along(numbers: Tensor, axes: int, device: torch.device) -> Tensor:
     """Reshape numbers per feature or channel for broadcasting; shared between sites."""
     return numbers.reshape((-1,) + (1,) * (axes - 1)).to(device)
 
 
-@lru_cache(maxsize=4)
+@PROCESS_CACHE.keeps(4)
 def _shared(inputs: Tensor, device: torch.device) -> Tensor | None:
     """Return inputs on a device, once per process; None if they would take too much of its memory."""
     if inputs.nbytes > _SHARE * _free(device):
@@ -151,12 +151,6 @@ def _copied(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
         copy[done : done + len(block)] = block
         done += len(block)
     return copy
-
-
-def clear_samples() -> None:
-    """Clear the tensors shared between sites."""
-    _shared.cache_clear()
-    _along.cache_clear()
 
 
 def _free(device: torch.device) -> float:

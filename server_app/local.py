@@ -155,7 +155,7 @@ class LocalGrid(Grid):
         held = self.states.hold(size)
         for context in self.contexts:
             if context.node_config["state-dir"] == before:
-                context.node_config["state-dir"] = str(self.states.folder)
+                context.node_config = {**context.node_config, "state-dir": str(self.states.folder)}
         return held
 
     def store(self, run: str, server_round: int, file: Path) -> list[int] | None:

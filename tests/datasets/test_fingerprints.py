@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.config import RunConfig
-from edelweiss.datasets import Samples, clear_data, fingerprints, load_site, load_test
+from edelweiss.datasets import Samples, fingerprints, load_site, load_test
 from edelweiss.datasets.evaluation_digest import digest
 
 STUDY = '[label]\ncolumn = "died"\nnegative = ["0"]\npositive = ["1"]\n[columns.age]\n[columns.crp]\n'
@@ -35,7 +36,7 @@ def write(file: Path, change: tuple[int, int] | None = None, name: str = "died")
 
 
 def of(file: Path, **keys: Any) -> dict[str, str]:
-    clear_data()
+    PROCESS_CACHE.forget()
     config = RunConfig.parse({"dataset": "table", "data-file": str(file), "label": "died", "sites": 3, **keys})
     return fingerprints(config.data(), config.sites)
 

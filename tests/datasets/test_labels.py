@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.datasets import DataConfig, DataError, clear_data, common_test_patients, load_site, load_test
+from edelweiss.datasets import DataConfig, DataError, common_test_patients, load_site, load_test
 from edelweiss.datasets.labels import UNKNOWN, stratum
 from tests.datasets.helpers import sites_of
 
@@ -23,7 +24,7 @@ def read(write: Write, text: str, **keys: str) -> np.ndarray:
     """Return the labels of all rows, as the keys of a run-config say that they are read."""
     run = RunConfig.parse({"dataset": "site", "label": NAMES, **{k.replace("_", "-"): v for k, v in keys.items()}})
     config = write(text, labels=run.data().labels, label=run.label, holdout_share=0.0)
-    clear_data()  # a test writes the same file twice
+    PROCESS_CACHE.forget()  # a test writes the same file twice
     data = load_site(config, 0, 1)
     return data.train.labels.numpy()
 
@@ -98,7 +99,7 @@ def test_whom_a_site_holds_out_does_not_depend_on_how_a_run_reads_its_labels(tab
                 keys = {"label": label, "uncertain": uncertain, "blank": blank}
                 run = RunConfig.parse({"dataset": "site", **keys})
                 config = table(text, labels=run.data().labels, label=label, key="ab" * 16, patient=patient)
-                clear_data()
+                PROCESS_CACHE.forget()
                 data = load_site(config, 0, 1)
                 out = set(data.held_out.inputs[data.held_out.rows, 0].tolist())
                 # A row of which nothing is known is in neither part, so look at those with a 1.

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.datasets import DATASETS, PARTITIONS, DataConfig, DataError, SiteData, load_site, load_test, loading
 from edelweiss.datasets.partition import Rows, dirichlet, partition
 from edelweiss.datasets.splits import stratified, thinned
@@ -50,7 +51,7 @@ def test_splits_follow_from_the_seed_alone(name: str) -> None:
         return DataConfig(dataset="digits", partition=name, seed=seed, thin_share=0.1)
 
     first = split(1)
-    loading.clear_data()
+    PROCESS_CACHE.forget()
     np.random.seed(5)
     torch.manual_seed(5)
     assert split(1) == first

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
-from edelweiss.datasets import DataConfig, DataError, clear_data, load_site, load_test
+from edelweiss.common import PROCESS_CACHE
+from edelweiss.datasets import DataConfig, DataError, load_site, load_test
 from edelweiss.datasets.numbers import LARGEST
 from tests.datasets.helpers import idx, picture, write_hearts, write_mnist, write_tar, write_users, write_zips
 
@@ -26,7 +27,7 @@ once = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max
 
 def refused(config: DataConfig) -> DataError:
     """Return what is said; the public text is a line without path and value."""
-    clear_data()
+    PROCESS_CACHE.forget()
     with pytest.raises(DataError) as caught:
         load_site(config, 0, 2)
     for line in (str(caught.value), caught.value.public):
@@ -70,7 +71,7 @@ def test_no_value_at_all_is_nothing_to_learn_from(tmp_path: Path) -> None:
     rows = [ROWS[0], *([" ", "?", line[2]] for line in ROWS[1:])]
     assert "no feature column holds any value" in refused(write(tmp_path, rows)).public
     rows[3][0] = "5"
-    clear_data()
+    PROCESS_CACHE.forget()
     assert load_site(write(tmp_path, rows), 0, 1)
 
 
@@ -151,7 +152,7 @@ def test_an_archive_that_was_cut_loses_nothing_in_silence(tmp_path: Path, share:
     config = DataConfig(dataset="cifar10", data_root=str(tmp_path), download=False, seed=int(1e6 * share))
     last = -(-len(whole.rstrip(b"\0")) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
     if tar.stat().st_size >= last + 2 * tarfile.BLOCKSIZE:  # of the padding alone
-        clear_data()
+        PROCESS_CACHE.forget()
         assert load_test(config)
     else:
         assert "cifar10_images.tar" in str(refused(config))

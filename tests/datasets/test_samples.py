@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from edelweiss.common import PROCESS_CACHE
 from edelweiss.datasets import DataConfig, DataError, Samples, load_site, moments, standardisation
-from edelweiss.datasets.samples import clear_samples
 from edelweiss.datasets.vision import import_torchvision
 
 
@@ -102,9 +102,9 @@ def test_an_empty_set_has_zero_moments() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_moved_before() -> Iterator[None]:
-    clear_samples()
+    PROCESS_CACHE.forget()
     yield
-    clear_samples()
+    PROCESS_CACHE.forget()
 
 
 def test_sites_share_their_tensors_on_another_device_too() -> None:
@@ -123,7 +123,7 @@ def test_images_that_a_device_has_no_room_for_stay_where_they_are(monkeypatch: p
     samples = Samples(images, torch.arange(9), torch.tensor([4, 2])).standardised(torch.ones(3), torch.ones(3))
     # Of the memory that is free, a half: for all of them, for those of this set, for none.
     for free, there in ((2 * 9 * 12, 9), (2 * 9 * 12 - 1, 2), (2 * 2 * 12, 2), (2 * 2 * 12 - 1, 0)):
-        clear_samples()
+        PROCESS_CACHE.forget()
         monkeypatch.setattr("edelweiss.datasets.samples._free", lambda _, free=free: free)
         moved = samples.to("meta")
         assert moved.inputs.is_meta == moved.rows.is_meta == bool(there)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edelweiss.common import Value
-from edelweiss.datasets import DataConfig, DataError, clear_data, load_site
+from edelweiss.common import PROCESS_CACHE, Value
+from edelweiss.datasets import DataConfig, DataError, load_site
 from edelweiss.datasets.site.table import in_order
 from edelweiss.federation import RunError
 from edelweiss.lab.report import write_report
@@ -96,7 +96,7 @@ def test_folders_of_hospitals_are_asked_to_agree(tmp_path: Path) -> None:
     write(tmp_path / "b" / "data.csv", ("2", "3"))
     with pytest.raises(DataError, match=r"no folder has a row of class 0.*1 becomes 0, 2 becomes 1.*a study file"):
         load_site(config, 0, 2)
-    clear_data()
+    PROCESS_CACHE.forget()
     write(tmp_path / "c" / "data.csv", ("0", "3"))
     parts = [load_site(config, site, 3) for site in range(3)]
     assert {part.classes for part in parts} == {4}, "together they have them all"
