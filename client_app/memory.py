@@ -121,6 +121,11 @@ class Memory:
         """The places in the run that there are memories of: nobody else writes any while a message is answered."""
         return places(self.folder)
 
+    def opened(self) -> Memory:
+        """Return the memory as a message finds it: another process may have written since the last one."""
+        self.__dict__.pop("_places", None)
+        return self
+
     def load(self, device: torch.device, before: Place) -> Arrays:
         """Return what was saved last before a place; empty when there is nothing or it cannot be read.
 
@@ -164,7 +169,9 @@ class Memory:
     def shortage(self) -> str:
         """Say that the disk has no room for about three memories of two vectors as long as x; empty if it has."""
         needed = 3 * 2 * 4 * int((self.provenance or {}).get("d", 0))
-        place = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
+        place = self.folder
+        while not place.exists():
+            place = place.parent
         free = shutil.disk_usage(place).free
         return f"the state folder has {free:,} bytes free, and needs about {needed:,}" if free < needed else ""
 

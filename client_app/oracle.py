@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 def stream(seed: int, site: int, server_round: int, phase: int) -> torch.Generator:
     """Return the random stream of one site in one phase of one round; all four are non-negative."""
-    state = np.random.SeedSequence([seed, Stream.BATCHES, site, server_round, phase]).generate_state(1, np.uint64)
+    key = [seed, Stream.BATCHES, site, server_round, phase]
+    # The same words as those of a list, which NumPy takes apart number by number.
+    words = np.array(key, np.uint32) if max(key) < 2**32 else key
+    state = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
 
 

@@ -328,10 +328,15 @@ class OpenSite:
 
     def memory(self, request: Request) -> Memory:
         """Return the site's memory; another algorithm's or model's is none of its own."""
-        mine = provenance(self.run, self._dimension(request.data_summary, request.site))
+        d = self._dimension(request.data_summary, request.site)
+        return self._memory(request.run, request.name, d).opened()
+
+    @cached_property
+    def _memory(self) -> latest[Memory]:
         # A run says where simulated sites write. Where a hospital does is for its operator to say.
         given = self.run.state_dir if self.node.partition_id >= 0 and not self.node.data_dir else ""
-        return Memory(self.node.state_dir or given, request.run, request.name, mine)
+        folder = self.node.state_dir or given
+        return latest(lambda run, name, d: Memory(folder, run, name, provenance(self.run, d)))
 
     @cached_property
     def _dimension(self) -> latest[int]:

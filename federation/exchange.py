@@ -220,7 +220,7 @@ class Exchange:
         """Return a reply, parsed, if it can be used, or why not. What it says has not been looked at before."""
         if answer.has_error():
             return Outcome(failure=f"failed: {printable(answer.error.reason or 'it gave no reason', LONGEST)}")
-        if refusal := record_in(answer.content, "error", ConfigRecord):
+        if "error" in answer.content and (refusal := record_in(answer.content, "error", ConfigRecord)):
             name, text = (printable(str(refusal.get(key, "")), LONGEST) for key in ("site", "message"))
             return Outcome(failure=f"refused: {text or 'it gave no reason'}", site=name)
         try:

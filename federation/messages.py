@@ -119,6 +119,9 @@ class Vectors:
             self._written = unpack(self.arrays)
 
 
+COST = ("gradients", "samples", "seconds", "memory-from", "memory-kept")  # the keys of a `Cost`
+
+
 class Cost(NamedTuple):
     """What an update has cost a site, and which of its memories it is from.
 
@@ -141,12 +144,12 @@ class Cost(NamedTuple):
     @property
     def record(self) -> dict[str, float]:
         """As it is sent."""
-        return {name.replace("_", "-"): value for name, value in self._asdict().items()}
+        return dict(zip(COST, self, strict=True))
 
     @classmethod
     def of(cls, sent: Mapping[str, Any]) -> Cost:
         """Read what was sent, which has been checked."""
-        return cls(*(sent[name.replace("_", "-")] for name in cls._fields))
+        return cls(*(sent[key] for key in COST))
 
 
 @dataclass(frozen=True)
