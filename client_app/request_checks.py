@@ -184,7 +184,7 @@ def _wrong_values(sent: Vectors, strategy: FederatedStrategy, context: RoundCont
     """Return what is wrong with the values of vectors, which have the names, shapes and types that they may have."""
     if wrong := _overflowing(beyond(sent.meant)):
         return wrong
-    text = unfit(sent.written) or strategy.unfit(sent.meant, context, d)
+    text = (unfit(sent.written) if sent.rounded else "") or strategy.unfit(sent.meant, context, d)
     return [text] if text else []
 
 

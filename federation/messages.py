@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from edelweiss.common import records_in
-from edelweiss.federation.encoding import decode
+from edelweiss.federation.encoding import WRITTEN, decode
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.schema import misfits, sound
 from edelweiss.federation.wire import pack, record, unpack
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from edelweiss.federation.stages import RoundContext
     from edelweiss.problems import Arrays, Metrics
 
+
+ROUNDED = frozenset({*WRITTEN.values(), "int8"})  # the types of vectors that `encoding` rounds
+DTYPE = attrgetter("dtype")
 
 # ---------------------------------------------------------------------- at the coordinator, on the way out
 
@@ -98,8 +102,13 @@ class Vectors:
     def meant(self) -> Arrays:
         """The vectors as an algorithm has them, widened where they were rounded."""
         if self._meant is None:
-            self._meant = decode(self.written)
+            self._meant = decode(self.written) if self.rounded else dict(self.written)
         return self._meant
+
+    @property
+    def rounded(self) -> bool:
+        """Whether any of them may be written in 16 or 8 bits."""
+        return any(map(ROUNDED.__contains__, map(DTYPE, self.arrays.values())))
 
     def on(self, device: torch.device) -> Arrays:
         """Return them on a device."""
@@ -149,7 +158,7 @@ class Cost(NamedTuple):
     @classmethod
     def of(cls, sent: Mapping[str, Any]) -> Cost:
         """Read what was sent, which has been checked."""
-        return cls(*(sent[key] for key in COST))
+        return cls(*map(sent.__getitem__, COST))
 
 
 @dataclass(frozen=True)

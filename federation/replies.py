@@ -106,7 +106,8 @@ class Answers:
                 lost = [name for name, most in bad.items() if not most < math.inf]
                 what = "NaN or infinity" if lost else f"entries beyond {largest:.3g}"
                 raise BadValuesError(f"sent {what} in {', '.join(map(repr, lost or bad))}")
-            if text := unfit(vectors.written) or self.messages.algorithm.unfit(arrays, context, self.messages.d):
+            text = unfit(vectors.written) if vectors.rounded else ""
+            if text := text or self.messages.algorithm.unfit(arrays, context, self.messages.d):
                 raise BadAnswerError(text)
             metrics = plain(content, "metrics", ConfigRecord)
             self._evaluated(site, metrics, asked=evaluate)

@@ -89,8 +89,9 @@ def magnitudes(arrays: Arrays) -> dict[str, float]:
 
 def magnitude(vector: Tensor) -> float:
     """Return the largest absolute value, NaN if there is one."""
-    low, high = (end.item() for end in torch.aminmax(vector))
-    return max(-low, high) if low == low else math.nan
+    low, high = torch.aminmax(vector)
+    least, most = low.item(), high.item()
+    return max(-least, most) if least == least else math.nan
 
 
 def not_finite(arrays: Arrays) -> list[str]:
@@ -100,4 +101,4 @@ def not_finite(arrays: Arrays) -> list[str]:
 
 def size(packed: Mapping[str, Array]) -> int:
     """Return the bytes of the vectors themselves: the communication that the papers count."""
-    return sum(_form(array.dtype, array.shape)[2] for array in packed.values())
+    return sum([_form(array.dtype, array.shape)[2] for array in packed.values()])
