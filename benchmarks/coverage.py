@@ -199,9 +199,7 @@ def covered(setting: Setting, trials: int) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, count and print; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.coverage",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m benchmarks.coverage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=2000, help="draws of each setting")
     options = parser.parse_args(arguments)

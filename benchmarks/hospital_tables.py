@@ -318,7 +318,7 @@ def pooled_auroc(train: tuple[np.ndarray, np.ndarray], judged: tuple[np.ndarray,
 
 CAUSES = {
     "geepack/ohio": "eight different scores; batches of 64 order two of them otherwise than all rows do: 0.580 with "
-    "batch-size = 4096",
+    "batch-size = 4096"
 }
 """Why an AUROC is further than `NEAR` from scikit-learn's; each was looked into by hand."""
 

@@ -37,9 +37,7 @@ MOST_JOBS = 1024
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the arguments."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reproduce",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m benchmarks.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="?", choices=STUDIES, metavar="NAME", help="of a study; see --list")
     parser.add_argument("--list", action="store_true", help="list the studies")

@@ -7,14 +7,7 @@ from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.evaluation_digest import fingerprints
 from edelweiss.datasets.facts import Facts, columns_hash, missing_classes, patient_hashes, wrong_facts
 from edelweiss.datasets.image_cache import ImageCache
-from edelweiss.datasets.loading import (
-    SiteData,
-    class_names_of,
-    common_test_patients,
-    features_of,
-    load_site,
-    load_test,
-)
+from edelweiss.datasets.loading import SiteData, class_names_of, common_test_patients, features_of, load_site, load_test
 from edelweiss.datasets.model_schema import ModelSchema
 from edelweiss.datasets.partition import PARTITIONS
 from edelweiss.datasets.reading import table_warnings

@@ -33,10 +33,7 @@ class DataError(FieldError):
     """
 
     def __init__(
-        self,
-        message: str,
-        public: str = "the site's data cannot be used; the site's own log says why",
-        **fields: Any,
+        self, message: str, public: str = "the site's data cannot be used; the site's own log says why", **fields: Any
     ) -> None:
         super().__init__(message, public, **fields)  # both are args, so both survive pickling between processes
         self.problems: tuple[DataError, ...] = ()

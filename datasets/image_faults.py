@@ -48,11 +48,7 @@ TWICE = Kind(
     "keep one line of each; lines of one path with equal label, patient and view are merged",
     "refused",
 )
-TWIN = Kind(
-    "are identical to another image",
-    "keep one of them, or check that labels and patient agree",
-    "note",
-)
+TWIN = Kind("are identical to another image", "keep one of them, or check that labels and patient agree", "note")
 MISNAMED = Kind("have a format other than their names say; the content decides", "rename them", "note")
 
 PASSING = (UNOPENED, CODEC)  # may disappear without a change of the file

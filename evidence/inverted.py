@@ -7,11 +7,7 @@ from typing import Any
 
 from edelweiss.evidence.text import format_estimate, interval_with_ties
 
-PLACES = {
-    "pooled": "all sites pooled",
-    "within-sites": "within sites",
-    "common-test-set": "on the common test set",
-}
+PLACES = {"pooled": "all sites pooled", "within-sites": "within sites", "common-test-set": "on the common test set"}
 
 
 def inverted_rankings(evidence: Mapping[str, Any]) -> list[str]:

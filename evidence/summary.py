@@ -141,12 +141,7 @@ class Site:
 
 
 def summary(
-    sites: Mapping[str, Site],
-    *,
-    common: bool,
-    log_odds: bool,
-    test: Site | None = None,
-    asked_to_compare: bool = False,
+    sites: Mapping[str, Site], *, common: bool, log_odds: bool, test: Site | None = None, asked_to_compare: bool = False
 ) -> dict[str, Any]:
     """Return the content of evidence.json.
 

@@ -58,10 +58,7 @@ class Auc(NetworkProblem, ClosedFormDual):
     several = True
     optimises = "AUROC, by the square surrogate"
     reports = ("auroc", "auprc")
-    papers: ClassVar[tuple[Paper, ...]] = (
-        papers.SOLAM,
-        papers.CODA,
-    )
+    papers: ClassVar[tuple[Paper, ...]] = (papers.SOLAM, papers.CODA)
     scalars = ("a", "b")
     terms = 2
     dual_scalars = ("alpha",)

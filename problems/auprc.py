@@ -42,10 +42,7 @@ class Auprc(NetworkProblem):
         "average precision: of each positive, the share of positives among those ranked above it, by the squared hinge"
     )
     reports = ("auprc", "auroc")
-    papers = (
-        papers.SOAP,
-        papers.FCSG,
-    )
+    papers = (papers.SOAP, papers.FCSG)
     sampler = "fixed-positives"
 
     margin: float = Field(1.0, gt=0, description="s: how far a positive should rank above others, in units of h")

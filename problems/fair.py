@@ -49,10 +49,7 @@ class Fair(NetworkProblem):
     kind = "minimax"
     optimises = "cross-entropy under the worst weights of the classes"
     reports = ("worst-class", "accuracy")
-    papers = (
-        papers.MOMENTUM,
-        papers.AGNOSTIC,
-    )
+    papers = (papers.MOMENTUM, papers.AGNOSTIC)
     multiclass = True
 
     def __post_init__(self) -> None:

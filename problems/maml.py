@@ -58,10 +58,7 @@ class Maml(NetworkProblem, InnerFunction):
     kind = "conditional"
     optimises = "the query loss of new few-shot tasks after a gradient step on their support sets"
     reports = ("accuracy",)
-    papers = (
-        papers.MAML,
-        papers.FCSG,
-    )
+    papers = (papers.MAML, papers.FCSG)
     multiclass = True
 
     ways: int = Field(5, ge=2, le=10**5, description="N: classes of a task")

@@ -48,10 +48,7 @@ class Saddle(Problem, ClosedFormDual):
     kind = "minimax"
     optimises = "a quadratic game with a known solution, so that the distance to it can be measured"
     reports = ("distance-x", "distance-y")
-    papers = (
-        papers.ADAFGDA,
-        papers.FEDNEST,
-    )
+    papers = (papers.ADAFGDA, papers.FEDNEST)
     needs_data = False
 
     dimension: int = Field(20, ge=1, description="d")

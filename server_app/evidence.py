@@ -99,12 +99,7 @@ def compared_with(config: RunConfig, problem: Problem, given: GivenModel | None)
 
 
 def _tested(
-    config: RunConfig,
-    problem: NetworkProblem,
-    names: Sequence[str],
-    model: Arrays,
-    other: Arrays | None,
-    test: Samples,
+    config: RunConfig, problem: NetworkProblem, names: Sequence[str], model: Arrays, other: Arrays | None, test: Samples
 ) -> dict[str, Site]:
     """Score the common test set, label by label; nothing where the model has diverged."""
     scores = _scores(problem, model, test)

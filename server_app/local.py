@@ -185,12 +185,7 @@ class LocalGrid(Grid):
         raise AttributeError("the local engine has no Flower run")
 
     def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         """Create a message (Flower keeps this for old apps)."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

@@ -133,7 +133,7 @@ def text(
     """Return the generated part of the page."""
     parts = [
         f"FedAvg, {STEPS} steps of {BATCH} samples, step size {LR}; {repeats} × {rounds} rounds.\n"
-        "Seconds are the median without the first rounds; loss and accuracy are those after the last.",
+        "Seconds are the median without the first rounds; loss and accuracy are those after the last."
     ]
     for (model, clients), each in found.items():
         parameters = next(iter(each.values()))[0]["parameters"]

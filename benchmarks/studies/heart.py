@@ -54,11 +54,7 @@ HEART_PERSONAL = Study(
         personal("fedrep", *_HEART_STEPS, local_steps=5, body_steps=5, dual=True, sgd=PLAIN),
         personal("deprl", *_HEART_STEPS, topology="ring", local_steps=5, body_steps=5, dual=True, sgd=PLAIN),
     ),
-    report={
-        "over-sites.auroc.mean": "mean",
-        "over-sites.auroc.worst-decile": "worst",
-        **_HOSPITALS,
-    },
+    report={"over-sites.auroc.mean": "mean", "over-sites.auroc.worst-decile": "worst", **_HOSPITALS},
     repeat=_FOLDS,
     size=_WHOLE,
     note=(

@@ -10,10 +10,7 @@ _SHARED: Ranges = {
     "sampler": ("uniform", "fixed-positives"),
     "positives-per-batch": (4, 8, 16),
 }
-_OBJECTIVE: Ranges = {
-    "problem": ("auc", "auc-margin"),
-    "auc.score auc-margin.score": ("sigmoid", "identity"),
-}
+_OBJECTIVE: Ranges = {"problem": ("auc", "auc-margin"), "auc.score auc-margin.score": ("sigmoid", "identity")}
 _STEP = Between(0.03, 1.5)
 _WEIGHTS = (0.1, 0.3, 0.5, 0.9)
 

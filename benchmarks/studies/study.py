@@ -42,11 +42,7 @@ class Method(study.Method):
 
 
 def method(
-    algorithm: str,
-    *steps: float,
-    full: tuple[float, ...] = (),
-    label: str = "",
-    settings: Settings | None = None,
+    algorithm: str, *steps: float, full: tuple[float, ...] = (), label: str = "", settings: Settings | None = None
 ) -> Method:
     """Return a method with a grid of step sizes, the same for x and y."""
     names = [f"{algorithm}.lr"] + [f"{algorithm}.lr-dual"] * (algorithm not in ONE_STEP_SIZE)

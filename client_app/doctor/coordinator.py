@@ -84,10 +84,7 @@ def _tls(config: JoinConfig, host: str) -> Iterator[Finding]:
     context = ssl.create_default_context(cadata=pem.decode("ascii", errors="replace"))
     context.set_alpn_protocols(["h2"])
     try:
-        with (
-            _opened(config.superlink) as plain,
-            context.wrap_socket(plain, server_hostname=host) as wrapped,
-        ):
+        with _opened(config.superlink) as plain, context.wrap_socket(plain, server_hostname=host) as wrapped:
             certificate = load_der_x509_certificate(wrapped.getpeercert(binary_form=True) or b"")
     except ssl.SSLCertVerificationError as error:
         if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
@@ -130,11 +127,7 @@ def _key(config: JoinConfig, *, connects: bool) -> Iterator[Finding]:
         yield Finding("error", "key", "; ".join(error.problems))
         return
     if Path(config.key).expanduser().stat().st_mode & 0o077:
-        yield Finding(
-            "warning",
-            "key",
-            f"others on this machine can read {config.key}: chmod 600 {config.key}",
-        )
+        yield Finding("warning", "key", f"others on this machine can read {config.key}: chmod 600 {config.key}")
     if not connects:
         return
 

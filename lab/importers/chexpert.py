@@ -36,7 +36,5 @@ def _images(table: Table) -> pd.DataFrame:
     # LL and RL are lateral views by the DICOM header, though the other column says frontal: 17 images.
     direction = table.coded("AP/PA", {"AP": "AP", "PA": "PA", "LL": "other", "RL": "other", "": ""})
     return table.chexpert_labels().assign(
-        path=path,
-        patient=path.str.split("/").str[1],
-        view=direction.where(frontal == "frontal", "lateral"),
+        path=path, patient=path.str.split("/").str[1], view=direction.where(frontal == "frontal", "lateral")
     )

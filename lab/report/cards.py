@@ -229,12 +229,7 @@ def _known(run: Content) -> dict[int, str]:
         4: "Development, and an evaluation on held-out patients of the same sites.",
         5: f"`{config.dataset}`; dates {UNKNOWN}.",
         6: f"{len(run.sites)} sites; the rest {UNKNOWN}.",
-        7: " ".join(
-            [
-                moments if config.standardise else "Inputs as they are.",
-                *run.account,
-            ]
-        ),
+        7: " ".join([moments if config.standardise else "Inputs as they are.", *run.account]),
         8: f"{run.outcome}; how it was assessed: {UNKNOWN}.",
         9: f"{run.inputs}; why these: {UNKNOWN}.",
         11: f"Imputed by {_filled(run)}.",

@@ -31,10 +31,7 @@ def study(tmp_path: Path) -> Study:
         name="small",
         title="Small, q = 2 and 4",
         experiment=tmp_path / "small.toml",
-        methods=(
-            method("fedavg", 0.1, 0.01, settings={"problem": "bce"}),
-            method("codasca", 0.1, 0.01),
-        ),
+        methods=(method("fedavg", 0.1, 0.01, settings={"problem": "bce"}), method("codasca", 0.1, 0.01)),
         report={"central.auroc": "AUROC"},
         compare={"local-steps": (2, 4)},
         repeat={"seed": (0, 1)},

@@ -47,9 +47,7 @@ def test_rules_that_change_within_a_run_hold_from_the_next_message_on(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"name": "south"}, {"run": "another"}, {"shift": [1.0] * 4, "scale": [2.0] * 4}, {"prior": 0.4}],
-    ids=str,
+    "other", [{"name": "south"}, {"run": "another"}, {"shift": [1.0] * 4, "scale": [2.0] * 4}, {"prior": 0.4}], ids=str
 )
 def test_what_holds_for_a_whole_run_stays(tmp_path: Path, other: dict[str, Any]) -> None:
     """A site's place chooses its batches, the moments its inputs: whoever varies them chooses patients and features."""

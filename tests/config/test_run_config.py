@@ -353,8 +353,7 @@ def test_contradictions_name_both_keys(values: dict[str, Value], named: list[str
 
 
 @pytest.mark.parametrize(
-    ("other", "reason"),
-    [({"folds": 3}, "folds = 3 leave none"), ({"dataset": "site"}, 'dataset = "site" has none')],
+    ("other", "reason"), [({"folds": 3}, "folds = 3 leave none"), ({"dataset": "site"}, 'dataset = "site" has none')]
 )
 def test_a_personal_test_needs_a_common_test_set(other: dict[str, Value], reason: str) -> None:
     assert RunConfig.parse({"personal-test": True}).data().personal_test

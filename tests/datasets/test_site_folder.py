@@ -81,14 +81,7 @@ def test_class_numbers(table: Write) -> None:
 
 def test_parquet(table: Write) -> None:
     config = table("", name="data.parquet")
-    frame = pd.DataFrame(
-        {
-            "sick": [True, False, True],
-            "a": [1, 2, 3],
-            "b": [0.5, None, 2.5],
-            "c": ["7", "?", "8"],
-        }
-    )
+    frame = pd.DataFrame({"sick": [True, False, True], "a": [1, 2, 3], "b": [0.5, None, 2.5], "c": ["7", "?", "8"]})
     frame.to_parquet(Path(config.data_dir) / "data.parquet")
     part = load_site(table_with(config, label="sick"), 0, 1)
     assert part.train.labels.tolist() == [1, 0, 1]
@@ -236,15 +229,7 @@ def test_one_colour_image_makes_all_of_them_colour(table: Write) -> None:
 
 
 def test_bad_images(table: Write, tmp_path: Path) -> None:
-    lines = [
-        "path,label",
-        "p0.png,0",
-        "p1.png,1",
-        "gone.png,1",
-        "../outside.png,0",
-        "text.png,0",
-        "wide.png,1",
-    ]
+    lines = ["path,label", "p0.png,0", "p1.png,1", "gone.png,1", "../outside.png,0", "text.png,0", "wide.png,1"]
     config = table("\n".join(lines), name="labels.csv")
     folder = images(config)
     Image.new("L", (6, 4)).save(tmp_path / "outside.png")

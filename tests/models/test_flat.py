@@ -316,8 +316,7 @@ def test_wrong_lengths_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "key"),
-    [(nn.ReLU(), "parameters"), (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double()), "dtype")],
+    ("module", "key"), [(nn.ReLU(), "parameters"), (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double()), "dtype")]
 )
 def test_a_module_that_no_vector_can_hold_is_refused(module: nn.Module, key: str) -> None:
     with pytest.raises(ModelError) as caught:

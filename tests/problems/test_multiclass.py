@@ -196,8 +196,7 @@ def test_a_site_tells_counts_and_sums_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [["mild", "severe", "mild", "absent"] * 5, [0, 1.5, 2, 1] * 5, [-1, 1, 0, 1] * 5, [0, 1, 2, 40_000] * 5],
+    "labels", [["mild", "severe", "mild", "absent"] * 5, [0, 1.5, 2, 1] * 5, [-1, 1, 0, 1] * 5, [0, 1, 2, 40_000] * 5]
 )
 def test_labels_that_are_not_classes_are_refused(tmp_path: Path, labels: list[Any]) -> None:
     node = {"site": "north", "data-dir": str(write_table(tmp_path / "north", np.ones((20, 4)), labels))}

@@ -247,10 +247,7 @@ def rewritten(change: Callable[[dict[str, Tensor], dict[str, Any]], None], first
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        (
-            None,
-            "there is no file {}: name the model.safetensors of a finished run, or the folder of one",
-        ),
+        (None, "there is no file {}: name the model.safetensors of a finished run, or the folder of one"),
         (b"", "not a safetensors file"),
         (b"PK\3\4, a zip", "not a safetensors file"),
     ],
@@ -283,10 +280,7 @@ def test_what_is_no_model_of_a_run_with_a_network_is_refused(first: Path, tmp_pa
         ({"model": "linear"}, "it is of model = 'mlp', and this run's is 'linear': take the same model"),
         ({"hidden": 9}, "and 2 more: it was trained with hidden = 8, and this run has hidden = 9"),
         ({"standardise": False}, "its inputs were standardised: take standardise = true"),
-        (
-            {"dataset": "digits"},
-            "its inputs are of size 30, those of the sites' data of size 1x8x8: take",
-        ),
+        ({"dataset": "digits"}, "its inputs are of size 30, those of the sites' data of size 1x8x8: take"),
         (
             {"problem": "cross-entropy", "algorithm": "fedavg"},
             "'head.weight' has shape (1, 8), not (2, 8), 'head.bias' has shape (1,), not (2,): only its body fits, so "

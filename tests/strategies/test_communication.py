@@ -56,10 +56,7 @@ ROWS: dict[str, dict[int | str, Exchanges]] = {
     "adafgda": {1: ["x y > u v", "x y a b > x y u v"], "else": ["x y u v a b > x y u v"]},
     "sagda": {"else": ["x y > ux uy", "x y vx vy > x y"]},
     "fedgda-gt": {"else": ["x y > ux uy", "vx vy > x y"]},
-    "cdma": {
-        1: ["x y > du dv", "x y u v > x y"],
-        "else": ["x y x_prev y_prev > du dv", "x y u v > x y"],
-    },
+    "cdma": {1: ["x y > du dv", "x y u v > x y"], "else": ["x y x_prev y_prev > du dv", "x y u v > x y"]},
     "d-psgd": {"else": ["x > x"]},
     "deprl": {"else": ["body > body"]},
     "fedrep": {"else": ["body > body"]},

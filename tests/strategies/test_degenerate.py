@@ -74,10 +74,7 @@ def uncorrected_codasca_is_sgda() -> Both:
     # One round per stage: control variates are zero throughout.
     job = regression()
     stages: dict[str, Any] = {"local_steps": 4, "stage_iterations": 4, "stage_decay": 1.5}
-    return (
-        job.run(Codasca(**stages, lr=0.04, gamma=0.0)),
-        job.run(LocalSGDA(**stages, lr=0.04, lr_dual=0.04)),
-    )
+    return (job.run(Codasca(**stages, lr=0.04, gamma=0.0)), job.run(LocalSGDA(**stages, lr=0.04, lr_dual=0.04)))
 
 
 @pair

@@ -122,13 +122,7 @@ def test_coda_plus(name: str, gamma: float, some: Everyone, weights: list[float]
 @by_turnout
 @pytest.mark.parametrize(("gamma", "server_lr"), [(0.0, 1.4), (0.7, 1.0)])
 @by_game
-def test_codasca(
-    name: str,
-    gamma: float,
-    server_lr: float,
-    some: Everyone,
-    weights: list[float] | None,
-) -> None:
+def test_codasca(name: str, gamma: float, server_lr: float, some: Everyone, weights: list[float] | None) -> None:
     game, x, y, oracles = setting(name)
     strategy = Codasca(**STAGES, lr=0.04, server_lr=server_lr, gamma=gamma, fraction=share(some))
     states = drive(strategy, torched(x, y), oracles, ROUNDS, K, weights=weights, participants=some, wire=True)

@@ -128,11 +128,7 @@ def test_fmgda_goes_on_from_the_received_point_where_a_memory_is_lost_or_old(sch
     game, x, y, oracles = setting("regression")
     keys, rates = SCHEDULES[schedule]
     strategy = Fmgda(**STAGES, **keys, lr=0.04, lr_dual=0.07)
-    for disturbed in (
-        {"lost": {(3, 0), (5, 2)}},
-        {"silent": {(2, 1)}},
-        {"silent": {(1, 3), (4, 0), (5, 0)}},
-    ):
+    for disturbed in ({"lost": {(3, 0), (5, 2)}}, {"silent": {(2, 1)}}, {"silent": {(1, 3), (4, 0), (5, 0)}}):
         states = drive(strategy, torched(x, y), oracles, ROUNDS, K, **disturbed)  # type: ignore[arg-type]
         agree(states, recursive.fmgda(game, x, y, PLAN, 0.04, 0.07, rates, **disturbed))  # type: ignore[arg-type]
 

@@ -128,7 +128,7 @@ FIRST_ROUND: dict[str, int] = {  # gradients of a site with three steps, where t
 
 
 NEEDS: dict[str, dict[str, Any]] = {  # what a problem asks of two classes of patients
-    "maml": {"maml.ways": 2, "maml.queries": 5, "maml.test-tasks": 10, "partition": "iid"},
+    "maml": {"maml.ways": 2, "maml.queries": 5, "maml.test-tasks": 10, "partition": "iid"}
 }
 
 

@@ -313,17 +313,13 @@ BAD = {
         padchest.TABLE,
         "RNN_model,['normal']",
         "RNN_model,['normal",
-        [
-            "column 'Labels': row 2 (\"['normal\"): allowed: a list such as ['cardiomegaly', 'pleural effusion'], or",
-        ],
+        ["column 'Labels': row 2 (\"['normal\"): allowed: a list such as ['cardiomegaly', 'pleural effusion'], or"],
     ),
     "vindr": (
         "annotations/image_labels_train.csv",
         f"{2:032x},R9,0,0,0,1",
         f"{2:032x},R9,0,x,0,1",
-        [
-            "column 'Atelectasis': row 8 ('x'): allowed: 1, 0",
-        ],
+        ["column 'Atelectasis': row 8 ('x'): allowed: 1, 0"],
     ),
 }
 
