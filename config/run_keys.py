@@ -33,6 +33,7 @@ from edelweiss.config.values import (
     Words,
     Workers,
 )
+from edelweiss.datasets.image_file import Colour, Fit
 
 
 class RunKeys(Keys):
@@ -97,11 +98,11 @@ class RunKeys(Keys):
         description="side of the squares that images of image-folder and site become; 0: all "
         "have one size, and keep it",
     )
-    image_fit: Literal["crop", "pad"] = Field(
+    image_fit: Fit = Field(
         "crop",
         description="how: the shorter side is scaled to that, the middle kept; or the longer one, with black borders",
     )
-    image_colour: Literal["auto", "grey", "rgb"] = Field(
+    image_colour: Colour = Field(
         "auto", description="channels of these images; auto: grey if all of a site are, else rgb"
     )
     views: Words = Field(

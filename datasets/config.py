@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from edelweiss.common import hint, repeated
+from edelweiss.common import repeated
 from edelweiss.datasets.errors import DataError, examples
 from edelweiss.datasets.image_cache import ImageCache
-from edelweiss.datasets.image_file import COLOURS, FITS, as_form
+from edelweiss.datasets.image_file import Colour, Fit, ImageForm
 from edelweiss.datasets.labels import Labels, split_names
-from edelweiss.datasets.partition import NATURAL, PARTITIONS
 from edelweiss.datasets.site.images import ImageRules
 from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.sources import SOURCES
@@ -47,7 +46,7 @@ class DataConfig:
         The views of ``"site"`` that are read, the share of unreadable images that may be left out, and whether symlinks
         are followed: see `datasets.site.images.ImageRules`.
     partition
-        One of `PARTITIONS`.
+        One of `datasets.partition.PARTITIONS`.
     concentration
         Of the dirichlet partition, above 0. The smaller, the more the sites differ.
     binary
@@ -103,15 +102,15 @@ class DataConfig:
     Raises
     ------
     DataError
-        If a field is out of range or contradicts another; lists all such fields.
+        If a site's label columns do not fit the labels of the run; lists all such problems.
     """
 
     dataset: str
     data_root: str = ""
     data_dir: str = ""
     image_size: int = 0
-    image_fit: str = "crop"
-    image_colour: str = "auto"
+    image_fit: Fit = "crop"
+    image_colour: Colour = "auto"
     views: tuple[str, ...] = ()
     bad_images: float = 0.0
     follow_links: bool = False
@@ -120,7 +119,7 @@ class DataConfig:
     binary: bool = True
     positive_classes: tuple[int, ...] = ()
     negative_classes: tuple[int, ...] = ()
-    thin_class: str = "positive"
+    thin_class: Literal["positive", "negative"] = "positive"
     thin_share: float = 0.0
     test_share: float = 0.25
     holdout_share: float = 0.2
@@ -140,8 +139,18 @@ class DataConfig:
     download: bool = True
 
     def __post_init__(self) -> None:
-        if problems := [*self._out_of_range(), *self._contradictions()]:
-            raise DataError.join([DataError.plain(problem) for problem in problems])
+        """Check what a site may change; a `RunConfig` has checked the rest."""
+        found = []
+        if self.labels and self.study:
+            found.append("a study file describes one label, and the run has labels that may be uncertain or blank")
+        if self.labels:
+            columns, count = split_names(self.label), len(self.labels.names)
+            if len(columns) != count:
+                found.append(f"label names {len(columns)} columns, and the run has {count} labels: name one for each")
+            if twice := repeated(columns):
+                found.append(f"label names {examples(twice)} more than once")
+        if found:
+            raise DataError.join([DataError.plain(problem, key="label") for problem in found])
 
     @property
     def own_table(self) -> bool:
@@ -157,63 +166,5 @@ class DataConfig:
     @property
     def images(self) -> ImageRules:
         """The rules for reading images."""
-        form = as_form(self.image_size, self.image_fit, self.image_colour)
+        form = ImageForm(self.image_size, self.image_fit, self.image_colour)
         return ImageRules(form, self.views, self.bad_images, self.follow_links, self.image_cache)
-
-    def _out_of_range(self) -> Iterator[str]:
-        """Yield the fields that are out of range."""
-        for name, allowed in (
-            ("dataset", DATASETS),
-            ("partition", PARTITIONS),
-            ("thin_class", ("positive", "negative")),
-            ("image_fit", FITS),
-            ("image_colour", COLOURS),
-        ):
-            value = getattr(self, name)
-            if value not in allowed and not (name == "dataset" and value in SOURCES):
-                yield f"{name} is {value!r}; allowed: {', '.join(allowed)}.{hint(value, allowed)}"
-        for name in ("thin_share", "test_share", "holdout_share", "bad_images"):
-            if not 0 <= getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}; it must be at least 0 and below 1"
-        if not 0 < self.concentration < float("inf"):
-            yield f"concentration is {self.concentration}; it must be above 0 and finite"
-        for name in ("seed", "image_size"):
-            if getattr(self, name) < 0:
-                yield f"{name} is {getattr(self, name)}; it must be at least 0"
-
-    def _contradictions(self) -> Iterator[str]:
-        """Yield the fields that contradict each other."""
-        if self.labels and self.study:
-            yield "a study file describes one label of two classes or more, and the run has labels that may be unknown"
-        if self.labels:
-            columns, count = split_names(self.label), len(self.labels.names)
-            if len(columns) != count:
-                yield f"label names {len(columns)} columns, and the run has {count} labels: name one for each of them"
-            if twice := repeated(columns):
-                yield f"label names {examples(twice)} more than once"
-        if self.folds < 0 or self.folds == 1:
-            yield f"folds is {self.folds}; it must be 0 or at least 2"
-        elif not 0 <= self.fold < max(1, self.folds):
-            highest = max(0, self.folds - 1)
-            yield f"fold is {self.fold}; with {self.folds} folds it must be from 0 to {highest}"
-        if self.personal_test and self.folds:
-            yield "personal_test deals out a common test set, which cross-validation has none of; set folds to 0"
-        if self.personal_test and self.dataset == SITE:
-            yield "personal_test needs a common test set, which hospitals do not have: each holds out its own"
-        if both := sorted(set(self.positive_classes) & set(self.negative_classes)):
-            yield f"positive_classes and negative_classes share {both}; a class has one side"
-        if self.thin_share and not self.binary:
-            yield "thin_share needs binary = true; set thin_share to 0 to keep the classes"
-        if self.dataset == TABLE and self.partition in (*NATURAL, "by-group") and not self.group_column:
-            yield f"partition {self.partition!r} needs group_column, the column that says what each row belongs to"
-        if self.dataset in SOURCES:
-            row, others = SOURCES[self.dataset], "use iid, dirichlet or by-class"
-            if self.image_size and not row.sized:
-                yield f"image_size is for the images of {', '.join(SIZED)}, not {self.dataset}; set it to 0"
-            if self.partition in NATURAL and not row.sites:
-                able = ", ".join(name for name, other in SOURCES.items() if other.sites)
-                needed = f"needs a data set with natural sites ({able}), not {self.dataset}; {others}"
-                yield f"partition {self.partition!r} {needed}"
-            if self.partition == "by-group" and not row.groups:
-                able = ", ".join(f"{name}: {other.groups}" for name, other in SOURCES.items() if other.groups)
-                yield f"partition 'by-group' needs a data set with groups ({able}), not {self.dataset}; {others}"

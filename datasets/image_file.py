@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Fit = Literal["crop", "pad"]
 Colour = Literal["auto", "grey", "rgb"]
-FITS: tuple[str, ...] = get_args(Fit)
-COLOURS: tuple[str, ...] = get_args(Colour)
 
 DICOM = "DICOM"
 _GREY = ("1", "L", "LA")
@@ -200,8 +198,3 @@ def _as_bad(error: Exception, path: Path) -> BadImageError:
             return BadImageError(ENCRYPTED)
         return BadImageError(NO_IMAGE, "an empty file" if not path.stat().st_size else looks_like(start))
     return BadImageError(UNREADABLE, printable(reason(error), 200))
-
-
-def as_form(size: int, fit: str, colour: str) -> ImageForm:
-    """Return a form from validated options."""
-    return ImageForm(size, cast("Fit", fit), cast("Colour", colour))

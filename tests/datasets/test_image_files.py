@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
-from edelweiss.datasets import DataConfig, DataError
+from edelweiss.datasets import DataError
 from edelweiss.datasets.image_faults import BadImageError, Faults
 from edelweiss.datasets.image_file import ImageForm, header, pixels
 from edelweiss.datasets.images import read_images
@@ -103,19 +103,6 @@ def test_colour_is_the_studys_choice(tmp_path: Path, colour: str, grey_only: boo
     if not grey_only:
         luma = round(0.299 * 200 + 0.587 * 100)
         assert images[3, :, 0, 0].tolist() == ([luma] if channels == 1 else [200, 100, 0])
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"image_fit": "stretch"}, "image_fit is 'stretch'; allowed: crop, pad"),
-        ({"image_colour": "gray"}, "image_colour is 'gray'; allowed: auto, grey, rgb. Did you mean 'grey'"),
-        ({"bad_images": 1.0}, "bad_images is 1.0; it must be at least 0 and below 1"),
-    ],
-)
-def test_what_cannot_be_chosen_is_named(keys: dict[str, object], said: str) -> None:
-    with pytest.raises(DataError, match=said.replace(".", r"\.")):
-        DataConfig(dataset="site", **keys)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- damaged bytes

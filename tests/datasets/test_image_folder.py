@@ -284,10 +284,6 @@ def test_a_folder_that_cannot_be_used_says_why(root: Path, make: Callable[[Path]
 
 
 def test_a_size_is_for_images_of_any_size() -> None:
-    with pytest.raises(DataError, match="image_size is for the images of image-folder, site-folders, site, not mnist"):
-        DataConfig(dataset="mnist", image_size=32)
-    with pytest.raises(DataError, match="image_size is -1"):
-        DataConfig(dataset="image-folder", image_size=-1)
     for dataset in ("image-folder", "site"):
         assert RunConfig.parse({"dataset": dataset, "image-size": 64}).data().image_size == 64
     with pytest.raises(ConfigError, match=r"image-size = 64: .* 'mnist' have one size, so take image-size = 0"):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 
 from edelweiss.common import PROCESS_CACHE
-from edelweiss.datasets import DATASETS, PARTITIONS, DataConfig, DataError, SiteData, load_site, load_test, loading
+from edelweiss.datasets import DataConfig, DataError, SiteData, load_site, load_test, loading
 from edelweiss.datasets.partition import Rows, dirichlet, partition
 from edelweiss.datasets.splits import stratified, thinned
 from tests.datasets.helpers import sites_of
@@ -249,37 +249,10 @@ def test_many_sites_are_partitioned_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"dataset": "mnits"}, "Did you mean 'mnist'"),
-        ({"partition": "dirichle"}, "Did you mean 'dirichlet'"),
-        ({"thin_class": "both"}, "allowed: positive, negative"),
-        ({"thin_share": 1.0}, "at least 0 and below 1"),
-        ({"holdout_share": -0.1}, "at least 0 and below 1"),
-        ({"concentration": 0.0}, "above 0"),
-        ({"seed": -1}, "at least 0"),
-        ({"positive_classes": (1, 2), "negative_classes": (2,)}, r"share \[2\]"),
-        ({"binary": False, "thin_share": 0.1}, "needs binary = true"),
-    ],
-)
-def test_a_field_out_of_range(fields: dict[str, object], says: str) -> None:
-    with pytest.raises(DataError, match=says):
-        DataConfig(**{"dataset": "digits", **fields})  # type: ignore[arg-type]
-
-
-def test_all_wrong_fields_are_named_at_once() -> None:
-    with pytest.raises(DataError, match="3 problems") as caught:
-        DataConfig(dataset="nothing", partition="no", seed=-1)
-    for name in (*DATASETS, *PARTITIONS):
-        assert name in caught.value.public
-
-
-@pytest.mark.parametrize(
     ("fields", "site", "sites", "says"),
     [
         ({}, 0, 500, "500 sites need at least 1000 training rows"),
         ({}, 3, 3, "from 0 to 2"),
-        ({"partition": "sites"}, 0, 2, "natural sites"),
         ({"positive_classes": (4,)}, 0, 2, "classes 0 to 1"),
         ({"positive_classes": (0, 1)}, 0, 2, "other side empty"),
     ],
