@@ -1,6 +1,6 @@
 """How keys are declared, checked, suggested and read, and the keys of the random streams."""
 
-from edelweiss.common.errors import LISTED, ConfigError, FieldError
+from edelweiss.common.errors import LISTED, ConfigError, FieldError, Fields
 from edelweiss.common.latest import latest
 from edelweiss.common.names import alike
 from edelweiss.common.options import (
@@ -30,6 +30,7 @@ __all__ = [
     "PROCESS_CACHE",
     "ConfigError",
     "FieldError",
+    "Fields",
     "FileName",
     "HasOptions",
     "PlugInError",

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 LISTED = 10  # problems, at most, that a message lists: who has more mends these first
 
 
-class FieldError(ValueError):
-    """An error about one value, whose fields say which; programs read these and not the message.
+class Fields(Exception):  # noqa: N818 -- what errors of several families have
+    """The fields of an error about one value; programs read these and not the message.
 
     Attributes
     ----------
@@ -32,6 +32,10 @@ class FieldError(ValueError):
     ) -> None:
         super().__init__(*args)
         self.key, self.value, self.allowed, self.row = key, value, allowed, row
+
+
+class FieldError(Fields, ValueError):
+    """An error about one value; see `Fields`."""
 
 
 class ConfigError(ValueError):

@@ -4,7 +4,14 @@ from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo, FirstCome, 
 from edelweiss.federation.average import Mean, average
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
-from edelweiss.federation.errors import BadAnswerError, BadValuesError, RunError, StrategyError
+from edelweiss.federation.errors import (
+    BadAnswerError,
+    BadValuesError,
+    DivergedError,
+    RunError,
+    StrategyError,
+    TooFewRepliesError,
+)
 from edelweiss.federation.exchange import Exchange
 from edelweiss.federation.observer import Observer
 from edelweiss.federation.oracle import Oracle
@@ -40,6 +47,7 @@ __all__ = [
     "BadAnswerError",
     "BadValuesError",
     "Checkpoints",
+    "DivergedError",
     "Encoding",
     "Exchange",
     "FederatedStrategy",
@@ -57,6 +65,7 @@ __all__ = [
     "Stages",
     "StrategyError",
     "Table",
+    "TooFewRepliesError",
     "When",
     "average",
     "both",

@@ -244,7 +244,7 @@ class Algorithm(HasOptions, ABC):
                 '"last"'
             )
         if wrong := wrong or self.contradictions():
-            raise StrategyError("\n".join(wrong))
+            raise StrategyError("\n".join(wrong), key=wrong[0].split(" = ")[0])
 
     @classmethod
     def key(cls, name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from edelweiss.common import Stream
 from edelweiss.federation.algorithm import FirstCome
-from edelweiss.federation.errors import RunError
+from edelweiss.federation.errors import DivergedError, RunError
 from edelweiss.federation.messages import message
 from edelweiss.federation.wire import LARGEST, magnitude, pack
 
@@ -114,9 +114,10 @@ class Downlink:
         most = {name: known[id(v)] if id(v) in known else magnitude(v) for name, v in floats.items()}
         if bad := [name for name, m in most.items() if not m <= LARGEST]:
             names = ", ".join(map(repr, bad))
-            raise RunError(f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}")
+            text = f"the run diverges: the server's {names} overflows. Lower {self.algorithm.step_sizes}"
+            raise DivergedError(text, key=bad[0])
         if text := self.encoding.overflow(sent, most):
-            raise RunError(f"the server's {text}")
+            raise RunError(f"the server's {text}", key="wire")
 
     def participants(self, server_round: int) -> Sequence[Site]:
         """Return the sites of all phases of a round, drawn from (seed, round)."""

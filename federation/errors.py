@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
+
+from edelweiss.common import FieldError, Fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
-class RunError(RuntimeError):
-    """The run cannot go on; the message says where it stopped, why, and what to change."""
+class RunError(Fields, RuntimeError):
+    """The run cannot continue; the message says where it stopped, why, and what to change.
+
+    Attributes
+    ----------
+    round : int
+        The round in which it stopped; 0 before the first.
+    sites : tuple of str
+        The sites concerned.
+    problems : tuple of Exception
+        The errors that `join` combined; empty for a single one.
+    """
+
+    round = 0
+    problems: tuple[Exception, ...] = ()
+
+    def __init__(self, text: str, *, sites: Iterable[str] = (), **fields: Any) -> None:
+        super().__init__(text, **fields)
+        self.sites = tuple(sites)
+
+    @classmethod
+    def join(cls, problems: Sequence[Exception]) -> Self:
+        """Combine errors into one, with a line for each."""
+        error = cls("\n".join(map(str, problems)))
+        error.problems = tuple(problems)
+        return error
 
 
-class StrategyError(ValueError):
+class DivergedError(RunError):
+    """The run diverges; ``key`` and ``value`` name the metric or vector, ``sites`` those that say so."""
+
+
+class TooFewRepliesError(RunError):
+    """Fewer sites than needed gave a usable reply: ``value`` did, ``allowed`` are needed, ``sites`` failed."""
+
+
+class StrategyError(FieldError):
     """Hyper-parameters that cannot be used; the message names each, its value and what is allowed."""
 
 
-class BadAnswerError(ValueError):
+class BadAnswerError(FieldError):
     """A site's answer cannot be used; the message says why, as the rest of a sentence that names the site."""
 
 
@@ -31,4 +65,5 @@ def naming_round(server_round: int, rounds: int) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        raise RunError(f"round {server_round} of {rounds}: {error}") from None
+        error.round, error.args = server_round, (f"round {server_round} of {rounds}: {error}",)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -10,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from edelweiss.common import printable, record_in
 from edelweiss.federation.delivery import Delivery, named
-from edelweiss.federation.errors import BadAnswerError, BadValuesError, RunError
+from edelweiss.federation.errors import BadAnswerError, BadValuesError, DivergedError, RunError, TooFewRepliesError
 from edelweiss.federation.wire import size
 
 if TYPE_CHECKING:
@@ -153,19 +154,24 @@ class Exchange:
                 yield site, outcome.reply
                 continue
             if outcome.values and self.on_bad_update == "stop":
-                raise RunError(f'site {site.name!r} {outcome.failure} (stopped because on-bad-update = "stop")')
+                text = f'site {site.name!r} {outcome.failure} (stopped because on-bad-update = "stop")'
+                raise RunError(text, key="on-bad-update", value="stop", sites=[site.name])
             skipped += outcome.values
             failures.setdefault(outcome.failure, []).append(outcome.site or site.name)
         listed = [f"{named(names)} {reason}" for reason, names in failures.items()]
         for text in listed:
             self.warn(f"{text} [left out]")
         if 2 * skipped > asked:  # not one broken site, then
-            raise RunError("the run diverges:\n  " + "\n  ".join(listed))
+            raise DivergedError("the run diverges:\n  " + "\n  ".join(listed), sites=chain(*failures.values()))
         if not usable or usable + (0 if wanted else skipped) < required:
             advice = f" (min-replies={usable} would go on without the others)" if usable and min_replies is None else ""
-            raise RunError(
+            raise TooFewRepliesError(
                 f"{usable} of {asked} sites gave a usable answer, {required} are needed"
-                f"{advice}:\n  " + "\n  ".join(listed)
+                f"{advice}:\n  " + "\n  ".join(listed),
+                key="min-replies",
+                value=usable,
+                allowed=required,
+                sites=chain(*failures.values()),
             )
         if usable < asked and rush is None:
             self.say(f"goes on with {usable} of {asked} sites")

@@ -16,7 +16,7 @@ from edelweiss.federation.average import Mean
 from edelweiss.federation.broadcast import Downlink
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
-from edelweiss.federation.errors import RunError, StrategyError, naming_round
+from edelweiss.federation.errors import DivergedError, StrategyError, naming_round
 from edelweiss.federation.final_evaluation import LastEvaluation
 from edelweiss.federation.messages import order
 from edelweiss.federation.observer import Nobody, Observer
@@ -149,7 +149,9 @@ class Rounds:
             raise StrategyError(
                 f"algorithm = {self.algorithm.name!r} treats the body and the head of a model apart, and this "
                 "model has no separable head: nothing lies before it. Take a model of several layers, such as "
-                "mlp, or a head further back"
+                "mlp, or a head further back",
+                key="head",
+                value=self.algorithm.name,
             )
         return x[: self.head]
 
@@ -224,12 +226,15 @@ class Rounds:
         return self.aggregate(context, replies, work, evaluated)
 
     def _require_convergence(self, metrics: Mapping[str, object]) -> None:
-        """Raise RunError when the coordinator's own evaluation says that the run diverges."""
+        """Raise DivergedError when the coordinator's own evaluation says that the run diverges."""
         for name, value in metrics.items():
             if isinstance(value, float) and metric(name).diverges and not abs(value) <= self.loss_bound:
-                raise RunError(
+                raise DivergedError(
                     f"the run diverges: at the coordinator the {name} of the model is {value:g} "
-                    f"(loss-bound = {self.loss_bound:g}). Lower {self.algorithm.step_sizes}"
+                    f"(loss-bound = {self.loss_bound:g}). Lower {self.algorithm.step_sizes}",
+                    key=name,
+                    value=value,
+                    allowed=self.loss_bound,
                 )
 
     # ------------------------------------------------------------------ the state

@@ -54,13 +54,19 @@ def wait_for_sites(config: RunConfig, grid: Grid, say: Callable[[str], None]) ->
         raise RunError(
             f"{len(nodes)} of sites = {config.sites} are connected after wait-timeout = {config.wait_timeout:g} s. "
             f"Start the others, set sites={len(nodes)}, or in a simulation: flwr run . --federation-config "
-            f'"num-supernodes={config.sites}"' + "".join(described(nodes))
+            f'"num-supernodes={config.sites}"' + "".join(described(nodes)),
+            key="sites",
+            value=len(nodes),
+            allowed=config.sites,
         )
     if len(nodes) > config.sites:
         raise RunError(
             f"{len(nodes)} sites are connected, but sites = {config.sites}: end the others, set sites={len(nodes)}, or "
             f'in a simulation: flwr run . --federation-config "num-supernodes={config.sites}"'
-            + "".join(described(nodes))
+            + "".join(described(nodes)),
+            key="sites",
+            value=len(nodes),
+            allowed=config.sites,
         )
     return sorted(node.node_id for node in nodes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, zip_longest
+from itertools import chain, combinations, zip_longest
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -74,7 +74,9 @@ def placed(config: RunConfig, by_node: Mapping[int, Facts]) -> dict[Site, Facts]
         listed = "; ".join(", ".join(f"{name!a}" for name in group) for group in twice)
         raise RunError(
             f"two sites have the same name, or names that look the same ({listed}): set another site= in "
-            "their --node-config"
+            "their --node-config",
+            key="site",
+            sites=chain(*twice),
         )
     uniform = config.strategy.weighting == "uniform"
     return {
@@ -119,7 +121,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     wrong = [*_inputs_differ(facts), *_no_images(config, facts)]
     wrong += [*_one_class(config, facts), *_no_positives(config, facts)]
     if wrong:
-        raise RunError("\n".join(wrong))
+        raise RunError.join(wrong)
     _tell(config, facts, progress)
     every = list(facts.values())
     positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
@@ -164,14 +166,16 @@ def what_it_means(config: RunConfig, data_summary: DataSummary, progress: Progre
     if features and not model_schema.features and data.study:
         raise RunError(
             f"study = {config.study!r}: the sites have other columns than its {len(features)} (fingerprint "
-            f"{columns_hash(features)}, theirs {data_summary.columns}): name the study file that they have"
+            f"{columns_hash(features)}, theirs {data_summary.columns}): name the study file that they have",
+            key="study",
+            value=config.study,
         )
     if len(data_summary.shape) == 1 and not model_schema.features:
         progress.say("the model's file will not name its features: sites tell no names; a study file here would, study")
     return model_schema
 
 
-def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
+def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[RunError]:
     if len({one.shape for one in facts.values()}) > 1:
         listed = ", ".join(f"{name} has {'x'.join(map(str, one.shape))}" for name, one in facts.items())
         fixes = ["Every site needs the same features in its data"]
@@ -181,16 +185,19 @@ def _inputs_differ(facts: Mapping[str, Facts]) -> Iterator[str]:
                 fixes.append('Some have grey images (1) and some of colours (3): set image-colour = "grey" or "rgb"')
             if len({one.shape[1:] for one in facts.values()}) > 1:
                 fixes.append("Their images differ in size: set image-size")
-        yield f"the sites' inputs differ: {listed}. {'. '.join(fixes)}"
+        value = {name: one.shape for name, one in facts.items()}
+        yield RunError(f"the sites' inputs differ: {listed}. {'. '.join(fixes)}", key="shape", value=value)
     elif len({one.columns for one in facts.values()}) > 1:
         listed = ", ".join(f"{name}: {one.columns}" for name, one in facts.items())
-        yield f"the sites' feature columns have different names (fingerprints {listed}): rename them"
+        text = f"the sites' feature columns have different names (fingerprints {listed}): rename them"
+        yield RunError(text, key="columns", value={name: one.columns for name, one in facts.items()})
 
 
-def _no_images(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _no_images(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunError]:
     tables = [name for name, one in facts.items() if len(one.shape) == 1]
     for key, value in config.augmentation.keys().items() if tables else ():
-        yield f"{key} = {shown(value)} is for images, and these sites have tables: {', '.join(tables)}; leave it out"
+        text = f"{key} = {shown(value)} is for images, and these sites have tables: {', '.join(tables)}; leave it out"
+        yield RunError(text, key=key, value=value, sites=tables)
 
 
 def _prior(sites: Mapping[Site, Facts], label: int) -> float:
@@ -200,7 +207,7 @@ def _prior(sites: Mapping[Site, Facts], label: int) -> float:
     return sum(shares) / sum(site.weight for site in known)
 
 
-def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunError]:
     problem = PROBLEMS[config.problem]
     for place, label in enumerate(config.several):
         known, positive = (
@@ -208,24 +215,28 @@ def _one_class(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
         )
         if not 0 < positive < known:
             only = f"all {known} samples that have it are {'positive' if positive else 'negative'}" if known else ""
-            yield f"label {label!r}: {only or 'no site has it'}, so there is nothing to tell apart: leave it out"
+            text = f"label {label!r}: {only or 'no site has it'}, so there is nothing to tell apart: leave it out"
+            yield RunError(text, key="label", value=label)
     if config.several:
         return
     examples = sum(one.examples or 0 for one in facts.values())
     positives = sum(one.positives or 0 for one in facts.values())
     classes = {label for one in facts.values() for label, count in enumerate(one.class_counts) if count}
     if problem.multiclass and not classes:
-        yield "no site tells how many samples it has of each class, for there are few of one: take larger classes"
+        text = "no site tells how many samples it has of each class, for there are few of one: take larger classes"
+        yield RunError(text, key="classes")
     elif problem.multiclass and len(classes) < 2:
-        yield f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
+        text = f"all {examples} training samples of all sites are of one class: there is nothing to tell apart"
+        yield RunError(text, key="classes", value=classes)
     elif problem.multiclass and config.dataset == SITE and not config.study and (text := missing_classes(facts)):
-        yield text
+        yield RunError(text, key="classes", value=classes)
     elif not problem.multiclass and not 0 < positives < examples:
         only = "positive" if positives else "negative"
-        yield f"all {examples} training samples of all sites are {only}: a ranking needs both classes"
+        text = f"all {examples} training samples of all sites are {only}: a ranking needs both classes"
+        yield RunError(text, key="classes", value={bool(positives)})
 
 
-def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[RunError]:
     none = [
         name for name, one in facts.items() if one.positives == 0 or (one.label_counts and not any(one.label_positives))
     ]
@@ -239,7 +250,8 @@ def _no_positives(config: RunConfig, facts: Mapping[str, Facts]) -> Iterator[str
         needed = f"problem = {config.problem!r}"
     else:
         fix = f'use sampler = "uniform", or {fix}'
-    yield f"{needed} needs positives at every site, and these have none to train on: {', '.join(none)}; {fix}"
+    text = f"{needed} needs positives at every site, and these have none to train on: {', '.join(none)}; {fix}"
+    yield RunError(text, key="sampler", value=config.sampler, sites=none)
 
 
 def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> None:
@@ -287,7 +299,7 @@ def require_enough(problem: Problem, sites: Mapping[Site, Facts], progress: Prog
         if text
     ]
     if wrong:
-        raise RunError("\n".join(wrong))
+        raise RunError("\n".join(wrong), key="classes", sites=[name for name, text in lacks.items() if text])
     for site, facts in sites.items():
         if sum(facts.held_out_counts) and (text := problem.shortfall(facts.held_out_counts)):
             progress.warn(f"site {site.name!r} is not evaluated: it has, held out, {text}, or raise holdout-share")

@@ -80,19 +80,22 @@ def compared_with(config: RunConfig, problem: Problem, given: GivenModel | None)
     try:
         theirs, data_summary = given.data_summary, problem.setting.data_summary
         if theirs.columns != data_summary.columns or theirs.shape != data_summary.shape:
-            raise ModelError(f"{key}: it was trained on other features, so the same patients have none of its scores")
+            text = "it was trained on other features, so the same patients have none of its scores"
+            raise ModelError(f"{key}: {text}", key="columns")
         if theirs.labels != data_summary.labels:
-            raise ModelError(f"{key}: {other_labels(theirs.labels, data_summary.labels)}: take one of the same labels")
+            text = other_labels(theirs.labels, data_summary.labels)
+            raise ModelError(f"{key}: {text}: take one of the same labels", key="labels")
         moments = [(theirs.shift, data_summary.shift), (theirs.scale, data_summary.scale)]
         if any(len(a) != len(b) or not np.allclose(a, b, rtol=1e-4) for a, b in moments):
             raise ModelError(
                 f"{key}: its inputs were standardised otherwise, so it was trained on other patients, or they were "
-                "split otherwise: take a run on the same sites and the same seed"
+                "split otherwise: take a run on the same sites and the same seed",
+                key="standardise",
             )
         start, _ = given.start(problem)
         found = {**problem.model(), "x": start["x"]}
     except ModelError as error:
-        raise ModelError(str(error).replace(f"init-from = {config.compare_with!r}", key)) from None
+        raise ModelError(str(error).replace(f"init-from = {config.compare_with!r}", key), key=error.key) from None
     if "buffers" in own:
         problem.load_buffers(own["buffers"])
     return found

@@ -73,11 +73,13 @@ class GivenModel:
             data = read_file(file)
             content = _content(data) if config.init_from else (read_weights(data), {})
         except FileNotFoundError:
-            raise ModelError(f"{_key(config)}: there is no file {file}: {_sought(config)}") from None
+            raise ModelError(
+                f"{_key(config)}: there is no file {file}: {_sought(config)}", key="file", value=file
+            ) from None
         except OSError as error:
-            raise ModelError(f"{_key(config)} cannot be read: {reason(error)}") from None
+            raise ModelError(f"{_key(config)} cannot be read: {reason(error)}", key="file", value=file) from None
         except ModelError as error:
-            raise ModelError(f"{_key(config)}: {error}: {_sought(config)}") from None
+            raise ModelError(f"{_key(config)}: {error}: {_sought(config)}", key=error.key, value=file) from None
         return cls(config, file, hashlib.sha256(data).hexdigest(), *content)
 
     @property
@@ -109,7 +111,8 @@ class GivenModel:
         """
         state, named, said = self._fitted(problem)
         if wrong := [*self._differences(problem, named), *self._misfits(problem, state)]:
-            raise ModelError("\n".join(f"{_key(self.config)}: {text}" for text in wrong))
+            keys = [key for key, _ in wrong]
+            raise ModelError("\n".join(f"{_key(self.config)}: {text}" for _, text in wrong), key=keys[0], value=keys)
         parameters, statistics = problem.network.flatten(state)
         try:
             x, y = restore_scalars(problem, parameters, named)
@@ -142,7 +145,7 @@ class GivenModel:
 
     # ------------------------------------------------------------------ what does not fit
 
-    def _differences(self, problem: NetworkProblem, named: dict[str, Any]) -> Iterator[str]:
+    def _differences(self, problem: NetworkProblem, named: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield how the model of a run differs from what this one needs, by what its file says."""
         config, data_summary, facts = self.config, problem.setting.data_summary, self.facts
         if config.pretrained:
@@ -150,26 +153,35 @@ class GivenModel:
         theirs = self.data_summary
         if theirs.shape != data_summary.shape:
             have, need = ("x".join(map(str, shape)) for shape in (theirs.shape, data_summary.shape))
-            yield f"its inputs are of size {have}, those of the sites' data of size {need}: take the same features"
+            yield (
+                "shape",
+                f"its inputs are of size {have}, those of the sites' data of size {need}: take the same features",
+            )
         elif theirs.columns != data_summary.columns:
-            yield "its data had columns of other names, or in another order: take the same features"
+            yield "columns", "its data had columns of other names, or in another order: take the same features"
         if bool(theirs.shift) != config.standardise:
             was = "standardised" if theirs.shift else "not standardised"
-            yield f"its inputs were {was}: take standardise = {str(bool(theirs.shift)).lower()}"
+            yield "standardise", f"its inputs were {was}: take standardise = {str(bool(theirs.shift)).lower()}"
         if config.init_head == "keep" and theirs.labels != data_summary.labels:
-            yield f"{other_labels(theirs.labels, data_summary.labels)}: take {FRESH}, or its labels in its order"
+            yield (
+                "labels",
+                f"{other_labels(theirs.labels, data_summary.labels)}: take {FRESH}, or its labels in its order",
+            )
         if config.init_head == "keep" and facts.get("head") == "fresh":
-            yield f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
+            yield "init-head", f"its run left heads to the sites, so that its own is untrained: take {FRESH}"
         if config.init_head == "fresh" and not problem.head:
-            yield f'model = {config.model!r} is all head, of which {FRESH} leaves nothing: take init-head = "keep"'
+            yield (
+                "head",
+                f'model = {config.model!r} is all head, of which {FRESH} leaves nothing: take init-head = "keep"',
+            )
         if theirs.labels == data_summary.labels and isinstance(y := named.get("y"), list) and len(y) != problem.dual:
-            yield f"its y has {len(y)} entries, and here it has {problem.dual}: take {FRESH}"
+            yield "y", f"its y has {len(y)} entries, and here it has {problem.dual}: take {FRESH}"
 
-    def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[str]:
+    def _misfits(self, problem: NetworkProblem, state: dict[str, Tensor]) -> Iterator[tuple[str, str]]:
         """Yield what of the tensors has no place in the network."""
         config, facts = self.config, self.facts
         if (model := facts.get("model", config.model)) != config.model:
-            yield f"it is of model = {model!r}, and this run's is {config.model!r}: take the same model"
+            yield "model", f"it is of model = {model!r}, and this run's is {config.model!r}: take the same model"
         elif wrong := problem.network.mismatches(state):
             fix = f"take the weights of model = {config.model!r}"
             if facts.get("hidden", config.hidden) != config.hidden:
@@ -179,9 +191,9 @@ class GivenModel:
                     return  # which is said
                 fix = f"only its body fits, so take {FRESH}"
             more = f", and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-            yield f"{', '.join([*wrong.values()][:NAMED])}{more}: {fix}"
+            yield "hidden", f"{', '.join([*wrong.values()][:NAMED])}{more}: {fix}"
         elif broken := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
-            yield f"NaN or infinity in {', '.join(broken[:NAMED])}: take the model of a run that did not diverge"
+            yield "x", f"NaN or infinity in {', '.join(broken[:NAMED])}: take the model of a run that did not diverge"
 
 
 def other_labels(theirs: Sequence[str], here: Sequence[str]) -> str:
@@ -195,12 +207,12 @@ def _content(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         stored = StoredTensors.of(data)
         if "d" in stored.facts:
-            raise ModelError("it is a site's own model, whose vectors have no names of layers")
+            raise ModelError("it is a site's own model, whose vectors have no names of layers", key="d")
         if "shape" not in stored.facts:
-            raise ModelError("it does not describe its inputs, as the file of a run with a network does")
+            raise ModelError("it does not describe its inputs, as the file of a run with a network does", key="shape")
         ModelSchema.of_file(stored.facts, DataSummary.of_file(stored.facts))
     except ValueError as error:
-        raise ModelError(str(error)) from None
+        raise ModelError(str(error), key=getattr(error, "key", "") or "content") from None
     return stored.tensors, stored.facts
 
 

@@ -98,13 +98,13 @@ def require_memory(config: RunConfig, d: int, workers: int, stack: int, states: 
     what = f"the run of {config.sites} sites and {d:,} parameters, in {workers} processes,"
     need = memory_of(d, workers, 1, states)
     if text := shortage(need, what, mend):
-        raise RunError(text)
+        raise RunError(text, key="workers", value=need)
     fits = max(1, (free_memory() - need) // (4 * d * STACKED * workers))
     if not config.stack:
         return min(stack, fits)
     need = memory_of(d, workers, stack, states)
     if text := shortage(need, f"stack = {stack} of {d:,} parameters, in {workers} processes,", f"take stack = {fits}"):
-        raise RunError(text)
+        raise RunError(text, key="stack", value=stack, allowed=fits)
     return stack
 
 

@@ -190,7 +190,8 @@ class Pool:
         if code == UNGUARDED:
             raise RunError(
                 "each worker process imports the script that was started, and this script would start a run there: "
-                "call simulate() under if __name__ == '__main__', or set workers = 1"
+                "call simulate() under if __name__ == '__main__', or set workers = 1",
+                key="workers",
             )
         lost = list(itertools.chain(*worker.stacks))
         if not self.alive:

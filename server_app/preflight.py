@@ -60,7 +60,9 @@ def check(config: RunConfig, *, simulated: bool) -> Given:
     if wrong and all(isinstance(error, ConfigError) for error in wrong):
         raise ConfigError("run-config", [line for error in wrong for line in _lines(error)])
     if wrong:
-        raise RunError("\n".join(line for error in wrong for line in _lines(error)))
+        joined = RunError("\n".join(line for error in wrong for line in _lines(error)))
+        joined.problems = tuple(wrong)
+        raise joined
     return Given(found.get("start"), found.get("other"))
 
 
@@ -99,13 +101,16 @@ def compared_model(config: RunConfig) -> GivenModel | None:
         return GivenModel.read(named)
     except ModelError as error:
         raise ModelError(
-            str(error).replace(f"init-from = {config.compare_with!r}", f"compare-with = {config.compare_with!r}")
+            str(error).replace(f"init-from = {config.compare_with!r}", f"compare-with = {config.compare_with!r}"),
+            key=error.key,
+            value=error.value,
         ) from None
 
 
 def _writable(config: RunConfig) -> None:
     if wrong := unwritable(config.runs_dir):
-        raise RunError(f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({wrong})")
+        text = f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({wrong})"
+        raise RunError(text, key="runs-dir", value=config.runs_dir)
 
 
 def _lines(error: Exception) -> list[str]:

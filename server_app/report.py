@@ -97,12 +97,13 @@ class Report:
         try:
             written = read_file(self.lines).splitlines(keepends=True) if os.path.lexists(self.lines) else []
         except OSError as error:
-            raise RunError(f"resume: {self.lines} cannot be read ({reason(error)}); start the run anew") from None
+            text = f"resume: {self.lines} cannot be read ({reason(error)}); start the run anew"
+            raise RunError(text, key="resume", value=self.lines) from None
         before = written[: max(0, done - 1)]
         self.checksum = zlib.crc32(b"".join(before))
         if self.checksum != checksum:
             text = "does not hold the lines that the run wrote: bring it back from a copy, or start the run anew"
-            raise RunError(f"resume: {self.lines} {text}")
+            raise RunError(f"resume: {self.lines} {text}", key="resume", value=self.lines)
         if written:
             with atomic_writer(self.lines) as file:
                 file.writelines(before)
@@ -185,9 +186,10 @@ class Report:
     def _unwritten(self, path: Path, error: OSError) -> RunError:
         """Return what ends the run, with what can be done."""
         if not self.folder.exists():
-            return RunError(f"{self.folder} was removed while the run went on, and with it what it held: start it anew")
+            text = f"{self.folder} was removed while the run went on, and with it what it held: start it anew"
+            return RunError(text, key="run-name", value=self.folder)
         how_on = f"when that is mended, the run goes on with --run-config 'resume=\"{self.folder}\"'"
-        return RunError(f"{path} cannot be written ({reason(error)}); {how_on}")
+        return RunError(f"{path} cannot be written ({reason(error)}); {how_on}", key="resume", value=path)
 
     # ------------------------------------------------------------------ at its end
 

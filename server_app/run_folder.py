@@ -75,7 +75,8 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # on the open file, and gone with the process
         except OSError:
             os.close(self._lock)
-            raise RunError(f"resume = {str(path)!r}: the run still goes on, in another process: end that") from None
+            text = f"resume = {str(path)!r}: the run still goes on, in another process: end that"
+            raise RunError(text, key="resume", value=path) from None
         _locks.add(self._lock)
         self.note("running", process=os.getpid(), host=socket.gethostname())
 
@@ -95,7 +96,7 @@ class RunFolder:
             (folder.path / "config.toml").write_text(record + config.to_toml(), encoding="utf-8")
         except OSError as error:
             text = f"runs-dir = {shown(config.runs_dir)}: no run folder can be made there ({reason(error)})"
-            raise RunError(text) from None
+            raise RunError(text, key="runs-dir", value=config.runs_dir) from None
         return folder
 
     @classmethod
@@ -119,7 +120,8 @@ class RunFolder:
         try:
             return cls(path, config, str(_status(path)["run"]))
         except OSError as error:
-            raise RunError(f"resume = {shown(config.resume)}: it cannot be opened ({reason(error)})") from None
+            text = f"resume = {shown(config.resume)}: it cannot be opened ({reason(error)})"
+            raise RunError(text, key="resume", value=config.resume) from None
 
     def note(self, status: str, **more: object) -> None:
         """Write how the run stands.

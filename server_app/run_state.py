@@ -103,7 +103,8 @@ class RunState(Checkpoints):
                 raise ValueError("it does not hold what was written")
             self._take(stored.tensors, stored.facts)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise RunError(f"resume: {self.path} cannot be used ({reason(error)}); start the run anew") from None
+            text = f"resume: {self.path} cannot be used ({reason(error)}); start the run anew"
+            raise RunError(text, key="resume", value=self.path) from None
 
     def _take(self, tensors: Arrays, facts: dict[str, Any]) -> None:
         """Take what a whole file holds: of this run alone, which the run-config and the app's version are part of."""
@@ -126,7 +127,7 @@ class RunState(Checkpoints):
             raise ValueError(f"stacks of {facts['stack']} clients cannot be")
         if facts["local"] != bool(self.local):
             was = "the local engine, where" if facts["local"] else "Flower, and"
-            raise RunError(f"resume: the run was in {was} what sites remember is still: go on there")
+            raise RunError(f"resume: the run was in {was} what sites remember is still: go on there", key="resume")
         tensors |= {name: tensors[twin] for name, twin in facts["twins"].items()}
         self.start = {name.partition("/")[2]: v for name, v in tensors.items() if name.startswith("start/")}
         self.data_summary, self._sites, self.stack = data_summary, facts["sites"], facts["stack"]
@@ -154,7 +155,8 @@ class RunState(Checkpoints):
         now, then = _digests(sites), self._sites
         if changed := sorted(name for name in {*now, *then} if now.get(name) != then.get(name)):
             raise RunError(
-                f"the run cannot go on: {', '.join(changed)} joined, left or changed its data since it was stopped"
+                f"the run cannot go on: {', '.join(changed)} joined, left or changed its data since it was stopped",
+                sites=changed,
             )
 
     def require_room(self, d: int, states: int) -> None:
@@ -179,7 +181,10 @@ class RunState(Checkpoints):
             less = "; checkpoint-every = 0 takes less" if self.every else ""
             raise RunError(
                 f"runs-dir = {config.runs_dir!r}: {volume(free)} are free there, and this run writes about "
-                f"{volume(needed)}: make room, or take another runs-dir{less}"
+                f"{volume(needed)}: make room, or take another runs-dir{less}",
+                key="runs-dir",
+                value=needed,
+                allowed=free,
             )
 
     # ------------------------------------------------------------------ as a run goes

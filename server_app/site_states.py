@@ -41,7 +41,8 @@ def state_dir(config: RunConfig) -> Path | None:
     except OSError as error:
         wrong = reason(error)
     if wrong:
-        raise RunError(f"state-dir = {shown(given)}: the sites cannot write there ({wrong}): name another folder")
+        text = f"state-dir = {shown(given)}: the sites cannot write there ({wrong}): name another folder"
+        raise RunError(text, key="state-dir", value=given)
     return folder
 
 
@@ -104,7 +105,10 @@ class States:
         if size > free:
             raise RunError(
                 f"what {self.config.sites} sites remember takes {size / 1e9:,.1f} GB, and the folder for temporary "
-                f"files has {free / 1e9:,.1f} GB free: name a state-dir on a larger disk, or lower sites"
+                f"files has {free / 1e9:,.1f} GB free: name a state-dir on a larger disk, or lower sites",
+                key="state-dir",
+                value=size,
+                allowed=free,
             )
         return 0
 
@@ -167,7 +171,8 @@ class States:
             with tarfile.open(file, "r:") as archive:
                 archive.extractall(folder, filter="data")
         except (OSError, ValueError, tarfile.TarError) as error:
-            raise RunError(f"resume: {file} cannot be used ({reason(error)}); start the run anew") from None
+            text = f"resume: {file} cannot be used ({reason(error)}); start the run anew"
+            raise RunError(text, key="resume", value=file) from None
 
     def remove(self) -> None:
         """Remove the folder that this object has made."""

@@ -171,7 +171,7 @@ class Decentralised(LocalSteps):
         try:
             graph = self._graph(sites, 1)
         except StrategyError as error:
-            raise StrategyError(f"{self.name}.{error}") from None  # it begins with the key, which is this algorithm's
+            raise StrategyError(f"{self.name}.{error}", key=f"{self.name}.{error.key}", value=error.value) from None
         degree = len(graph.places) / sites - 1
         drawn = " in the first round" if self.regraph == "every-round" else ""
         log.info("%s: %g neighbours per site on average, spectral gap %.4f%s", self.topology, degree, graph.gap, drawn)

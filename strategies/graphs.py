@@ -94,7 +94,9 @@ def mixing_graph(
         listed = "; ".join(_some(part) for part in parts[:LISTED]) + ("; ..." if len(parts) > LISTED else "")
         raise StrategyError(
             f"graph-file = {file!r}: the graph is not connected, it falls into {len(parts)} components of sites: "
-            f"{listed}. Add edges between them"
+            f"{listed}. Add edges between them",
+            key="graph-file",
+            value=parts,
         )
     return graph
 
@@ -125,6 +127,10 @@ def read_edges(file: str) -> list[tuple[int, int]]:
     """
     form = 'a .toml file with edges = [[0, 1], [1, 2]], or a .csv file with lines such as "0,1"'
     others: list[str] = []
+
+    def refused(text: str, value: object) -> StrategyError:
+        return StrategyError(f"graph-file = {file!r}{text}", key="graph-file", value=value)
+
     try:
         if file.endswith(".toml"):
             table = read_toml(file)
@@ -135,17 +141,17 @@ def read_edges(file: str) -> list[tuple[int, int]]:
             names = bool(lines) and not any(cell.lstrip("+-")[:1].isnumeric() for cell in lines[0])
             rows = [[whole(cell) for cell in row] for row in lines[names:]]
     except (OSError, UnicodeDecodeError) as error:
-        raise StrategyError(f"graph-file = {file!r} cannot be read ({error}): give {form}") from None
+        raise refused(f" cannot be read ({error}): give {form}", file) from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise StrategyError(f"graph-file = {file!r} is no list of edges ({error}): give {form}") from None
+        raise refused(f" is no list of edges ({error}): give {form}", file) from None
     if others:
         listed = ", ".join(map(shown, others[:LISTED]))
-        raise StrategyError(f"graph-file = {file!r}: nothing but edges counts there: leave out {listed}")
+        raise refused(f": nothing but edges counts there: leave out {listed}", others)
     for row in rows:
         if not isinstance(row, list) or len(row) != 2 or any(type(end) is not int or end < 0 for end in row):
-            raise StrategyError(f"graph-file = {file!r}: {row} is no pair of sites: give {form}")
+            raise refused(f": {row} is no pair of sites: give {form}", row)
         if row[0] == row[1]:
-            raise StrategyError(f"graph-file = {file!r}: the edge {row} leads from a site to itself: leave it out")
+            raise refused(f": the edge {row} leads from a site to itself: leave it out", row)
     return [(i, j) for i, j in rows]
 
 
@@ -177,7 +183,10 @@ def _edges(topology: str, sites: int, seed: int, mean_degree: float, file: str, 
     if beyond := sorted({end for edge in edges for end in edge if end >= sites}):
         raise StrategyError(
             f"graph-file = {file!r} is a graph of {beyond[-1] + 1} sites or more, and the run has sites = {sites}, "
-            f"numbered 0 to {sites - 1}: it names {_some(beyond)}"
+            f"numbered 0 to {sites - 1}: it names {_some(beyond)}",
+            key="graph-file",
+            value=beyond,
+            allowed=sites,
         )
     return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
@@ -187,7 +196,10 @@ def _random(sites: int, seed: int, mean_degree: float, drawn: int) -> NDArray[np
     if wanted < sites - 1:
         raise StrategyError(
             f"mean-degree = {mean_degree:g}: a connected graph of {sites} sites needs at least "
-            f"{2 * (sites - 1) / sites:g} neighbours per site on average"
+            f"{2 * (sites - 1) / sites:g} neighbours per site on average",
+            key="mean-degree",
+            value=mean_degree,
+            allowed=2 * (sites - 1) / sites,
         )
     pairs = np.stack(np.tril_indices(sites, -1), axis=1)
     pairs = pairs[np.random.default_rng([seed, Stream.GRAPH, drawn]).permutation(len(pairs))]
