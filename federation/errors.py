@@ -25,7 +25,7 @@ class RunError(Fields, RuntimeError):
     """
 
     round = 0
-    problems: tuple[Exception, ...] = ()
+    problems: tuple[Any, ...] = ()
 
     def __init__(self, text: str, *, sites: Iterable[str] = (), **fields: Any) -> None:
         super().__init__(text, **fields)
@@ -33,7 +33,9 @@ class RunError(Fields, RuntimeError):
 
     @classmethod
     def join(cls, problems: Sequence[Exception]) -> Self:
-        """Combine errors into one, with a line for each."""
+        """Combine errors into one, with a line for each; a single one stays as it is."""
+        if len(problems) == 1 and isinstance(problems[0], cls):
+            return problems[0]
         error = cls("\n".join(map(str, problems)))
         error.problems = tuple(problems)
         return error

@@ -77,7 +77,11 @@ class GivenModel:
                 f"{_key(config)}: there is no file {file}: {_sought(config)}", key="file", value=file
             ) from None
         except OSError as error:
-            raise ModelError(f"{_key(config)} cannot be read: {reason(error)}", key="file", value=file) from None
+            raise ModelError(
+                f"{_key(config)} cannot be read: {reason(error)}",
+                key="file",
+                value=config.init_from or config.pretrained,
+            ) from None
         except ModelError as error:
             raise ModelError(f"{_key(config)}: {error}: {_sought(config)}", key=error.key, value=file) from None
         return cls(config, file, hashlib.sha256(data).hexdigest(), *content)

@@ -108,7 +108,7 @@ def test_in_a_deployment_the_app_is_interrupted_where_it_is() -> None:
             passed.append("gone on")
 
     try:
-        with pytest.raises(RunError, match="stopped before its end"):
+        with pytest.raises(RunError):
             run()
         assert passed == ["begun"]
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +12,11 @@ import pytest
 
 from edelweiss.common import Value
 from edelweiss.config import ConfigError
-from edelweiss.federation import RunError
+from edelweiss.federation import RunError, TooFewRepliesError
+from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.lab.cli import main
 from edelweiss.server_app import simulate
+from tests.said import has, lines, warnings
 from tests.server_app.command import command as started
 from tests.server_app.sites import hospitals, run_at, saddle_job, site_job, table, write_table
 
@@ -45,8 +46,8 @@ def test_the_command_itself_ends_with_2_for_a_bad_configuration() -> None:
     with started('algorithm="codsaca" rounds=0') as run:
         assert (run.wait(), run.stdout.read()) == (2, "")
         said = run.stderr.read()
-    assert said.startswith("2 problems in the run-config:\n")
-    assert "Did you mean 'codasca'?" in said
+    assert "'codasca'" in said
+    assert "rounds = 0" in said
     assert "Traceback" not in said
 
 
@@ -60,12 +61,12 @@ def test_a_good_run_ends_with_0_and_says_where_the_results_are(command: Command,
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ('algorithm="codsaca"', "Did you mean 'codasca'?"),
-        ("codasca.lrr=1", "Did you mean 'codasca.lr'?"),
-        ("fraction=2.0", "fraction = 2.0: must be"),
-        ('algorithm="fedavg"', "cannot solve problem = 'auc'"),
-        ("rounds 3", "'rounds 3' is no key=value pair"),
-        ("nowhere.toml", "nowhere.toml: No such file or directory"),
+        ('algorithm="codsaca"', "'codasca'"),
+        ("codasca.lrr=1", "'codasca.lr'"),
+        ("fraction=2.0", "fraction = 2.0"),
+        ('algorithm="fedavg"', "problem = 'auc'"),
+        ("rounds 3", "'rounds 3'"),
+        ("nowhere.toml", "nowhere.toml"),
     ],
 )
 def test_a_bad_configuration_ends_with_2_and_makes_no_folder(
@@ -86,10 +87,10 @@ def test_a_device_that_is_not_there_ends_with_2(command: Command) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ('dataset="heart-disease" data-root="DATA/nowhere"', "not found in DATA/nowhere/heart_disease"),
-        ('dataset="site"', "data-dir is missing"),
-        ('model="lenet5"', "model 'lenet5' cannot take inputs of shape (30,)"),
-        ('positive-classes="7"', "negative-classes name 7"),
+        ('dataset="heart-disease" data-root="DATA/nowhere"', "DATA/nowhere/heart_disease"),
+        ('dataset="site"', "data-dir"),
+        ('model="lenet5"', "'lenet5' "),
+        ('positive-classes="7"', "negative-classes"),
         ('problem="saddle" saddle.file="DATA/nowhere.npz"', "nowhere.npz"),
         ('runs-dir="DATA/a-file"', "a-file"),
     ],
@@ -108,7 +109,7 @@ def test_data_that_is_damaged_says_which_file_and_what_to_do(command: Command, t
         (tmp_path / "heart_disease" / f"{name}.data").write_text("63,1,oops\n", encoding="utf-8")
     code, _, err = command(f'dataset="heart-disease" data-root="{tmp_path}" sites=4 partition="sites"')
     assert code == 1
-    assert re.search(r"cleveland.data.*63,1,oops.*; download the file again", err)
+    assert lines(err, "cleveland.data", "63,1,oops")
     assert not (tmp_path / "runs").exists()
 
 
@@ -119,29 +120,20 @@ def test_a_run_lands_inside_of_runs_dir_whatever_its_name(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("key", ["runs-dir", "state-dir"])
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("FILE", "no folder|Not a directory"),
-        ("~nobody-of-this-name/x", "nobody's home"),
-        ("LOOP/x", "symbolic links|no folder"),
-    ],
-)
-def test_a_folder_that_cannot_be_is_said_before_training_in_the_same_words(
-    tmp_path: Path, key: str, path: str, said: str
-) -> None:
+@pytest.mark.parametrize("path", ["FILE", "~nobody-of-this-name/x", "LOOP/x"])
+def test_a_folder_that_cannot_be_is_said_before_training(tmp_path: Path, key: str, path: str) -> None:
     (tmp_path / "FILE").touch()
     (tmp_path / "LOOP").symlink_to("LOOP")
     named = path if path.startswith("~") else str(tmp_path / path)
-    with pytest.raises(RunError, match=rf"^{key} = '.*({said})"):
+    with pytest.raises(RunError, check=has(key=key, value=named)):
         simulate({**saddle_job(tmp_path), key: named})
 
 
 def test_simulate_raises_what_the_command_prints(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'rounds'") as caught:
+    with pytest.raises(ConfigError) as caught:
         simulate({"round": 1, "codasca": {"lr": -1}})
-    assert len(caught.value.problems) == 2
-    with pytest.raises(RunError, match="data-dir is missing"):
+    assert set(caught.value.keys) == {"round", "codasca.lr"}
+    with pytest.raises(RunError, check=has("data-dir")):
         simulate({"dataset": "site", "sites": 2, "workers": 1, "runs-dir": str(tmp_path / "runs")})
 
 
@@ -192,13 +184,12 @@ def test_one_bad_table_stops_the_run_before_training(
             write_table(folder, features, labels, names=["w", "x", "y", "z"])
         case "value":
             file.write_text(file.read_text().replace(f"{table(40, seed=1)[0][2, 0]}", "patient-4711"))
-    said = {
-        "features": r"the sites' inputs differ: .*north has 4.*south has 3.*Every site needs the same features",
-        "names": r"feature columns have different names \(fingerprints .*south: [0-9a-f]{8}",
-        "value": r"a column has 1 values that are not numbers",
-    }[mistake]
-    with pytest.raises(RunError, match=said) as caught:
+    with pytest.raises(RunError) as caught:
         run_at(site_job(tmp_path), nodes)
+    if mistake == "value":
+        assert caught.value.sites == ("south",)
+    else:
+        assert caught.value.key == {"features": "shape", "names": "columns"}[mistake]
     # What reached the coordinator holds no path and no value; the site's own log has both.
     assert not [secret for secret in ("private-south", str(tmp_path), "4711") if secret in str(caught.value)]
     if mistake == "value":  # other mistakes of a site are told in the same way, see tests/client_app/test_messages.py
@@ -209,17 +200,19 @@ def test_one_bad_table_stops_the_run_before_training(
 
 
 def test_changes_of_images_are_refused_where_sites_have_tables(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"augment-flip = True .*north, south, west.*\naugment-rotate = 5\.0 .*images"):
+    with pytest.raises(RunError) as caught:
         run_at(site_job(tmp_path, augment_flip=True, augment_rotate=5.0), hospitals(tmp_path))
+    assert [(error.key, error.sites) for error in caught.value.problems] == [
+        (key, ("north", "south", "west")) for key in ("augment-flip", "augment-rotate")
+    ]
 
 
 def test_every_bad_site_is_named_at_once(tmp_path: Path) -> None:
     nodes = hospitals(tmp_path)
     for name in ("north", "west"):
         (tmp_path / f"private-{name}" / "data.csv").unlink()
-    with pytest.raises(RunError, match="1 of 3 sites gave a usable answer") as caught:
+    with pytest.raises(TooFewRepliesError, check=has(value=1, sites=("north", "west"))):
         run_at(site_job(tmp_path), nodes)
-    assert "2 sites ('north', 'west') refused: the data folder holds none of" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -247,7 +240,7 @@ def test_a_site_with_one_class_trains_with_a_warning_and_no_auroc(
     result = run_at(site_job(tmp_path), nodes, quiet=False)
     out = capsys.readouterr().out
     only = "positive" if positives else "negative"
-    assert f"warning: site 'south' has only {only} training samples" in out
+    assert warnings(out, "'south'", only)
     for record in result.metrics:
         assert math.isnan(record["sites"]["south"]["auroc"])
         assert math.isnan(record["sites"]["south"]["auprc"])
@@ -260,7 +253,7 @@ def test_one_class_at_all_sites_stops_the_run(tmp_path: Path) -> None:
     nodes = hospitals(tmp_path)
     for name in ("north", "south", "west"):
         write_table(tmp_path / f"private-{name}", *table(40, seed=1, positives=0))
-    with pytest.raises(RunError, match=r"all \d+ training samples of all sites are negative"):
+    with pytest.raises(RunError, check=has(key="classes", value={False})):
         run_at(site_job(tmp_path), nodes)
 
 
@@ -270,7 +263,7 @@ def test_missing_values_are_imputed_and_reported(tmp_path: Path, capsys: pytest.
     features[:, 0] = np.nan
     write_table(tmp_path / "private-south", features, labels)
     result = run_at(site_job(tmp_path, holdout_share=0.0), nodes, quiet=False)
-    assert "site 'south': 40 missing values, imputed by the mean over all sites" in capsys.readouterr().out
+    assert lines(capsys.readouterr().out, "'south'", 40)
     assert np.isfinite(result.arrays["x"]).all()
 
 
@@ -279,23 +272,19 @@ def test_two_sites_of_one_name_are_told_apart_by_nobody(tmp_path: Path, name: st
     """Nor are those whose names look the same."""
     nodes = hospitals(tmp_path)
     nodes[2]["site"] = name
-    with pytest.raises(RunError, match="names that look the same") as refused:
+    with pytest.raises(RunError, check=has(ascii("north"), ascii(name), key="site")):
         run_at(site_job(tmp_path), nodes)
-    assert "set another site=" in str(refused.value)
-    assert all(ascii(one) in str(refused.value) for one in ("north", name))
 
 
-@pytest.mark.parametrize(("weighting", "said"), [("examples", "averages over sites"), ("uniform", "standardised by")])
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
 @pytest.mark.parametrize("rows", [(400, 30), (4000, 40, 40, 40), (90, 60, 40)])
 def test_a_site_that_outweighs_the_others_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str, said: str, rows: tuple[int, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str, rows: tuple[int, ...]
 ) -> None:
     """What a site says of its size counts, and nobody else can check it."""
     nodes = hospitals(tmp_path, rows)
     run_at(site_job(tmp_path, sites=len(rows), rounds=1, **{"weighting": weighting}), nodes, quiet=False)
-    out = capsys.readouterr().out
-    warned = "warning: site 'north' claims" in out
-    assert warned == (said in out) == (rows[0] >= 400)
+    assert bool(warnings(capsys.readouterr().out, "'north'")) == (rows[0] >= 400)
 
 
 @pytest.mark.slow
@@ -311,30 +300,27 @@ def test_the_order_of_the_sites_is_that_of_their_names(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- another number of sites than the run is for
 
 
-@pytest.mark.parametrize(("connected", "said"), [(2, "2 of sites = 3 are connected"), (5, "5 sites are connected")])
-def test_the_number_of_sites_must_be_the_runs(
-    tmp_path: Path, connected: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("connected", [2, 5])
+def test_the_number_of_sites_must_be_the_runs(tmp_path: Path, connected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from edelweiss.server_app.local import LocalGrid
 
     monkeypatch.setattr(LocalGrid, "get_node_ids", lambda grid: range(1, connected + 1))
     job = saddle_job(tmp_path, sites=3, wait_timeout=0.2)
-    with pytest.raises(RunError, match=said) as caught:
+    named = (f"sites={connected}", "num-supernodes=3")
+    with pytest.raises(RunError, check=has(*named, key="sites", value=connected, allowed=3)):
         simulate(job)
-    assert f"set sites={connected}" in str(caught.value)
-    assert "num-supernodes=3" in str(caught.value)
 
 
 def test_another_version_of_the_app_at_the_coordinator_is_one_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edelweiss.server_app.data_summary.fingerprint", lambda: "0123456789ab")
-    with pytest.raises(RunError, match="the coordinator 0123456789ab: install the same release on both") as caught:
+    sites = tuple(f"site-{k}" for k in range(4))
+    with pytest.raises(TooFewRepliesError, check=has("0123456789ab", fingerprint(), sites=sites)):
         simulate(saddle_job(tmp_path))
-    assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') refused: this site runs version" in str(caught.value)
 
 
 def test_a_sampler_that_a_site_cannot_use_is_refused_before_training(tmp_path: Path) -> None:
     """Site 4 has no positive training sample."""
-    with pytest.raises(RunError, match=r"fixed-positives.*site-4"):
+    with pytest.raises(RunError, check=has(key="sampler", value="fixed-positives", sites=("site-4",))):
         simulate({"sampler": "fixed-positives", "thin-share": 0.1, "workers": 1, "runs-dir": str(tmp_path)})

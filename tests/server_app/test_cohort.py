@@ -10,6 +10,7 @@ from edelweiss.datasets import Facts
 from edelweiss.federation import RunError
 from edelweiss.server_app.console import Progress
 from edelweiss.server_app.data_summary import placed, pooled
+from tests.said import has
 
 
 def test_sites_are_in_the_order_in_which_people_count() -> None:
@@ -29,12 +30,12 @@ def test_sites_are_in_the_order_in_which_people_count() -> None:
         assert [site.index for site in sites] == list(range(len(names)))
 
 
-@pytest.mark.parametrize(("positives", "only"), [(0, "negative"), (10, "positive")])
-def test_a_site_without_training_samples_is_none_of_the_other_class(positives: int, only: str) -> None:
+@pytest.mark.parametrize("positives", [0, 10])
+def test_a_site_without_training_samples_is_none_of_the_other_class(positives: int) -> None:
     config = RunConfig.parse({"dataset": "site", "sites": 2})
     told = {
         1: Facts(name="full", examples=10, held_out=2, positives=positives, shape=(3,)),
         2: Facts(name="empty", examples=0, held_out=2, positives=0, shape=(3,)),
     }
-    with pytest.raises(RunError, match=f"^all 10 training samples of all sites are {only}: a ranking needs both"):
+    with pytest.raises(RunError, check=has(key="classes", value={positives > 0})):
         pooled(config, placed(config, told), Progress(quiet=True))

@@ -10,10 +10,11 @@ import pytest
 
 from edelweiss.common import Value
 from edelweiss.config import ConfigError
-from edelweiss.federation import RunError
+from edelweiss.federation import DivergedError
 from edelweiss.server_app import simulate
 from edelweiss.strategies import ALGORITHMS
 from edelweiss.strategies.local_sgda import LocalSGDA
+from tests.said import has
 from tests.server_app.sites import job, saddle_job
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 # A step of x multiplies the distance by |1 - 10 lr| = 9, so its square grows by 9^4 = 6561 in a round of two steps.
 TOO_LARGE: dict[str, Value] = {"local-sgda.lr": 1.0, "rounds": 50}
-ADVICE = r"Lower local-sgda\.lr = 1 or local-sgda\.lr-dual = 0\.02"
+ADVICE = ("local-sgda.lr = 1", "local-sgda.lr-dual = 0.02")
 
 
 def folder_of(path: Path) -> Path:
@@ -32,48 +33,43 @@ def folder_of(path: Path) -> Path:
 
 @pytest.mark.parametrize(("bound", "stops_in"), [(1e6, 2), (1e3, 1), (1e10, 3)])
 def test_a_loss_above_the_bound_ends_the_run(tmp_path: Path, bound: float, stops_in: int) -> None:
-    with pytest.raises(RunError) as caught:
+    fields = {"round": stops_in, "key": "distance-x", "allowed": bound, "sites": ()}
+    with pytest.raises(DivergedError, check=has(*ADVICE, f"loss-bound = {bound:g}", **fields)):
         simulate(saddle_job(tmp_path) | TOO_LARGE | {"loss-bound": bound})
-    assert str(caught.value).startswith(f"round {stops_in} of 50: the run diverges: at the coordinator the distance-x")
-    assert f"(loss-bound = {bound:g})" in str(caught.value)
-    assert caught.match(ADVICE)
     lines = (folder_of(tmp_path) / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, stops_in + 1)), "what was reached is kept"
 
 
 def test_without_evaluations_it_stops_when_numbers_overflow(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"round \d+ of 50: the run diverges") as caught:
+    sites = tuple(f"site-{k}" for k in range(4))
+    with pytest.raises(DivergedError, check=has(*ADVICE, "1e+18", "'x'", sites=sites)):
         simulate(saddle_job(tmp_path) | TOO_LARGE | {"evaluate-every": 0})
-    assert "4 sites ('site-0', 'site-1', 'site-2', 'site-3') sent entries beyond 1e+18 in 'x'" in str(caught.value)
-    assert caught.match(ADVICE)
 
 
 def test_a_final_model_beyond_the_bound_is_no_result(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=rf"round 5 of 5: the run diverges: at the coordinator .*{ADVICE}"):
+    with pytest.raises(DivergedError, check=has(*ADVICE, round=5, sites=())):
         simulate(saddle_job(tmp_path) | TOO_LARGE | {"rounds": 5, "evaluate-every": 0})
     assert (folder_of(tmp_path) / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(
-    ("where_evaluated", "where"),
-    [
-        ({"central-test": False}, "\n  site 'site-0' says that the loss"),
-        ({"holdout-share": 0.0}, " at the coordinator the loss"),
-    ],
+    ("where_evaluated", "at_sites"), [({"central-test": False}, True), ({"holdout-share": 0.0}, False)]
 )
-def test_a_network_that_diverges_names_its_loss(tmp_path: Path, where_evaluated: dict[str, Value], where: str) -> None:
+def test_a_network_that_diverges_names_its_loss(
+    tmp_path: Path, where_evaluated: dict[str, Value], at_sites: bool
+) -> None:
     """Whoever evaluates it; server-lr throws the model far out in one step, where gradients are still finite."""
     keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 10.0}
     keys |= {"algorithm": "codasca", "codasca.server-lr": 30.0} | where_evaluated
-    advice = r"Lower codasca\.lr = 0\.1 or codasca\.server-lr = 30"
-    with pytest.raises(RunError, match=rf"round \d of 30: the run diverges:{where} .*{advice}"):
+    with pytest.raises(DivergedError, check=has("loss", "codasca.lr = 0.1", "codasca.server-lr = 30")) as caught:
         simulate(job(tmp_path, rounds=30) | keys)
+    assert ("site-0" in caught.value.sites) == at_sites
 
 
 def test_a_final_model_that_only_sites_evaluate_is_held_against_the_bound(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 10.0, "central-test": False}
     keys |= {"algorithm": "codasca", "codasca.server-lr": 30.0, "evaluate-every": 0}
-    with pytest.raises(RunError, match="round 6 of 6: the run diverges:\n  site 'site-0' says that the loss"):
+    with pytest.raises(DivergedError, check=has("'site-0'", round=6)):
         simulate(job(tmp_path, rounds=6) | keys)
 
 
@@ -81,12 +77,12 @@ def test_a_loss_that_is_no_number_is_beyond_every_bound(tmp_path: Path) -> None:
     """So far out that squares overflow, and the loss is a difference of infinities."""
     keys: dict[str, Value] = {"problem": "auc", "auc.score": "identity", "loss-bound": 1e38, "holdout-share": 0.0}
     keys |= {"algorithm": "codasca", "codasca.server-lr": 1e16}
-    with pytest.raises(RunError, match=r"round 1 of 1: .* at the coordinator the loss of the model is nan"):
+    with pytest.raises(DivergedError, check=has("nan", key="loss", sites=())):
         simulate(job(tmp_path, rounds=1) | keys)
 
 
 def test_the_bound_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match=r"loss-bound = 0\.0: "):
+    with pytest.raises(ConfigError, check=has(keys=["loss-bound"])):
         simulate({"loss-bound": 0.0})
 
 

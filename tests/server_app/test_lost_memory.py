@@ -12,9 +12,10 @@ from edelweiss.client_app.memory import run_folder
 from edelweiss.common import record_in
 from edelweiss.server_app import simulate
 from edelweiss.server_app.local import LocalGrid
+from tests.said import warnings
 from tests.server_app.sites import saddle_job
 
-LOST = "warning: site 'site-1' has lost what it remembered of round {}"
+LOST = ("'site-1'", "round 4")
 
 
 def vanish(server_round: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,10 +46,10 @@ def test_a_memory_that_vanished_is_said(
 ) -> None:
     job = saddle_job(tmp_path, algorithm=algorithm, rounds=6, checkpoint_every=checkpoint_every)
     undisturbed = simulate(job)
-    assert "has lost" not in capsys.readouterr().out
+    assert not warnings(capsys.readouterr().out)
     vanish(5, monkeypatch)
     harmed = simulate(job, quiet=False)
-    assert capsys.readouterr().out.count(LOST.format(4)) == 1
+    assert len(warnings(capsys.readouterr().out, *LOST)) == 1
     assert (harmed.arrays["x"] != undisturbed.arrays["x"]).any(), "its numbers are others"
 
 
@@ -69,4 +70,4 @@ def test_a_memory_that_vanished_while_the_run_was_stopped_is_said(
     monkeypatch.undo()
     monkeypatch.setattr(LocalGrid, "restore", lambda *_: None)  # as at a site whose disk was wiped
     simulate({"resume": str(tmp_path / "runs" / "stopped")}, quiet=False)
-    assert LOST.format(4) in capsys.readouterr().out
+    assert warnings(capsys.readouterr().out, *LOST)

@@ -29,6 +29,7 @@ from edelweiss.server_app.local import LocalGrid, unused_run_id
 from edelweiss.server_app.report import Report
 from edelweiss.server_app.run_folder import RunFolder
 from edelweiss.strategies import ALGORITHMS, can_solve
+from tests.said import has, lines
 from tests.server_app.sites import Elsewhere, images, job, run_at, saddle_job, site_job, write_table
 from tests.server_app.sites import table as samples
 
@@ -327,10 +328,9 @@ def test_a_complete_run_and_a_folder_of_something_else_are_answered_with_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = simulate(saddle_job(tmp_path)).folder
-    assert main(["--run-config", f'resume="{folder}"']) == 2
-    assert "this run is complete" in capsys.readouterr().err
-    assert main(["--run-config", f'resume="{tmp_path}"']) == 2
-    assert "this is no run folder" in capsys.readouterr().err
+    for place in (folder, tmp_path):
+        assert main(["--run-config", f'resume="{place}"']) == 2
+        assert lines(capsys.readouterr().err, "resume = ")
 
 
 def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path, stopped: Any, monke
     def meanwhile(*arguments: Any) -> None:
         trained(*arguments)
         monkeypatch.undo()
-        with pytest.raises(RunError, match="still goes on, in another process"):
+        with pytest.raises(RunError, check=has(key="resume", value=folder)):
             simulate({"resume": str(folder)})
 
     monkeypatch.setattr(Report, "trained", meanwhile)
@@ -367,7 +367,7 @@ def test_a_site_whose_data_changed_is_named(tmp_path: Path, stopped: Any) -> Non
     keys = job(tmp_path, dataset="table", data_file=str(table), thin_share=0.0, partition="iid")
     folder = stopped(keys, ("trained", 2))
     write_table(tmp_path, *samples(60, seed=2))
-    with pytest.raises(RunError, match="site-0, site-1, site-2 joined, left or changed its data"):
+    with pytest.raises(RunError, check=has(sites=("site-0", "site-1", "site-2"))):
         simulate({"resume": str(folder)})
 
 
@@ -383,7 +383,7 @@ def test_a_state_that_is_not_what_was_written_is_refused_and_left(tmp_path: Path
     [file] = folder.glob(name)
     _flipped(file)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != "status.json"}
-    with pytest.raises(RunError, match=f"resume: .*{file.name} cannot be used .*; start the run anew"):
+    with pytest.raises(RunError, check=has(key="resume", value=file)):
         simulate({"resume": str(folder)})
     assert before == {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != "status.json"}
 

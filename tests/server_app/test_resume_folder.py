@@ -23,6 +23,7 @@ from edelweiss.server_app import simulate
 from edelweiss.server_app.coordinator import Result
 from edelweiss.server_app.report import Report
 from edelweiss.server_app.run_folder import RunFolder
+from tests.said import has, lines
 from tests.server_app.sites import saddle_job
 
 REPLACED = {"about.json", "model.safetensors"}  # written anew whatever they held
@@ -173,7 +174,7 @@ def test_another_algorithm_does_not_take_up_what_one_has_left(tmp_path: Path) ->
     file = folder / "config.toml"
     edited = RunConfig.parse(with_resumed({"resume": str(folder), "algorithm": "fedrep"}) | {"fedrep.body-steps": 1})
     file.write_text(edited.to_toml())
-    with pytest.raises(ConfigError, match=r"algorithm = 'fedrep' \(was 'fedavg'\)"):
+    with pytest.raises(ConfigError, check=has("algorithm = 'fedrep'", "'fedavg'", keys=["resume"])):
         simulate({"resume": str(folder)})
 
 
@@ -181,14 +182,14 @@ def test_a_state_of_another_run_is_refused_where_nothing_else_tells_them_apart(t
     """After one round, of sites that remember nothing."""
     folder, other = (stopped(saddle_job(tmp_path / name, report=False), 2) for name in ("one", "other"))
     foreign(folder / "state.safetensors", other)
-    with pytest.raises(RunError, match=r"state\.safetensors cannot be used \(it is of another run"):
+    with pytest.raises(RunError, check=has(key="resume", value=folder / "state.safetensors")):
         simulate({"resume": str(folder)})
 
 
 def test_an_interrupted_run_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = stopped(job(tmp_path), 2)
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "it goes on with" in line]
-    assert main(shlex.split(line.partition("it goes on with ")[2])) == 0
+    [line] = lines(capsys.readouterr().out, "--run-config")
+    assert main(shlex.split(line[line.index("--run-config") :])) == 0
     assert json.loads((folder / "status.json").read_text())["status"] == "complete"
 
 
@@ -197,13 +198,13 @@ def test_all_keys_that_differ_are_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         simulate({"resume": str(folder), "rounds": 5, "local-sgda.lr": 0.5, "device": "auto", "wait-timeout": 5.0})
     [line] = caught.value.problems
-    assert "rounds = 5 (was 4), local-sgda.lr = 0.5 (was 0.02). Leave these out" in line
-    with pytest.raises(ConfigError, match=r"sites = 8 \(was 4\).*flwr run has to be given that file"):
+    assert "rounds = 5 (was 4), local-sgda.lr = 0.5 (was 0.02)" in line
+    with pytest.raises(ConfigError, check=has("sites = 8 (was 4)", "flwr run", keys=["resume"])):
         RunFolder.again(RunConfig.parse({"resume": str(folder)}))
 
 
 def test_a_run_of_another_version_does_not_go_on(tmp_path: Path) -> None:
     file = (folder := stopped(saddle_job(tmp_path), 2)) / "status.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"app": "0123456789ab"}))
-    with pytest.raises(ConfigError, match=r"began with version '0123456789ab' of the app.*that release"):
+    with pytest.raises(ConfigError, check=has("0123456789ab", keys=["resume"])):
         simulate({"resume": str(folder)})

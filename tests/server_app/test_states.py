@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from edelweiss.config import RunConfig
-from edelweiss.federation import RunError, StrategyError
+from edelweiss.federation import DivergedError, RunError, StrategyError
 from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.server_app import simulate
@@ -18,6 +18,7 @@ from edelweiss.server_app.local import LocalGrid, unused_run_id
 from edelweiss.server_app.memory_estimate import remembered
 from edelweiss.strategies import ALGORITHMS, can_solve
 from tests.problems.example import make
+from tests.said import has
 from tests.server_app.sites import job, saddle_job
 
 WITH_SAMPLES = [name for name in PROBLEMS if PROBLEMS[name].needs_data]
@@ -31,7 +32,7 @@ def test_it_is_as_much_as_was_foreseen(name: str, tmp_path: Path) -> None:
     keys = job(tmp_path, algorithm=name, problem=problem, dataset="digits" if tasks else "breast-cancer")
     keys |= {"engine": "local", "checkpoint-every": 0, "loss-bound": 1e-30, "state-dir": str(tmp_path / "state")}
     keys |= TASKS if tasks else {}
-    with pytest.raises(RunError, match="the run diverges"):  # at once, and the sites keep what they remember
+    with pytest.raises(DivergedError):  # at once, and the sites keep what they remember
         simulate(keys, quiet=True)
     files = [*(tmp_path / "state").glob("run-*/*.memory/*.safetensors")]
     assert len(files) == keys["sites"]
@@ -68,7 +69,7 @@ def test_on_a_disk_it_has_the_same_bits(workers: int, tmp_path: Path, capsys: py
 
 def test_what_there_is_no_room_for_anywhere_is_one_line(tmp_path: Path) -> None:
     config = RunConfig.parse(job(tmp_path))
-    with LocalGrid(config, unused_run_id()) as grid, pytest.raises(RunError, match=r"remember takes .*GB free: name a"):
+    with LocalGrid(config, unused_run_id()) as grid, pytest.raises(RunError, check=has(key="state-dir", value=10**18)):
         grid.hold(10**18)
 
 
@@ -93,5 +94,5 @@ def test_an_algorithm_that_cannot_run_says_so_itself(tmp_path: Path) -> None:
     graph = tmp_path / "graph.csv"
     graph.write_text("0,1\n", encoding="utf-8")
     keys = saddle_job(tmp_path) | {"algorithm": "d-psgd", "d-psgd.topology": "file", "d-psgd.graph-file": str(graph)}
-    with pytest.raises(StrategyError, match=r"^d-psgd\.graph-file = .* not connected"):
+    with pytest.raises(StrategyError, check=has(key="d-psgd.graph-file", value=[[0, 1], [2]])):
         simulate(keys | {"sites": 3, "engine": "local"})

@@ -11,6 +11,7 @@ from bin.run import REPO
 from edelweiss.common import Value
 from edelweiss.datasets.sources.heart_disease import FEATURES, HOSPITALS
 from edelweiss.federation import RunError
+from tests.said import has
 from tests.server_app.sites import run_at, site_job
 
 STUDY = REPO / "experiments" / "heart" / "study.toml"
@@ -57,6 +58,6 @@ def test_downloaded_files_give_the_bits_of_prepared_ones(tmp_path: Path) -> None
 
 def test_a_study_file_that_cannot_be_used_is_told_without_its_place(tmp_path: Path) -> None:
     node: dict[str, Value] = {"site": "north", "data-dir": str(tmp_path), "study": f"{tmp_path}/absent.toml"}
-    with pytest.raises(RunError, match="this site's study file cannot be used") as told:
+    with pytest.raises(RunError, check=has("study file", sites=("north",))) as told:
         run_at(site_job(tmp_path, sites=1), [node])
     assert str(tmp_path) not in str(told.value)

@@ -25,6 +25,7 @@ from edelweiss.server_app.pool import Pool
 from edelweiss.server_app.script_guard import NAME, UNGUARDED
 from edelweiss.strategies import ALGORITHMS
 from edelweiss.strategies.local_sgda import LocalSGDA
+from tests.said import has
 from tests.server_app.sites import job, saddle_job
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,9 +72,9 @@ def crash() -> None:
     [
         (
             lambda: os.kill(os.getpid(), signal.SIGKILL),
-            "exit code -9 (SIGKILL): as a rule the machine ran out of memory",
+            "exit code -9 (SIGKILL)",
         ),
-        (crash, "exit code -11 (SIGSEGV): it crashed in native code"),
+        (crash, "exit code -11 (SIGSEGV)"),
         (lambda: os.kill(os.getpid(), signal.SIGTERM), "exit code -15 (SIGTERM)"),
         (lambda: os.kill(os.getpid(), signal.SIGRTMIN + 1), f"exit code -{signal.SIGRTMIN + 1} (signal "),
         (lambda: os._exit(3), "exit code 3"),
@@ -85,10 +86,9 @@ def test_a_dead_worker_is_told_by_what_ended_it(
 ) -> None:
     monkeypatch.setitem(ALGORITHMS, Dying.name, Dying)
     monkeypatch.setattr(Dying, "how", staticmethod(how))
-    with pytest.raises(RunError, match="round 2 of 4") as caught:
+    with pytest.raises(RunError, check=has(said, round=2)) as caught:
         simulate(saddle_job(tmp_path, algorithm="dying", workers=2))
     line = str(caught.value)
-    assert f"its worker process ended with {said}" in line
     # Each reason is said where it is the reason, and nowhere else.
     assert ("memory" in line) == ("SIGKILL" in said)
     assert ("crashed" in line) == ("SIGSEGV" in said)
@@ -137,7 +137,7 @@ def test_a_worker_that_is_still_being_started_begins_no_run(tmp_path: Path, monk
     assert not (tmp_path / "runs").exists()
     monkeypatch.setitem(ALGORITHMS, Dying.name, Dying)
     monkeypatch.setattr(Dying, "how", staticmethod(lambda: os._exit(UNGUARDED)))
-    with pytest.raises(RunError, match="if __name__ == '__main__', or set workers = 1"):
+    with pytest.raises(RunError, check=has("if __name__ == '__main__'", "workers = 1", key="workers")):
         simulate(saddle_job(tmp_path, algorithm="dying", workers=2))
 
 
