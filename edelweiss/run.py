@@ -131,9 +131,11 @@ class Run:
             return model.scores(inputs if inputs.dtype == torch.uint8 else inputs.float()).numpy()
         with Scratch() as scratch:
             if hasattr(data, "to_parquet"):
-                source = scratch / "data.parquet" if model.model_schema.study is None else scratch / "data.csv"
-                frame = data.drop(columns=[*_label_columns(model)], errors="ignore")
-                if model.model_schema.study is None:
+                schema = model.model_schema
+                source = scratch / "data.parquet" if schema.study is None else scratch / "data.csv"
+                labels = list(schema.labels.names) if schema.labels else [schema.label]
+                frame = data.drop(columns=labels, errors="ignore")
+                if schema.study is None:
                     frame.to_parquet(source, index=False)
                 else:
                     frame.to_csv(source, index=False)
@@ -247,11 +249,6 @@ def _with_nan(record: Any) -> Any:
     if isinstance(record, dict):
         return {key: _with_nan(value) for key, value in record.items()}
     return math.nan if record is None else record
-
-
-def _label_columns(model: TrainedModel) -> list[str]:
-    """Return the columns that hold labels in training data, which a prediction needs none of."""
-    return [*model.model_schema.labels.names] if model.model_schema.labels else [model.model_schema.label]
 
 
 def _headline() -> tuple[str, ...]:

@@ -147,11 +147,11 @@ def merged_record(merged: Sequence[tuple[Counts, Counts] | None]) -> dict[str, l
     Each label has four histograms: positives and negatives of the first model, then of the other. They are empty for a
     label that is not compared.
     """
-    return {"merged": [part for both in merged for part in (_packed(both) if both else [b""] * 4)]}
+    return {"merged": [part for both in merged for part in _packed(both)]}
 
 
-def _packed(both: tuple[Counts, Counts]) -> list[bytes]:
-    return [histogram.packed() for counts in both for histogram in counts.histograms()]
+def _packed(both: tuple[Counts, Counts] | None) -> list[bytes]:
+    return [histogram.packed() for counts in both for histogram in counts.histograms()] if both else [b""] * 4
 
 
 def read_merged(merged: Sequence[bytes]) -> list[tuple[Counts, Counts] | None]:

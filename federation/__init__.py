@@ -4,18 +4,9 @@ from edelweiss.federation.algorithm import Algorithm, AlgorithmInfo, FirstCome, 
 from edelweiss.federation.average import Mean, average
 from edelweiss.federation.checkpoints import Checkpoints, Snapshot
 from edelweiss.federation.encoding import Encoding
-from edelweiss.federation.errors import (
-    BadAnswerError,
-    BadValuesError,
-    DivergedError,
-    RunError,
-    StrategyError,
-    TooFewRepliesError,
-)
+from edelweiss.federation.errors import BadAnswerError, DivergedError, RunError, StrategyError, TooFewRepliesError
 from edelweiss.federation.exchange import Exchange
-from edelweiss.federation.observer import Observer
 from edelweiss.federation.oracle import Oracle
-from edelweiss.federation.rounds import Rounds
 from edelweiss.federation.sites import Reply, Site
 from edelweiss.federation.stages import RoundContext, Stages
 from edelweiss.federation.strategy import FederatedStrategy
@@ -34,7 +25,7 @@ from edelweiss.federation.table import (
     kept,
     up,
 )
-from edelweiss.federation.wire import not_finite, pack, size, unpack
+from edelweiss.federation.wire import pack, unpack
 
 __all__ = [
     "ALL_SITES",
@@ -45,7 +36,6 @@ __all__ = [
     "Algorithm",
     "AlgorithmInfo",
     "BadAnswerError",
-    "BadValuesError",
     "Checkpoints",
     "DivergedError",
     "Encoding",
@@ -53,11 +43,9 @@ __all__ = [
     "FederatedStrategy",
     "FirstCome",
     "Mean",
-    "Observer",
     "Oracle",
     "Reply",
     "RoundContext",
-    "Rounds",
     "RunError",
     "Site",
     "SkipsPhases",
@@ -73,9 +61,7 @@ __all__ = [
     "final",
     "given",
     "kept",
-    "not_finite",
     "pack",
-    "size",
     "unpack",
     "up",
 ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from edelweiss.common import records_in
 from edelweiss.federation.encoding import WRITTEN, decode
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.schema import misfits, sound
@@ -219,8 +218,3 @@ class Outgoing(NamedTuple):
     def records(cls, **records: Mapping[str, Any]) -> Outgoing:
         """Write a reply without vectors."""
         return cls(record(RecordDict, {name: ConfigRecord({**values}) for name, values in records.items()}))
-
-
-def vectors_in(content: RecordDict) -> dict[str, Vectors]:
-    """Return the vectors of each record of a message, by the record's name."""
-    return {name: Vectors(arrays) for name, arrays in records_in(content, ArrayRecord).items()}

@@ -132,17 +132,14 @@ class Rounds:
         example = self.problem.example() if self.problem else None
         self.answers = Answers(messages, example, self.loss_bound, self.evidence)
         if self.checkpoints.last is None:
-            self._begin(start)
+            self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
+            if algorithm.splits_model:
+                start["body"] = self._separable(start["x"])
+            self.state = algorithm.initial_state(start)
         else:
             self._restore(self.checkpoints.last)
         algorithm.log_hyper_parameters()
         algorithm.prepare(len(self.exchange.sites))
-
-    def _begin(self, start: Arrays) -> None:
-        self.buffers = {BUFFERS: start.pop(BUFFERS)} if BUFFERS in start else {}
-        if self.algorithm.splits_model:
-            start["body"] = self._separable(start["x"])
-        self.state = self.algorithm.initial_state(start)
 
     def _separable(self, x: Tensor) -> Tensor:
         if not self.head:

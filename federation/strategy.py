@@ -111,24 +111,10 @@ class FederatedStrategy(Algorithm, Strategy):
 
     # Flower's own loop would call these one by one. They need the state of a run, which belongs to its `Rounds`.
 
-    def configure_train(self, *arguments: object, **keywords: object) -> NoReturn:
-        """Refuse: see `start`."""
-        raise self._only_start()
+    def _only_start(self, *arguments: object, **keywords: object) -> NoReturn:
+        raise StrategyError(f"{self.name} has no run in progress: call start(), which plays all rounds")
 
-    def aggregate_train(self, *arguments: object, **keywords: object) -> NoReturn:
-        """Refuse: see `start`."""
-        raise self._only_start()
-
-    def configure_evaluate(self, *arguments: object, **keywords: object) -> NoReturn:
-        """Refuse: see `start`."""
-        raise self._only_start()
-
-    def aggregate_evaluate(self, *arguments: object, **keywords: object) -> NoReturn:
-        """Refuse: see `start`."""
-        raise self._only_start()
-
-    def _only_start(self) -> StrategyError:
-        return StrategyError(f"{self.name} has no run in progress: call start(), which plays all rounds")
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _only_start
 
     def summary(self) -> None:
         """Log the algorithm and its hyper-parameters; Flower's name for it."""

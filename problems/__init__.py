@@ -14,35 +14,12 @@ from edelweiss.problems.errors import ProblemError
 from edelweiss.problems.fair import Fair
 from edelweiss.problems.invariant_logistic import InvariantLogistic
 from edelweiss.problems.maml import Maml
-from edelweiss.problems.metrics import METRICS
 from edelweiss.problems.network import NetworkProblem
 from edelweiss.problems.partial_auc import PartialAuc
 from edelweiss.problems.robust import Robust
 from edelweiss.problems.saddle import Saddle
 
-__all__ = [
-    "METRICS",
-    "PROBLEMS",
-    "Arrays",
-    "Auc",
-    "AucMargin",
-    "Auprc",
-    "Batch",
-    "Bce",
-    "CrossEntropy",
-    "Fair",
-    "InvariantLogistic",
-    "Maml",
-    "Metrics",
-    "NetworkProblem",
-    "PartialAuc",
-    "Problem",
-    "ProblemError",
-    "Robust",
-    "Saddle",
-    "Setting",
-    "ranks",
-]
+__all__ = ["PROBLEMS", "Arrays", "Batch", "Metrics", "Problem", "ProblemError", "Setting", "ranks"]
 
 
 def _accept(name: str, thing: Any) -> tuple[str, type[Problem]]:

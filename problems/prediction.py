@@ -27,16 +27,12 @@ if TYPE_CHECKING:
 MOST = 10  # features named in warnings
 
 
-def _to_stderr(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
-
-
 def predict(
     model: TrainedModel,
     source: str | Path,
     target: str | Path,
     others: Sequence[str] = (),
-    warn: Callable[[str], None] = _to_stderr,
+    warn: Callable[[str], None] = lambda text: print(f"warning: {text}", file=sys.stderr),
 ) -> list[str]:
     """Write a CSV file with a row for each patient: the columns that are not features, score and probability.
 

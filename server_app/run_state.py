@@ -201,7 +201,8 @@ class RunState(Checkpoints):
         if self.local and self.every:
             self.local.settle(self.key, snapshot.round)
         over = snapshot.round == self.report.config.rounds and not self.local
-        due = self.every and snapshot.round % self.every == 0 and self._affordable()
+        due = self.every and snapshot.round % self.every == 0
+        due = due and self._spent + self._cost <= SHARE * (time.monotonic() - self._began)
         if due or (over and self.every):
             self.write()
 
@@ -225,9 +226,6 @@ class RunState(Checkpoints):
             self._remove_memories(but=snapshot.round)
         self._cost = time.monotonic() - started
         self._spent += self._cost
-
-    def _affordable(self) -> bool:
-        return self._spent + self._cost <= SHARE * (time.monotonic() - self._began)
 
     def remove(self) -> None:
         """Remove all of it: the run is complete."""

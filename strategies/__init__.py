@@ -35,38 +35,7 @@ from edelweiss.strategies.sagda import Sagda
 if TYPE_CHECKING:
     from edelweiss.problems import Problem
 
-__all__ = [
-    "ALGORITHMS",
-    "DPSGD",
-    "FCSG",
-    "FCSGM",
-    "NPA",
-    "AccFCSGM",
-    "AdaFgda",
-    "Alone",
-    "Cdma",
-    "Coda",
-    "CodaPlus",
-    "Codasca",
-    "DePRL",
-    "DisPFL",
-    "Ditto",
-    "FedAvg",
-    "FedGdaGt",
-    "FedNest",
-    "FedRep",
-    "FedRoD",
-    "Fgda",
-    "Fmgda",
-    "LocalSCGD",
-    "LocalSCGDM",
-    "LocalSGDA",
-    "LocalSGDAPlus",
-    "MomentumLocalSGDA",
-    "MomentumLocalSGDAPlus",
-    "Sagda",
-    "can_solve",
-]
+__all__ = ["ALGORITHMS", "can_solve"]
 
 
 def _accept(name: str, thing: Any) -> tuple[str, type[FederatedStrategy]]:

@@ -221,7 +221,7 @@ def kind_of(name: str, numbers: Floats, labels: Sequence[Ints]) -> tuple[str, st
     place[there] = inverse
     for label in labels:
         table = _tally(place, len(different), label)
-        if _copies(table):
+        if table.shape[0] == table.shape[1] > 1 and int((table > 0).sum()) == len(table):
             return LABEL
         if _tells(table):
             return LEAK
@@ -272,11 +272,6 @@ def _tally(place: Ints, count: int, label: Ints) -> Ints:
     cells = np.bincount(place[known] * len(kinds) + number[label[known]], minlength=count * len(kinds))
     table: Ints = cells.reshape(count, len(kinds))
     return table[table.any(1)]
-
-
-def _copies(table: Ints) -> bool:
-    """Whether each value goes with one class, and each class with one value."""
-    return table.shape[0] == table.shape[1] > 1 and int((table > 0).sum()) == len(table)
 
 
 def _tells(table: Ints) -> bool:

@@ -119,7 +119,8 @@ def calibration(evidence: Mapping[str, Any]) -> Figure:
     """Draw the observed share of positives against the predicted probability, in groups, with intervals."""
     figure, (axes,) = _panels(1)
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
-    for label, evaluation, colour in together(evidence) or _each_site(evidence):
+    each_site = [(name, site, BLUE) for name, site in list(evidence["sites"].items())[:MOST_LINES]]
+    for label, evaluation, colour in together(evidence) or each_site:
         points = [point for point in evaluation["calibration"]["curve"] if point["observed"] is not None]
         x, y, low, high = (
             np.array([point[key] for point in points]) for key in ("predicted", "observed", "low", "high")
@@ -201,10 +202,6 @@ def together(evidence: Mapping[str, Any]) -> list[tuple[str, Evaluation, str]]:
         ("common test set", evidence["common-test-set"], GREEN),
     ]
     return [(label, evaluation, colour) for label, evaluation, colour in every if evaluation]
-
-
-def _each_site(evidence: Mapping[str, Any]) -> list[tuple[str, Evaluation, str]]:
-    return [(name, site, BLUE) for name, site in list(evidence["sites"].items())[:MOST_LINES]]
 
 
 def _panels(count: int) -> tuple[Figure, Sequence[Axes]]:

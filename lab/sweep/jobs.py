@@ -85,13 +85,10 @@ class Sweep(Generic[S]):
 
     # ------------------------------------------------------------------ runs that choose
 
-    def tuned_cells(self) -> list[dict[str, Value]]:
-        """Return the values of `Study.tune_by` that a choice of their own is made for; one empty cell without keys."""
-        return list(combinations({key: self.study.compare[key] for key in self.study.tune_by}))
-
     def tuning(self, method: Method) -> list[Job]:
         """Return the runs of all choices, as far as one can say which there are."""
-        return [job for cell in self.tuned_cells() for job in self.search(method, cell).jobs]
+        cells = {key: self.study.compare[key] for key in self.study.tune_by}  # without keys: one, which is empty
+        return [job for cell in combinations(cells) for job in self.search(method, cell).jobs]
 
     def search(self, method: Method, cell: Settings | None = None) -> Search:
         """Return the search for a cell of what is compared, as far as it has come; left out: for the first one."""

@@ -9,8 +9,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from edelweiss.federation import pack, size, unpack
-from edelweiss.federation.wire import not_finite
+from edelweiss.federation.wire import not_finite, pack, size, unpack
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
 
