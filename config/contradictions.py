@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from edelweiss.common import shown
 from edelweiss.common.options import is_number
-from edelweiss.config.classes import parse_classes
-from edelweiss.config.words import parse_words
+from edelweiss.config.values import parse_classes, parse_words
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.config import ARRAYS, FOLDERS, OWN, SITE, SIZED, TABLE
 from edelweiss.datasets.labels import wrong_labels

@@ -23,15 +23,14 @@ from edelweiss.common import (
     to_toml,
 )
 from edelweiss.common.files import marked
-from edelweiss.config.classes import parse_classes
 from edelweiss.config.contradictions import contradictions
-from edelweiss.config.errors import explain
+from edelweiss.config.keys import explain
 from edelweiss.config.node import SiteConfig
 from edelweiss.config.plug_ins import as_known
 from edelweiss.config.run_keys import RunKeys
 from edelweiss.config.study import read_study
 from edelweiss.config.tables import MOVED, SHARED, own_options, tables
-from edelweiss.config.words import parse_words
+from edelweiss.config.values import parse_classes, parse_words
 from edelweiss.datasets import Augmentation, DataConfig, DataSummary, stamp
 from edelweiss.datasets.config import FOLDERS, OWN, TABLE
 from edelweiss.datasets.labels import Labels, split_names
@@ -88,7 +87,7 @@ class RunConfig(RunKeys):
         try:
             config = cls.model_validate({key: value for key, value in flat.items() if key in fields})
         except ValidationError as error:
-            problems += explain(error)
+            problems += explain(error, cls)
         for key, f in {**SHARED, **declared}.items():
             if key in flat:
                 problems += option_errors(key, flat[key], f)

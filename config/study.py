@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import inf
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, ValidationError
+from pydantic import BeforeValidator, Field, StrictFloat
 
 from edelweiss.common import ConfigError, repeated, shorter, unknown
 from edelweiss.common.files import TEXT, read_file, reason, toml_in
-from edelweiss.config.errors import explain
+from edelweiss.config.keys import Keys
 from edelweiss.datasets.numbers import MISSING, canonical
 from edelweiss.datasets.site.study import Column, Study
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def text(value: object) -> object:
@@ -24,16 +27,7 @@ Text = Annotated[str, BeforeValidator(text)]
 Texts = tuple[Text, ...]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
-    def strangers(self, where: str) -> list[str]:
-        """Name keys that there are none of."""
-        known = list(type(self).model_fields)
-        return [unknown("key", f"{where}{key}", [f"{where}{name}" for name in known]) for key in self.model_extra or ()]
-
-
-class ColumnTable(_Table):
+class ColumnTable(Keys, strict=False):
     """``[columns.NAME]``."""
 
     unit: str = Field("", description="for people")
@@ -43,7 +37,7 @@ class ColumnTable(_Table):
     bands: tuple[StrictFloat, ...] = Field((), description="numbers, ascending, at which its subgroups begin")
 
 
-class LabelTable(_Table):
+class LabelTable(Keys, strict=False):
     """``[label]``."""
 
     column: str = Field(description="name of the label column")
@@ -52,7 +46,7 @@ class LabelTable(_Table):
     classes: tuple[Texts, ...] = Field((), description="instead of these two: for each class, from 0, its texts")
 
 
-class StudyFile(_Table):
+class StudyFile(Keys, strict=False):
     """The file."""
 
     name: str = Field("", description="of the study, for people")
@@ -76,11 +70,10 @@ class StudyFile(_Table):
     label: LabelTable = Field(description="what the label column means")
     columns: dict[str, ColumnTable] = Field(min_length=1, description="the features, by their names in the header")
 
-    def wrong(self) -> list[str]:
-        """Say what contradicts itself, and which keys there are none of."""
-        found = [*self.strangers(""), *self.label.strangers("label.")]
+    def contradictions(self) -> list[str]:
+        """Return a line for each contradiction between keys."""
+        found = []
         for name, column in self.columns.items():
-            found += column.strangers(f"columns.{name}.")
             if column.range and not column.range[0] < column.range[1]:
                 found.append(f"columns.{name}.range = {list(column.range)}: the first number must be below the second")
             if column.range and column.codes:
@@ -124,34 +117,33 @@ class StudyFile(_Table):
         return self.label.classes or (self.label.negative, self.label.positive)
 
     def study(self) -> Study:
-        """Return it as the reader of tables wants it."""
+        """Return the description by which tables are read."""
         columns = [
             Column(name, one.unit, *(one.range or (-inf, inf)), tuple(one.codes.items()), one.missing, one.bands)
             for name, one in self.columns.items()
         ]
-        return Study(
-            columns=tuple(columns),
-            label=self.label.column,
-            classes=self._classes(),
-            file=self.file,
-            delimiter=self.delimiter,
-            decimal=self.decimal,
-            header=self.header,
-            missing=self.missing,
-            patient=self.patient,
-            subgroups=self.subgroups,
-        )
+        same = self.model_dump(include={"file", "delimiter", "decimal", "header", "missing", "patient", "subgroups"})
+        return Study(columns=tuple(columns), label=self.label.column, classes=self._classes(), **same)
+
+
+def parse(file: str, values: Mapping[str, Any]) -> Study:
+    """Return the study that a file's content describes.
+
+    Raises
+    ------
+    ConfigError
+        Listing everything that is wrong with it.
+    """
+    content, wrong = StudyFile.checked(values, any_text=True)
+    wrong += content.contradictions() if content else []
+    if content is None or wrong:
+        raise ConfigError(f"study file {file}", wrong)
+    return content.study()
 
 
 @lru_cache(maxsize=4)
 def _parsed(file: str, content: bytes) -> Study:
-    try:
-        parsed = StudyFile.model_validate(toml_in(content))
-    except ValidationError as error:
-        raise ConfigError(f"study file {file}", explain(error)) from None
-    if problems := parsed.wrong():
-        raise ConfigError(f"study file {file}", problems)
-    return parsed.study()
+    return parse(file, toml_in(content))
 
 
 def read_study(file: str) -> Study:

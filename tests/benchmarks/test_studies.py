@@ -12,8 +12,8 @@ import pytest
 from benchmarks.studies import REPO, STUDIES, Study
 from benchmarks.sweep import Sweep
 from edelweiss.config import RunConfig, flatten, read_overrides
-from edelweiss.config.classes import parse_classes
 from edelweiss.config.tables import own_options
+from edelweiss.config.values import parse_classes
 from edelweiss.lab.sweep.job import combinations
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS

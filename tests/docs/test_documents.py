@@ -29,7 +29,7 @@ from edelweiss.config import RunConfig
 from edelweiss.datasets import Facts
 from edelweiss.federation import Algorithm, AlgorithmInfo, Reply, RoundContext, Site, Table, both, kept
 from edelweiss.lab.compare import samples
-from edelweiss.lab.sweep import file as sweep_file
+from edelweiss.lab.sweep.file import SweepFile
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS, capabilities, papers
 from edelweiss.server_app import simulate
@@ -366,6 +366,6 @@ def test_the_page_about_comparisons_can_be_followed_to_the_letter(tmp_path: Path
 
 def test_the_page_about_comparisons_has_every_key_of_a_sweep_and_of_what_must_be_equal() -> None:
     page = TEXTS["docs/compare.md"]
-    assert {row[0].strip("`") for row in table(page, "key")} == {*sweep_file.PARTS} - {"base", "compare", "tune"}
+    assert {row[0].strip("`") for row in table(page, "key")} == {*SweepFile.keys()} - {"base", "compare", "tune"}
     told = {key for row in table(page, "metric") for key in re.findall(r"`([\w-]+)`", row[1])}
     assert {*samples.OF_SITES} - told == {"positive-classes", "negative-classes"}
