@@ -6,8 +6,9 @@ the same process, except for a hospital's own, see `DataConfig.stamp`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ParamSpec
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from edelweiss.datasets.labels import Labels, stratum
 from edelweiss.datasets.partition import NATURAL
 from edelweiss.datasets.site import read_site
 from edelweiss.datasets.site.images import ImageRules
-from edelweiss.datasets.site.study import Study
 from edelweiss.datasets.source import Change, Ints, Source
 from edelweiss.datasets.sources import SOURCES
 from edelweiss.datasets.sources.arrays import read_arrays
@@ -30,7 +30,9 @@ from edelweiss.datasets.sources.folders import read_folders
 from edelweiss.datasets.sources.table import read_grouped
 from edelweiss.datasets.splits import Units, merge_units, random_stream, stratified
 
+P = ParamSpec("P")
 PATIENTS = "patients"
+NO_STAMP = (0, 0)  # of files that are not read again when they change
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,72 +67,33 @@ class Pool:
 
 
 @PROCESS_CACHE.keeps(4)
-def _source(dataset: str, places: Places, form: ImageForm) -> Source:
+def _source(read: Callable[P, Source], stamp: tuple[int, int], *given: P.args, **named: P.kwargs) -> Source:
+    return read(*given, **named)
+
+
+def _read_named(dataset: str, places: Places, form: ImageForm) -> Source:
     row = SOURCES[dataset]
     return row.read(places, form) if row.sized else row.read(places)
 
 
-@PROCESS_CACHE.keeps(4)
-def _site_source(
-    folder: str,
-    label: str,
-    binary: bool,
-    images: ImageRules,
-    patient: str,
-    study: Study | None,
-    labels: Labels | None,
-    stamp: tuple[int, int],
-) -> Source:
-    return read_site(folder, label, binary, images, patient, study, labels)
-
-
-@PROCESS_CACHE.keeps(4)
-def _table_source(
-    file: str, label: str, binary: bool, group: str, study: Study | None, labels: Labels | None, stamp: tuple[int, int]
-) -> Source:
-    return read_grouped(file, label, binary, group, study, labels)
-
-
-@PROCESS_CACHE.keeps(4)
-def _arrays_source(file: str, stamp: tuple[int, int]) -> Source:
-    return read_arrays(file)
-
-
-@PROCESS_CACHE.keeps(4)
-def _folders_source(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
+def _read_folders(places: Places, label: str, binary: bool, images: ImageRules, labels: Labels | None) -> Source:
     return read_folders(places, lambda folder: read_site(folder, label, binary, images, None, labels=labels))
 
 
 @PROCESS_CACHE.keeps(16)
 def pool_of(config: DataConfig, places: Places) -> Pool:
     """Read a data set, once per process; see `datasets.load_site` for the errors."""
+    label, how = (config.column, config.binary), (config.study, config.labels)
     if config.dataset == SITE:
-        source = _site_source(
-            config.data_dir,
-            config.column,
-            config.binary,
-            config.images,
-            config.patient,
-            config.study,
-            config.labels,
-            config.stamp,
-        )
+        source = _source(read_site, config.stamp, config.data_dir, *label, config.images, config.patient, *how)
     elif config.dataset == TABLE:
-        source = _table_source(
-            config.data_file,
-            config.column,
-            config.binary,
-            config.group_column,
-            config.study,
-            config.labels,
-            config.stamp,
-        )
+        source = _source(read_grouped, config.stamp, config.data_file, *label, config.group_column, *how)
     elif config.dataset == ARRAYS:
-        source = _arrays_source(config.data_file, config.stamp)
+        source = _source(read_arrays, config.stamp, config.data_file)
     elif config.dataset == FOLDERS:
-        source = _folders_source(places, config.column, config.binary, config.images, config.labels)
+        source = _source(_read_folders, NO_STAMP, places, *label, config.images, config.labels)
     else:
-        source = _source(config.dataset, places, config.images.form)
+        source = _source(_read_named, NO_STAMP, config.dataset, places, config.images.form)
     if config.dataset == FOLDERS and not (config.binary or config.labels):
         _require_no_gap(source.classes)
     # For labels that may be unknown, the classes are the labels.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain, combinations, zip_longest
+from statistics import median
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -22,12 +23,11 @@ from edelweiss.datasets import (
     wrong_facts,
 )
 from edelweiss.datasets.config import SITE
+from edelweiss.datasets.errors import examples
 from edelweiss.federation import BadAnswerError, RunError, Site
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.federation.replies import require_records
 from edelweiss.problems import PROBLEMS
-from edelweiss.server_app.empty_columns import empty_everywhere
-from edelweiss.server_app.site_weights import outweighing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from edelweiss.federation import Exchange
     from edelweiss.problems import Problem
     from edelweiss.server_app.console import Progress
+
+MOST_OF_ALL, MANY_TIMES = 0.9, 100
 
 
 def ask(config: RunConfig, exchange: Exchange, run: str) -> dict[int, Facts]:
@@ -127,7 +129,7 @@ def pooled(config: RunConfig, sites: Mapping[Site, Facts], progress: Progress) -
     positives = sum(site.weight * (one.positives or 0) / (one.examples or 1) for site, one in sites.items())
     counts = [sum(column) for column in zip_longest(*(one.class_counts for one in every), fillvalue=0)]
     telling = [one for one in every if one.count]
-    if text := empty_everywhere(config, telling):
+    if text := _empty_everywhere(config, telling):
         progress.warn(text)
     sums = [
         [sum(column) for column in zip(*(getattr(one, name) for one in telling), strict=True)]
@@ -258,7 +260,7 @@ def _tell(config: RunConfig, facts: Mapping[str, Facts], progress: Progress) -> 
     """Say what is unusual about a site's data, and does no harm."""
     by_itself = config.strategy.own_dual and PROBLEMS[config.problem].kind == "minimax"
     helps = "by itself it has nobody to rank, and learns nothing" if by_itself else "it still helps to train"
-    if text := outweighing(config, facts):
+    if text := _outweighing(config, facts):
         progress.warn(text)
     if config.thin_share and PROBLEMS[config.problem].needs_data and not config.data().thin_share:
         progress.say(f"thin-share = {config.thin_share:g} is not applied: it is for two classes of simulated sites")
@@ -316,3 +318,40 @@ def summary(config: RunConfig, data_summary: DataSummary, sites: Sequence[Site],
         labels = ", ".join(f"{label} {prior:.1%}" for label, prior in shares) or f"{data_summary.prior:.1%}"
         labels += " positive" + " on average over sites" * (config.strategy.weighting == "uniform")
     return f"{what}{config.dataset}, {labels}, {config.model} with {parameters:,} parameters"
+
+
+def _empty_everywhere(config: RunConfig, telling: Sequence[Facts]) -> str:
+    """Say which features no site has a value of to train on, of those that tell sums; empty: there are none."""
+    counts = zip(*(one.count for one in telling), strict=True)
+    places = [place for place, column in enumerate(counts) if not any(column)]
+    if not places:
+        return ""
+    data = config.data()
+    if config.dataset == SITE and config.study:
+        data = replace(data, study=read_study(config.study))
+    names = features_of(data)  # of hospitals without a study file it is not known what they are called
+    which = examples([repr(names[place]) if names else f"number {place + 1}" for place in places])
+    order = "" if names else ", in the order of their names"
+    return (
+        f"no site tells a value of {len(places)} features ({which}{order}): they have none to train on, or too few, at "
+        "every site; the model learns nothing of them: fill them in, or leave them out at all sites"
+    )
+
+
+def _outweighing(config: RunConfig, facts: Mapping[str, Facts]) -> str:
+    """Say which site claims nearly all samples, and what that decides; empty: none does.
+
+    Nearly all: more than `MOST_OF_ALL` of the sum, or `MANY_TIMES` the median over the sites.
+    """
+    claimed = {name: one.examples or 0 for name, one in facts.items()}
+    most, total = max(claimed, key=claimed.__getitem__), sum(claimed.values())
+    usual = median(claimed.values())
+    if len(claimed) < 2 or not (claimed[most] > MOST_OF_ALL * total or claimed[most] > MANY_TIMES * usual):
+        return ""
+    decides = 'the averages over sites are nearly its own (weighting = "examples")'
+    if config.strategy.weighting == "uniform":
+        decides = "the means that inputs are standardised by are nearly its own" if config.standardise else ""
+    return (
+        f"site {most!r} claims {claimed[most]:,} of the {total:,} training samples: ask it whether that is right"
+        + f"; {decides}" * bool(decides)
+    )
