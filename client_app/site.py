@@ -31,7 +31,7 @@ from edelweiss.client_app.process_cache import (
     prepared_once,
     run_messages,
 )
-from edelweiss.common import files_named, latest
+from edelweiss.common import PROCESS_CACHE, Value, files_named, latest
 from edelweiss.common.memory import return_freed_memory
 from edelweiss.config import ConfigError, RunConfig, SiteConfig, parse_node_config, parse_run_config
 from edelweiss.config.plug_ins import load_named, named_outside
@@ -53,6 +53,12 @@ if TYPE_CHECKING:
 MOST_OPEN = 1024  # sites of a run that a process keeps open
 
 
+@PROCESS_CACHE.latest
+def _names_outside(run_config: dict[str, Value]) -> bool:
+    """Whether a run names anything from outside; its sites share the run-config."""
+    return bool(named_outside(run_config))
+
+
 def require_plug_ins(context: Context) -> None:
     """Import what a run names from outside: on a machine that simulates, and at a site whose policy allows it.
 
@@ -61,7 +67,7 @@ def require_plug_ins(context: Context) -> None:
     ConfigError, RefusedError
         When it cannot be imported, or is not allowed.
     """
-    if not named_outside(context.run_config):
+    if not _names_outside(context.run_config):
         return
     node = parse_node_config(context.node_config)
     if node.simulated:

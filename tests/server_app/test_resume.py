@@ -18,7 +18,8 @@ from flwr.app import Message
 from edelweiss.client_app.memory import places
 from edelweiss.common import Value, with_resumed
 from edelweiss.config import RunConfig
-from edelweiss.federation import Checkpoints, FederatedStrategy, RunError, unpack
+from edelweiss.federation import Checkpoints, RunError
+from edelweiss.federation.rounds import Rounds
 from edelweiss.lab.cli import main
 from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
@@ -131,13 +132,13 @@ def test_a_run_that_was_given_a_model_goes_on_with_y_and_buffers_of_its_start(
     first = run_at(site_job(tmp_path, run_name="first", **keys), nodes)
     config = site_job(tmp_path, init_from=str(first.folder), rounds=3, **keys)
     begun: list[dict[str, Any]] = []
-    start = FederatedStrategy.start
+    begin = Rounds.__post_init__
 
-    def noted(strategy: FederatedStrategy, grid: Any, initial: Any, *rest: Any, **more: Any) -> Any:
-        begun.append(unpack(initial))
-        return start(strategy, grid, initial, *rest, **more)
+    def noted(rounds: Rounds) -> None:
+        begun.append(dict(rounds.start))
+        begin(rounds)
 
-    monkeypatch.setattr(FederatedStrategy, "start", noted)
+    monkeypatch.setattr(Rounds, "__post_init__", noted)
     quiet = run_at(config, nodes)
     with monkeypatch.context() as patch:
         stop_at(("train", 3), patch)
