@@ -1,4 +1,4 @@
-"""What holds for all sites together, made of what each tells; a message and a model's file say it."""
+"""The summary of all sites' data, sent to the sites and stored in a model's file."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ Prior = Annotated[Sum, Interval(ge=sys.float_info.min, le=1 - sys.float_info.eps
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """What holds for the patients of all sites together, and every site must know to train with the others.
+    """The summary of all sites' data, which every site needs to train with the others.
 
     Attributes
     ----------
     shape : tuple of int
-        Of one input: (features,) or (channels, height, width); empty where there are no data.
+        Shape of one input: (features,) or (channels, height, width); empty without data.
     classes : int
-        C, how many labels there are.
+        C, the number of classes.
     prior : float
-        p, the share of positives that averages over the sites see, with the sites' weights, in (0, 1); 0.5 where there
-        are more than two classes.
+        p, the average share of positives over sites, with the sites' weights, in (0, 1); 0.5 with more than two
+        classes.
     shares : tuple of float
-        p_1 to p_C where all classes are kept, each in [0, 1]; else empty.
+        p_1 to p_C, each in [0, 1], for multi-class problems; else empty.
     labels : tuple of str
-        Names of the labels where there are several; else empty.
+        Names of several labels; else empty.
     priors : tuple of float
-        p of each of these: the share of positives that averages over the sites which know the label see, in (0, 1).
+        p of each label, averaged over the sites that have it, in (0, 1).
     shift, scale : tuple of float
-        What standardises inputs, per feature or channel; empty for none.
+        Standardisation per feature or channel; empty for none.
     columns : str
-        A hash of the column names.
+        Hash of the column names.
     """
 
     shape: Shape = ()
@@ -80,10 +80,10 @@ class DataSummary:
 
     @classmethod
     def of_file(cls, facts: Mapping[str, Any]) -> DataSummary:
-        """Read what a model's file says, see `facts`; ValueError lists all that cannot be."""
+        """Read a model's file, see `facts`; ValueError lists all invalid fields."""
         if type(form := facts.get("format", 1)) is not int or not 1 <= form <= FILE_FORMAT:
             text = f"it has format {shown(form)}, and this release reads 1 to {FILE_FORMAT}"
-            raise ValueError(f"{text}: take the release that wrote it, or a newer one")
+            raise ValueError(f"{text}: use the release that wrote it, or a newer one")
         wrong = cls.wrong(facts)
         if not facts.get("shape"):
             wrong.insert(0, "shape is missing: it does not describe its inputs")
@@ -92,11 +92,11 @@ class DataSummary:
         return from_record(cls, facts)
 
     def facts(self) -> dict[str, object]:
-        """Return what there is, as JSON has it: what a model's file says of the data that it was trained on."""
+        """Return the fields that are not empty, for a model's file."""
         return {key: value for key, value in to_record(self).items() if value}
 
     def standardised(self, samples: Samples) -> Samples:
-        """Return samples standardised as all sites standardise theirs."""
+        """Standardise samples as all sites do."""
         if not self.shift:
             return samples
         return samples.standardised(_tensor(self.shift), _tensor(self.scale))
@@ -107,7 +107,7 @@ SUMMARY = schema_of(DataSummary)
 
 @lru_cache(maxsize=8)
 def _tensor(numbers: tuple[float, ...]) -> torch.Tensor:
-    """Return one tensor for all sites of a process."""
+    """Return a tensor shared by all sites of a process."""
     return torch.tensor(numbers)
 
 

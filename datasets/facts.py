@@ -1,4 +1,4 @@
-"""What leaves a site of its data before a run."""
+"""The facts that a site reports about its data before a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edelweiss.datasets.patient_ids import keyed
 from edelweiss.datasets.samples import moments
 
 PATIENT_BITS = 60  # of a hash
-LARGEST = 3.4e38  # of an input, a float32
+LARGEST = 3.4e38  # largest input, a float32
 LONGEST_NOTE, MOST_NOTES = 500, 20  # characters; notes of a site
 
 Count = Annotated[int, Strict(), Interval(ge=0, le=2**31)]  # of samples: more than any hospital has
@@ -37,7 +37,7 @@ Classes = Annotated[int, Strict(), Interval(ge=2, le=10**6)]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a site tells of itself: counts, a shape, and sums over its training samples; never a sample.
+    """A site's report: counts, shape, and sums over its training samples; never a sample.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Facts:
 
     @classmethod
     def of(cls, data: SiteData, *, name: str, partition_id: int, multiclass: bool, standardise: bool) -> Facts:
-        """Sum up a site's data; ``multiclass`` counts each class, else the positives."""
+        """Summarise a site's data; ``multiclass`` counts each class, else the positives."""
         labels = data.train.targets()
         sums = [tuple(column) for column in moments(data.train)] if standardise else [()] * 3
         counts: dict[str, Any] = {"positives": None}
@@ -130,9 +130,9 @@ FACTS = schema_of(Facts)
 
 
 def missing_classes(told: Mapping[str, Facts]) -> str:
-    """Say of which classes no site has a sample, as of 0 where labels are 1, 2 and 3; empty where there are none.
+    """Describe the classes without a sample at any site, such as 0 for labels 1, 2 and 3; empty without any.
 
-    It is empty, too, where a site tells no counts: then nobody knows.
+    Also empty if a site reports no counts.
     """
     every = told.values()
     counts = (counts for one in every for counts in (one.class_counts, one.held_out_counts))
@@ -150,7 +150,7 @@ def missing_classes(told: Mapping[str, Facts]) -> str:
 def wrong_facts(
     record: Mapping[str, Any], sites: int, *, needs_data: bool, multiclass: bool, labels: int = 1
 ) -> list[str]:
-    """Return what is wrong with the record of a site's `Facts`, in a run of so many sites on a problem of this kind."""
+    """List the problems of a record of `Facts` in a run with this number of sites and kind of problem."""
     single = needs_data and not multiclass and labels == 1
     counted = ["examples", "held-out"] * needs_data + ["positives"] * single
     optional = {"examples", "held-out", "positives"} - set(counted)
@@ -162,7 +162,7 @@ def wrong_facts(
         wrong.append(f"partition-id = {record['partition-id']}: must be below sites = {sites}")
     if not needs_data:
         told = [key for key in FACTS if key in record and key not in ("name", "partition-id", "classes")]
-        return wrong + [f"{key} is told, and the problem needs no data" for key in told if record[key]]
+        return wrong + [f"{key} is reported, but the problem needs no data" for key in told if record[key]]
     examples, size = record["examples"], math.prod(record["shape"])
     if not record["shape"]:
         wrong.append("shape = []: must be that of one input")
@@ -189,7 +189,7 @@ def wrong_facts(
 
 
 def _wrong_moments(record: Mapping[str, Any], size: int) -> list[str]:
-    """Return what no samples can add up to."""
+    """List moments that no samples can have."""
     count, total, squares = (record[key] for key in ("count", "total", "squares"))
     features = record["shape"][0] if record["shape"] else 0
     for key in ("count", "total", "squares"):
@@ -206,11 +206,11 @@ def _wrong_moments(record: Mapping[str, Any], size: int) -> list[str]:
 
 
 def patient_hashes(data: SiteData, secret: str) -> tuple[int, ...]:
-    """Return what shows whether sites have patients in common, if all have the same secret and name them alike.
+    """Return hashes that reveal patients in common between sites with the same secret and patient ids.
 
-    Whoever knows the secret can try out whether somebody is among them.
+    With the secret one can test whether a given person is among them.
     """
-    assert data.patient_ids is not None, "a patient column says whose each row is"
+    assert data.patient_ids is not None, "the data have a patient column"
     rows = torch.cat([data.train.rows, data.held_out.rows]).numpy()
     key = hashlib.sha256(f"patients {secret}".encode()).hexdigest()
     hashes = np.unique(keyed(data.patient_ids[rows], key) >> np.uint64(64 - PATIENT_BITS))
@@ -218,5 +218,5 @@ def patient_hashes(data: SiteData, secret: str) -> tuple[int, ...]:
 
 
 def columns_hash(features: Sequence[str]) -> str:
-    """Return what leaves a site of its column names: whether they agree is all that others must know."""
+    """Return a hash of the column names, to check that sites agree without revealing them."""
     return hashlib.sha256("\n".join(features).encode()).hexdigest()[:8]

@@ -159,8 +159,7 @@ def test_after_training_for_auc_a_site_has_probabilities_of_its_own(
         with out.open(newline="") as stream:
             told = [float(line["probability"]) for line in csv.DictReader(stream)]
         assert told == pytest.approx(wanted, abs=1e-4)
-        said = "recalibrated on the samples that this site held out (Platt); they hold where as many are positive as "
-        said += f"there: {labels.sum():.0f} of {len(labels)} positive"
+        said = f"{labels.sum():.0f} of {len(labels)} positive"
         assert said in capsys.readouterr().out
         assert said in card.read_text()
     assert b"platt" not in (result.folder / "model.safetensors").read_bytes(), "it stays at the site"
@@ -214,8 +213,9 @@ def test_a_kept_model_is_a_site_s_own_and_of_the_size_of_its_network(tmp_path: P
     stored = StoredTensors.read(kept)
     for x in (stored.tensors["x"][:3], stored.tensors["x"][None]):
         write_tensors(kept, {**stored.tensors, "x": x}, stored.facts)
-        with pytest.raises(ModelError, match="it has no x of"):
+        with pytest.raises(ModelError) as caught:
             TrainedModel.read(kept)
+        assert caught.value.key == "x"
 
 
 def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_none(tmp_path: Path) -> None:

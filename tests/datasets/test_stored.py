@@ -80,7 +80,7 @@ def test_a_file_that_made_room_for_others_is_read_on_and_one_cut_short_is_told(p
     place.unlink()
     assert torch.equal(gather(inputs, rows), wanted)
     place.write_bytes(content[:-1])
-    with pytest.raises(DataError, match="cut short") as error:
+    with pytest.raises(DataError, match="truncated") as error:
         gather(inputs, rows)
     assert str(place) not in error.value.public
 
