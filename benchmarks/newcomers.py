@@ -50,11 +50,11 @@ def measure(folder: Path, data_root: str) -> tuple[float, float]:
     labels = test.targets().numpy()
     random = np.random.default_rng([given.config.seed, Stream.NEWCOMERS])
     rows = Rows(labels, labels, np.zeros_like(labels), None, given.config.concentration)
-    open_inference_input = max(8, given.config.sites // 2)
-    owner = partition("dirichlet", rows, open_inference_input, random)
+    newcomers = max(8, given.config.sites // 2)
+    owner = partition("dirichlet", rows, newcomers, random)
     before: list[float] = []
     after: list[float] = []
-    for k in range(open_inference_input):
+    for k in range(newcomers):
         mine = np.flatnonzero(owner == k)
         held_out = stratified(labels[mine], 0.5, random)
         parts = (torch.from_numpy(mine[chosen]) for chosen in (~held_out, held_out))

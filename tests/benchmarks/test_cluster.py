@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster import Work, row
-from edelweiss.config import parse_run_config
+from edelweiss.config import RunConfig, parse_run_config
+from edelweiss.datasets import DataSummary
+from edelweiss.problems import Arrays, Problem
 from edelweiss.server_app import simulate
 
 SADDLE: dict[str, Any] = {"problem": "saddle", "sites": 6, "local-steps": 3, "engine": "local", "report": False}
+
+
+def game(config: RunConfig) -> tuple[Problem, Arrays]:
+    """Return the saddle problem of a run, and where it starts."""
+    problem = config.build_problem(config.setting(DataSummary(), "cpu", 0))
+    return problem, {name: vector.float() for name, vector in problem.initial().items()}
+
+
 STAGES = {"stage-iterations": 6, "stage-growth": 2.0, "stage-decay": 2.0, "stage-steps-growth": 2.0}
 
 
@@ -27,7 +37,7 @@ STAGES = {"stage-iterations": 6, "stage-growth": 2.0, "stage-decay": 2.0, "stage
 )
 def test_gradients_and_bytes_are_those_of_the_run(job: dict[str, Any], tmp_path: Path) -> None:
     config = parse_run_config(SADDLE | job)
-    work = Work.of(config, 10, 10, 0, devices=4)
+    work = Work.of(config, *game(config), devices=4)
     lines = simulate(SADDLE | job | {"runs-dir": str(tmp_path), "saddle.dimension": 10}).metrics
     assert work.gradients == sum(line["gradients"] for line in lines)
     clients = config.strategy.asked(6)
@@ -38,7 +48,7 @@ def test_gradients_and_bytes_are_those_of_the_run(job: dict[str, Any], tmp_path:
 
 def test_more_devices_take_less_until_each_has_one_site() -> None:
     config = parse_run_config(SADDLE | {"algorithm": "local-sgda", "rounds": 5})
-    busiest = [Work.of(config, 10, 10, 0, devices).busiest for devices in (1, 2, 4, 6, 8)]
+    busiest = [Work.of(config, *game(config), devices).busiest for devices in (1, 2, 4, 6, 8)]
     assert busiest == [90, 45, 30, 15, 15]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import open_inference_input
-from benchmarks.open_inference_input import main, measure
+from benchmarks import newcomers
+from benchmarks.newcomers import main, measure
 from benchmarks.studies import STUDIES
 from benchmarks.sweep import Sweep
 from edelweiss.server_app import simulate
@@ -18,7 +18,7 @@ from edelweiss.server_app import simulate
 def test_a_head_of_its_own_serves_a_new_worker_better_than_an_untrained_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_inference_input, "STEPS", 60)
+    monkeypatch.setattr(newcomers, "STEPS", 60)
     keys = {"algorithm": "fedrep", "problem": "cross-entropy", "dataset": "digits", "concentration": 0.3, "sites": 4}
     keys |= {"rounds": 8, "workers": 1, "fedrep.body-steps": 5, "runs-dir": str(tmp_path), "run-name": "run"}
     simulate(keys)
@@ -30,7 +30,7 @@ def test_a_head_of_its_own_serves_a_new_worker_better_than_an_untrained_one(
 @pytest.mark.slow
 def test_new_workers_begin_alike_with_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the trained head of a common model serves them, nor the first one, which its body was trained with."""
-    monkeypatch.setattr(open_inference_input, "STEPS", 60)
+    monkeypatch.setattr(newcomers, "STEPS", 60)
     keys = {"algorithm": "fedavg", "problem": "cross-entropy", "dataset": "digits", "concentration": 0.3, "sites": 4}
     keys |= {"rounds": 8, "workers": 1, "fedavg.lr": 0.3, "runs-dir": str(tmp_path), "run-name": "run"}
     trained = simulate(keys).metrics[-1]["central"]["accuracy"]
@@ -51,7 +51,7 @@ def test_the_table_has_the_papers_numbers_where_there_are_some() -> None:
     sweep = Sweep(study, Path())
     method = next(method for method in study.methods if method.label == "fedrep")
     jobs = sweep.reported(method, {})
-    text = open_inference_input.markdown(study, [(job, (0.25, float(job.cell["concentration"]))) for job in jobs])
+    text = newcomers.markdown(study, [(job, (0.25, float(job.cell["concentration"]))) for job in jobs])
     first, _, line = [line for line in text.splitlines() if line.startswith("|")]
     assert first.count("paper |") == 3
     # Table 8, Fashion-MNIST, FedRep.
@@ -59,5 +59,5 @@ def test_the_table_has_the_papers_numbers_where_there_are_some() -> None:
         "| fedrep | 0.2500 ± 0.0000 | 0.1000 ± 0.0000 | 0.8612 | 0.2500 ± 0.0000 | 0.3000 ± 0.0000 | 0.7728 "
         "| 0.2500 ± 0.0000 | 0.5000 ± 0.0000 | 0.6996 |"
     )
-    bare = open_inference_input.markdown(replace(study, name="another"), [(job, (0.25, 0.5)) for job in jobs])
+    bare = newcomers.markdown(replace(study, name="another"), [(job, (0.25, 0.5)) for job in jobs])
     assert "paper" not in bare.splitlines()[4]
