@@ -88,7 +88,7 @@ class Work:
         each = sum(counted(strategy.info.gradients, q=context.local_steps) for context in turns)
         clients = strategy.asked(config.sites)
         messages = RunMessages(strategy, start, config.rounds, config.sites, problem, encoding=config.encoding)
-        middle = config.rounds // 2 + 1
+        middle = next((r for r, context in zip(rounds, turns, strict=True) if not context.starts_stage), 1)
         places = [messages.context(middle, phase) for phase in phases_of(strategy, middle, config.rounds, config.sites)]
         both = [ways(context)[0] for context in places for ways in (messages.down, messages.up)]
         moved = sum(vector.bytes for shapes in both for vector in shapes.values())

@@ -14,13 +14,20 @@ from edelweiss.datasets import DataSummary
 from edelweiss.problems import Arrays, Problem
 from edelweiss.server_app import simulate
 
-SADDLE: dict[str, Any] = {"problem": "saddle", "sites": 6, "local-steps": 3, "engine": "local", "report": False}
+SADDLE: dict[str, Any] = {
+    "problem": "saddle",
+    "saddle.dimension": 10,
+    "sites": 6,
+    "local-steps": 3,
+    "engine": "local",
+    "report": False,
+}
 
 
 def game(config: RunConfig) -> tuple[Problem, Arrays]:
     """Return the saddle problem of a run, and where it starts."""
     problem = config.build_problem(config.setting(DataSummary(), "cpu", 0))
-    return problem, {name: vector.float() for name, vector in problem.initial().items()}
+    return problem, problem.initial()
 
 
 STAGES = {"stage-iterations": 6, "stage-growth": 2.0, "stage-decay": 2.0, "stage-steps-growth": 2.0}
@@ -38,7 +45,7 @@ STAGES = {"stage-iterations": 6, "stage-growth": 2.0, "stage-decay": 2.0, "stage
 def test_gradients_and_bytes_are_those_of_the_run(job: dict[str, Any], tmp_path: Path) -> None:
     config = parse_run_config(SADDLE | job)
     work = Work.of(config, *game(config), devices=4)
-    lines = simulate(SADDLE | job | {"runs-dir": str(tmp_path), "saddle.dimension": 10}).metrics
+    lines = simulate(SADDLE | job | {"runs-dir": str(tmp_path)}).metrics
     assert work.gradients == sum(line["gradients"] for line in lines)
     clients = config.strategy.asked(6)
     assert work.busiest == work.gradients / clients * math.ceil(clients / 4)
