@@ -103,7 +103,6 @@ def _line(key: str, default: Value, meaning: str) -> str:
 
 
 def _meaning(f: Any) -> str:
-    """Return what a key means, and its choices."""
     names = [
         name
         for part in f.metadata

@@ -74,7 +74,6 @@ def require_sound(incoming: Incoming, site: OpenSite) -> Request | None:
 
 
 def _request(told: dict[str, Any], data_summary: DataSummary, incoming: Incoming, *, last: bool) -> Request:
-    """Return what a message asks that says what it may."""
     asked = {key: value for key, value in told.items() if key != "app"}
     asked |= {"data_summary": data_summary, "sent": incoming.vectors[ARRAYS]}
     if not last:
@@ -130,7 +129,6 @@ def _wrong_config(told: dict[str, Any], run: RunConfig, gives_evidence: bool, *,
 
 @PROCESS_CACHE.latest
 def _message(run: RunConfig, last: bool) -> Schema:
-    """Describe what a message says of itself."""
     return Schema(
         {
             **RUN,

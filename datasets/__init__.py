@@ -1,7 +1,7 @@
 """Data sets, their splits over sites, and the sampling of batches."""
 
 from edelweiss.datasets.augmentation import Augmentation
-from edelweiss.datasets.config import DATASETS, DataConfig
+from edelweiss.datasets.config import DataConfig
 from edelweiss.datasets.data_summary import DataSummary, wrong_summary
 from edelweiss.datasets.errors import DataError
 from edelweiss.datasets.evaluation_digest import fingerprints
@@ -12,12 +12,11 @@ from edelweiss.datasets.model_schema import ModelSchema
 from edelweiss.datasets.partition import PARTITIONS
 from edelweiss.datasets.reading import table_warnings
 from edelweiss.datasets.samplers import SAMPLERS, Sampler, make_sampler
-from edelweiss.datasets.samples import Samples, moments, standardisation
+from edelweiss.datasets.samples import Samples, standardisation
 from edelweiss.datasets.site import label_values, stamp
 from edelweiss.datasets.sources import SOURCES
 
 __all__ = [
-    "DATASETS",
     "PARTITIONS",
     "SAMPLERS",
     "SOURCES",
@@ -41,7 +40,6 @@ __all__ = [
     "load_test",
     "make_sampler",
     "missing_classes",
-    "moments",
     "patient_hashes",
     "stamp",
     "standardisation",

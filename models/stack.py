@@ -138,7 +138,6 @@ def _flat_layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_supported(layer: nn.Module) -> bool:
-    """Whether `_apply` implements a layer."""
     if not is_plain(layer):
         return False
     match layer:

@@ -59,7 +59,6 @@ def contradictions(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _contradictions(metrics: Mapping[str, Any]) -> list[str]:
-    """List the contradictions in the metrics of one label."""
     wrong: list[str] = []
     if "class-counts" in metrics and (total := sum(metrics["class-counts"])) != metrics.get("n", total):
         wrong.append(f"n = {metrics['n']}, and class-counts add up to {total}")

@@ -140,7 +140,6 @@ def _converted(module: Exported, shape: tuple[int, ...], outputs: list[str]) -> 
 
 
 def _metadata(model: TrainedModel) -> dict[str, str]:
-    """Return the file's metadata about inputs and scores."""
     schema = model.model_schema
     units = {column.name: column.unit for column in schema.study.columns if column.unit} if schema.study else {}
     codes = {c.name: dict(c.codes) for c in schema.study.columns if c.codes} if schema.study else {}

@@ -65,7 +65,6 @@ class Recalibration:
 
     @classmethod
     def _of(cls, found: Any, file: Path) -> Recalibration | None:
-        """Read the map of one label."""
         fit = found.get("probabilities") if isinstance(found, dict) else None
         numbers = [fit.get(name) for name in ("intercept", "slope")] if isinstance(fit, dict) else [""]
         if isinstance(fit, dict) and (fit.get("by") != "platt" or numbers == [None, None]):

@@ -225,7 +225,6 @@ def _key(config: RunConfig) -> str:
 
 
 def _sought(config: RunConfig) -> str:
-    """Say what file it should be."""
     if config.init_from:
         return "name the model.safetensors of a finished run, or the folder of one that left such a file"
     return f"name a file that torchvision publishes for model = {config.model!r}, downloaded before"

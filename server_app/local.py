@@ -240,7 +240,6 @@ class LocalGrid(Grid):
         return answers
 
     def _give_up(self) -> None:
-        """Drop what is still to be answered."""
         self._queue.clear()
         if self._pool:
             self._pool.give_up()

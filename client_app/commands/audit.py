@@ -67,7 +67,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _row(tables: dict[str, Table], line: dict[str, Any]) -> None:
-    """Add a line to the table of its run."""
     from rich.table import Table
 
     if (table := tables.get(line["run"])) is None:

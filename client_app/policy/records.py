@@ -227,7 +227,6 @@ class Records:
             self._write(self.folder / "told" / name, _npy(told))
 
     def _read(self, file: Path) -> Digests:
-        """Return a set of rows that was told of."""
         with contextlib.suppress(OSError, EOFError, ValueError):
             told: Digests = np.load(file)
             if told.ndim == 2 and len(told) == 2 and told.dtype == np.uint64:

@@ -52,7 +52,6 @@ def _plug_in(text: str) -> str:
 
 
 def _two_or_more(count: int) -> int:
-    """Check a number of folds."""
     if count == 1:
         raise ValueError("must be 0 (no cross-validation) or at least 2")
     return count
@@ -185,11 +184,8 @@ class Policy(Keys):
         """Whether a run waits for the operator."""
         return self.approve == "ask"
 
-    def objections(self, run: RunConfig) -> list[str]:
-        """Return what this site does not allow of a run, each with what it does."""
-        return list(self._objections(run))
-
-    def _objections(self, run: RunConfig) -> Iterator[str]:
+    def objections(self, run: RunConfig) -> Iterator[str]:
+        """Yield what this site does not allow of a run, each with what it does."""
         own = PROBLEMS[run.problem].needs_data
         for key, value, allowed in (
             ("algorithm", run.algorithm, self.algorithms),

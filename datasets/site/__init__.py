@@ -91,16 +91,9 @@ def read_site(
         frame = read_table(file)
     if patient is None:
         patient = PATIENT if PATIENT in frame.columns else ""
-    return read_rows(
-        frame,
-        file,
-        label,
-        binary,
-        patient,
-        listed=file.name == "labels.csv" and not study,
-        images=images,
-        labels=None if study else labels,
-    )
+    listed = file.name == "labels.csv" and not study
+    labels = None if study else labels
+    return read_rows(frame, file, label, binary, patient, listed=listed, images=images, labels=labels)
 
 
 def read_rows(

@@ -159,7 +159,6 @@ def _tells(table: Ints) -> bool:
 
 
 def _all_dates(year: Floats, month: Floats, day: Floats) -> bool:
-    """Whether all are days of the years 1900 to 2099."""
     fits = (year >= 1900) & (year < 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     return bool(np.all(fits))
 

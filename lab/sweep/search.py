@@ -114,7 +114,6 @@ class Search:
     # ------------------------------------------------------------------ the search
 
     def _searched(self) -> Waiting[None]:
-        """Do the search; yields wherever it has to wait for a run."""
         grid = self.sweep.grid(self.method)
         if len(grid) == 1 and not self.sweep.study.rank:
             return

@@ -27,7 +27,7 @@ from edelweiss.server_app.console import Progress as Console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from edelweiss.common import Value
     from edelweiss.lab.compare.runs import Settings
@@ -131,9 +131,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         """End the processes, in the middle of their runs if the sweep was stopped."""
         if kind is not None:
             children = multiprocessing.active_children()
@@ -223,9 +221,7 @@ class RayWorkers(Workers):
         found: Future[str] = self._compute.remote(settings, folder, job.until, job.tuning, self._given).future()
         return found
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         """End what was started here."""
         if self._started:
             self._ray.shutdown()

@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 from edelweiss.common import Value, shown
 from edelweiss.config import ConfigError, RunConfig, flatten, parse_node_config, parse_run_config
 from edelweiss.config.tables import MOVED, SHARED, own_options, tables
-from edelweiss.datasets import DATASETS, PARTITIONS, SAMPLERS
+from edelweiss.datasets import PARTITIONS, SAMPLERS
+from edelweiss.datasets.config import DATASETS
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
 from edelweiss.strategies import ALGORITHMS, can_solve

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 
 from edelweiss.common import PROCESS_CACHE
-from edelweiss.datasets import DataConfig, DataError, Samples, load_site, moments, standardisation
+from edelweiss.datasets import DataConfig, DataError, Samples, load_site, standardisation
+from edelweiss.datasets.samples import moments
 from edelweiss.datasets.vision import import_torchvision
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from edelweiss.datasets import DataError, Samples, moments
+from edelweiss.datasets import DataError, Samples
 from edelweiss.datasets.memory_mapped import BLOCK_BYTES, file_of, gather, in_blocks, release_pages, tensor_of
+from edelweiss.datasets.samples import moments
 
 SHAPE = (3, 20, 30)
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.datasets import DataSummary, load_site, load_test, moments, standardisation
+from edelweiss.datasets import DataSummary, load_site, load_test, standardisation
+from edelweiss.datasets.samples import moments
 from edelweiss.problems.robust import Robust
 from edelweiss.server_app import simulate
 from tests.problems.example import FEATURES, batch, make, point, samples

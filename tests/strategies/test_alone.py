@@ -15,7 +15,8 @@ from flwr.app import Message
 from edelweiss.client_app.memory import Memory
 from edelweiss.common import Value
 from edelweiss.config import ConfigError, RunConfig
-from edelweiss.datasets import DataSummary, load_site, moments, standardisation
+from edelweiss.datasets import DataSummary, load_site, standardisation
+from edelweiss.datasets.samples import moments
 from edelweiss.federation import RoundContext, RunError, unpack
 from edelweiss.server_app import simulate
 from edelweiss.server_app.console import Progress
