@@ -14,6 +14,7 @@ from edelweiss.client_app.recalibration import Entry, fitted
 from edelweiss.common import shorter, shown
 from edelweiss.common.files import is_file, reason
 from edelweiss.config import RunConfig, read_overrides
+from edelweiss.config.plug_ins import require_known
 from edelweiss.config.tables import renamed
 from edelweiss.datasets import DataSummary, ModelSchema, columns_hash
 from edelweiss.models import ModelError, prepare_device, resolve_device
@@ -87,7 +88,9 @@ class FinishedRun:
         if not is_file(written):
             text = "is no run folder: it has no config.toml; name one such as runs/<run>"
             raise PersonaliseError(f"{shorter(str(folder))} {text}")
-        config = RunConfig.parse(renamed(read_overrides([str(written)])) | dict(changes or {}))
+        keys = renamed(read_overrides([str(written)])) | dict(changes or {})
+        require_known(keys)
+        config = RunConfig.parse(keys)
         if not PROBLEMS[config.problem].needs_data:
             raise PersonaliseError(
                 f"{folder}: problem = {config.problem!r} has no network, so there is no head to train"

@@ -155,6 +155,17 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return unknown(self.kind, name, [*self, *(each for each in offered if each not in self._rows)])
 
 
+def not_loaded(names: Mapping[str, str]) -> str:
+    """Say that a file names what this process does not know, by run-config key, and what to do about it."""
+    lacks = [f"{key}={name if ':' in name else f'MODULE:{name}'}" for key, name in names.items()]
+    given = " ".join(f"--plug-in {each}" for each in lacks)
+    return (
+        f"{', '.join(f'{key} = {shown(name)}' for key, name in names.items())}: not built in, and no file makes a "
+        f"process import anything. Name it yourself ({given}; to resume, in --run-config), call ew.register in Python, "
+        "or install a package that offers it as an entry point"
+    )
+
+
 def name_of(thing: object) -> str:
     """Return ``module:name`` of a class or a function; it is found again under that only if `is_importable`."""
     while hasattr(thing, "func"):  # of a partial

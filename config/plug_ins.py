@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edelweiss.common import PlugInError, Registry, Value
-from edelweiss.common.registry import find, is_importable, name_of
+from edelweiss.common.registry import find, is_importable, name_of, not_loaded
 from edelweiss.datasets import SOURCES
+from edelweiss.datasets.config import ARRAYS, OWN
+from edelweiss.datasets.reading import outside_source
 from edelweiss.models import MODELS
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.metrics import METRICS
@@ -61,6 +63,36 @@ def load_named(flat: Mapping[str, Value]) -> dict[str, Value]:
     return found
 
 
+def load_own(flat: Mapping[str, Value]) -> dict[str, Value]:
+    """Like `load_named`, for a run-config of somebody who runs it here: sites that the data set names are the run's."""
+    found = load_named(flat)
+    dataset = found.get("dataset")
+    if found.get("resume") or not isinstance(dataset, str) or dataset not in SOURCES or dataset in SOURCES.built_in:
+        return found
+    sites = outside_source(dataset).group_names
+    return {"partition": "sites", "sites": len(sites), **found} if sites else found
+
+
+def require_known(flat: Mapping[str, Value]) -> None:
+    """Require that this process knows all that a file of a run names; nothing is imported but entry points.
+
+    Raises
+    ------
+    PlugInError
+        Naming what it does not know, and what to do about it.
+    """
+    lacks: dict[str, str] = {}
+
+    def noted(registry: Registry[Any], name: str) -> str:
+        if name and registry.get(registry.alias(name)) is None and not (registry is SOURCES and name in (*OWN, ARRAYS)):
+            lacks[next(key for key, each in KINDS.items() if each is registry)] = name
+        return name
+
+    _renamed(flat, noted)
+    if lacks:
+        raise PlugInError(not_loaded(lacks))
+
+
 def as_known(flat: Mapping[str, Value]) -> dict[str, Value]:
     """Return a run-config with what is known here as ``module:name`` called as it is in this process."""
     return _renamed(flat, lambda registry, name: registry.alias(name))
@@ -97,8 +129,13 @@ def packages_of(flat: Mapping[str, Value]) -> tuple[str, ...]:
     return tuple(sorted({package_of(found) for found in named_outside(flat).values()}))
 
 
-def packed() -> bytes:
+def packed(flat: Mapping[str, Value] | None = None) -> bytes:
     """Return what this process was given, for worker processes: by name where they can import it, else by value.
+
+    Parameters
+    ----------
+    flat : mapping, optional
+        A run-config: only what it names; by default all.
 
     Raises
     ------
@@ -107,7 +144,19 @@ def packed() -> bytes:
     """
     import cloudpickle
 
-    given = [(kind, name, thing) for kind, registry in Registry.all.items() for name, thing in registry.given.items()]
+    named: set[tuple[str, str]] = set()
+
+    def noted(registry: Registry[Any], name: str) -> str:
+        named.add((registry.kind, registry.alias(name)))
+        return name
+
+    _renamed(flat or {}, noted)
+    given = [
+        (kind, name, thing)
+        for kind, registry in Registry.all.items()
+        for name, thing in registry.given.items()
+        if flat is None or (kind, name) in named
+    ]
     wrong: list[str] = []
     for kind, name, thing in given:
         try:

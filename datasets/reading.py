@@ -66,6 +66,12 @@ class Pool:
 # The places of a data set depend on the environment, so they are part of each stage's cache key.
 
 
+@PROCESS_CACHE.keeps(1)
+def outside_source(dataset: str) -> Source:
+    """Call the function of a data set from outside, once per process and run; see `SOURCES`."""
+    return SOURCES[dataset].read(None)
+
+
 @PROCESS_CACHE.keeps(4)
 def _source(read: Callable[P, Source], stamp: tuple[int, int], *given: P.args, **named: P.kwargs) -> Source:
     return read(*given, **named)
@@ -73,6 +79,8 @@ def _source(read: Callable[P, Source], stamp: tuple[int, int], *given: P.args, *
 
 def _read_named(dataset: str, places: Places, form: ImageForm) -> Source:
     row = SOURCES[dataset]
+    if dataset not in SOURCES.built_in:
+        return outside_source(dataset)
     return row.read(places, form) if row.sized else row.read(places)
 
 

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import ConfigError, Registry, flatten, key_of, shown
-from edelweiss.config.plug_ins import KINDS
+from edelweiss.common import PROCESS_CACHE, ConfigError, Registry, flatten, key_of, shown
+from edelweiss.config.plug_ins import KINDS, load_own
 from edelweiss.config.tables import own_options
 from edelweiss.datasets import SOURCES
 from edelweiss.datasets.given import as_data
@@ -206,7 +206,7 @@ def sweep(
         file = Path("sweep.toml") if isinstance(study, Mapping) else as_path(os.fspath(study))
         folder = as_path(os.fspath(to) or f"runs/{file.stem}").resolve()
         if isinstance(study, Mapping):
-            base = stack.enter_context(_settings({}, "", data, model, (), study.get("base", {})))
+            base = load_own(stack.enter_context(_settings({}, "", data, model, (), study.get("base", {}))))
             file = stack.enter_context(Scratch()) / "sweep.toml"
             file.write_text(_sweep_toml({**study, "base": base}), encoding="utf-8")
         found, content = read(file)
@@ -263,19 +263,13 @@ def _settings(
         given["model"] = model if isinstance(model, str) else MODELS.give(model)
     with ExitStack() as stack:
         if inspect.isroutine(data) or (isinstance(data, str) and (":" in data or not os.path.splitext(data)[1])):
-            name = SOURCES.load(data) if isinstance(data, str) else SOURCES.give(data)
-            given = _own_sites(name) | {"dataset": name} | given
+            given = {"dataset": data if isinstance(data, str) else SOURCES.give(data), **given}
+            PROCESS_CACHE.forget()  # a function may return other data than the last time
         elif data is not None:
             given = stack.enter_context(as_data(data).as_keys()) | given
         if wrong:
             raise ConfigError("run-config", wrong)
         yield given
-
-
-def _own_sites(dataset: str) -> dict[str, Value]:
-    """Return the keys that make each site of somebody's own data set one of the run's."""
-    source = SOURCES[dataset].read(None) if dataset in SOURCES and dataset not in SOURCES.built_in else None
-    return {"partition": "sites", "sites": len(source.group_names)} if source and source.group_names else {}
 
 
 def _named(kind: str, what: Any, registry: Registry[Any]) -> Iterator[tuple[str, Value]]:

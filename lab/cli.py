@@ -7,7 +7,18 @@ import gc
 import signal
 import sys
 
-from edelweiss.lab.commands import compare, export, import_images, predict, report, submit, sweep, takes_run_config
+from edelweiss.lab.commands import (
+    compare,
+    export,
+    import_images,
+    load_plug_ins,
+    predict,
+    report,
+    submit,
+    sweep,
+    takes_plug_ins,
+    takes_run_config,
+)
 from edelweiss.lab.commands.misplaced import TAKES_KEYS, as_keys, misplaced
 
 COMMANDS = {
@@ -19,6 +30,7 @@ COMMANDS = {
     "export": export,
     "import": import_images,
 }
+READS_RUNS = (compare, report, predict, export)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         own = commands.add_parser(name, help=command.SUMMARY, description=command.DESCRIPTION, allow_abbrev=False)
         if name in given:  # what the others take may be slow to import
             command.takes(own)
+            if command in READS_RUNS:
+                takes_plug_ins(own)
     if wrong := misplaced(given, COMMANDS):
         parser.error("; ".join(wrong))
     options, rest = parser.parse_known_args(given)
@@ -45,6 +59,14 @@ def main(arguments: list[str] | None = None) -> int:
     # SIGTERM ends a run as Ctrl-C does: its files are closed, its memory is released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
+        if plug_ins := getattr(options, "plug_in", []):
+            from edelweiss.config import ConfigError
+
+            try:
+                load_plug_ins(plug_ins)
+            except ConfigError as error:
+                print(error, file=sys.stderr)
+                return 2
         if options.command:
             code: int = COMMANDS[options.command].main(options)
             return code

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edelweiss.common import shown
+from edelweiss.common import Registry, shown
 from edelweiss.common.files import as_path, is_file, read_json, reason
+from edelweiss.common.registry import not_loaded
 from edelweiss.datasets import DataSummary, ModelSchema, Samples
-from edelweiss.models import Architecture, ModelError
+from edelweiss.models import MODELS, Architecture, ModelError
 from edelweiss.models.storage import StoredTensors
 from edelweiss.problems import PROBLEMS
 from edelweiss.problems.base import Setting
@@ -214,7 +215,11 @@ def _unusable(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the key and message of each reason why a model cannot be used for prediction."""
     name = facts.get("problem")
     problem = PROBLEMS.get(name) if isinstance(name, str) else None
-    if problem is None or not issubclass(problem, NetworkProblem):
+    places: dict[str, Registry[Any]] = {"problem": PROBLEMS, "model": MODELS}
+    named = {key: each for key in places if isinstance(each := facts.get(key), str)}
+    if lacks := {key: each for key, each in named.items() if places[key].get(each) is None}:
+        yield next(iter(lacks)), not_loaded(lacks)
+    elif problem is None or not issubclass(problem, NetworkProblem):
         yield "problem", f"problem = {shown(name)}: there is no such problem with a network"
     elif problem.multiclass:
         yield "problem", f"problem = {name!r} has more than two classes: prediction supports binary labels only"

@@ -70,7 +70,7 @@ class Pool:
         self.alive: dict[Connection, Worker] = {}
         self._processes: Any = multiprocessing.get_context(method)
         self._forks = method == "fork"
-        self._given = b"" if self._forks else packed()  # what a fork has, a fresh process is told
+        self._given = b"" if self._forks else packed(contexts[0].run_config)  # what a fork has, a fresh process is told
         self._names = itertools.count()
         self._queue: deque[Message] = deque()
         self._segments = Segments(folder, "coordinator")

@@ -47,14 +47,17 @@ def simulate(config: Mapping[str, Any], *, quiet: bool = True, progress: Progres
     from edelweiss.common import with_resumed
     from edelweiss.common.memory import collecting_rarely, keep_freed_memory
     from edelweiss.config import RunConfig, flatten
-    from edelweiss.config.plug_ins import load_named
+    from edelweiss.config.plug_ins import load_own, require_known
     from edelweiss.lab.report import write_report
     from edelweiss.server_app.console import Progress
     from edelweiss.server_app.coordinator import coordinate
     from edelweiss.server_app.local import LocalGrid, unused_run_id
 
     keep_freed_memory()
-    run_config = RunConfig.parse(with_resumed(load_named(flatten(config))))
+    settings = with_resumed(load_own(flatten(config)))
+    if settings.get("resume"):
+        require_known(settings)
+    run_config = RunConfig.parse(settings)
     threads = torch.get_num_threads()
     torch.set_num_threads(run_config.threads)
     try:

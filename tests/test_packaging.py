@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib import metadata
@@ -17,6 +16,7 @@ from packaging.requirements import Requirement
 from edelweiss.federation.fingerprint import fingerprint
 from edelweiss.lab.submission import stage
 from tests import forks
+from tests.installed import Installed, quiet
 
 REPO = Path(__file__).resolve().parents[1]
 INSTALLED_BY_CI = "edelweiss[test,lint,docs]"
@@ -87,11 +87,6 @@ def imported(folder: Path, python: str) -> tuple[int, str, str, Path]:
     return parsed(done.stdout)
 
 
-def quiet(path: Path | str) -> dict[str, str]:
-    """Return an environment for a new interpreter in which nothing but ``path`` and site-packages is importable."""
-    return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"}
-
-
 def checkout_without_links(target: Path) -> Path:
     """Copy the sources as git does where it cannot create links: a text file with the link's target in its place."""
     for package in [path.parent for path in REPO.glob("*/__init__.py")]:
@@ -124,36 +119,18 @@ def test_a_copy_without_links_imports_everything_under_the_one_name(
 @pytest.mark.deployments
 def test_the_wheel_runs_where_there_is_no_checkout(tmp_path: Path) -> None:
     """Build it, install it into a new environment, and run both commands from an empty folder."""
-    built, home, empty = tmp_path / "dist", tmp_path / "venv", tmp_path / "empty"
-    empty.mkdir()
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(built), str(REPO)], check=True)
-    [wheel] = built.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    [packages] = home.glob("lib/python*/site-packages")
-    # The dependencies are those of the environment of these tests, which is behind the new one on the path.
-    others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (packages / "dependencies.pth").write_text("\n".join(others), encoding="utf-8")
-    install = ["install", "--no-deps", "--ignore-installed", "--no-warn-script-location", str(wheel)]
-    subprocess.run([*pip, "--python", str(home / "bin" / "python"), *install], check=True)
-
+    installed = Installed.of(tmp_path)
+    home, empty, packages, run = installed.home, installed.folder, installed.packages, installed.run
+    version = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     names = {path.name for path in packages.iterdir()}
     assert {name for name in names if "edelweiss" in name} == {
         "edelweiss",
-        f"edelweiss-{wheel.name.split('-')[1]}.dist-info",
+        f"edelweiss-{version}.dist-info",
     }
     assert not {"datasets", "models", "config", "docs", "tests"} & names
     count, bare, mark, place = imported(empty, str(home / "bin" / "python"))
     assert (bare, mark, place) == ("[]", fingerprint(), packages / "edelweiss")
     assert count > 250
-
-    def run(*command: str) -> str:
-        tool, *arguments = command
-        done = subprocess.run(
-            [str(home / "bin" / tool), *arguments], cwd=empty, env=quiet(""), capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
 
     run("edelweiss", "--run-config", 'rounds=1 sites=2 run-name="first"')
     assert (empty / "runs" / "first" / "model.safetensors").is_file()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from edelweiss.common import PlugInError, Registry, shown
@@ -60,8 +60,7 @@ def _accept(name: str, thing: Any) -> tuple[str, Dataset]:
         return name, thing
     if not callable(thing):
         raise PlugInError(f"dataset {shown(thing)}: must be a function that returns arrays, or what each site has")
-    read = cache(lambda: as_source(thing()))  # once for all sites, and for who asks which sites there are
-    return name, Dataset(lambda places: read(), groups="sites", sites=True)
+    return name, Dataset(lambda places: as_source(thing()), groups="sites", sites=True)
 
 
 SOURCES: Registry[Dataset] = Registry("dataset", _BUILT_IN, _accept)

@@ -21,6 +21,43 @@ def takes_run_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def takes_plug_ins(parser: argparse.ArgumentParser) -> None:
+    """Add the option that makes known what a run has from outside: its files make no process import anything."""
+    parser.add_argument(
+        "--plug-in",
+        action="append",
+        default=[],
+        metavar="KEY=MODULE:NAME",
+        help="import what the run has from outside, such as model=mypackage.nets:Net; may be repeated",
+    )
+
+
+def load_plug_ins(given: list[str]) -> None:
+    """Import what ``--plug-in`` names.
+
+    Raises
+    ------
+    ConfigError
+        Listing everything that cannot be imported, or is none of its kind.
+    """
+    from edelweiss.common import shown
+    from edelweiss.config import ConfigError
+    from edelweiss.config.plug_ins import KINDS, load_named
+
+    wrong: list[str] = []
+    for each in given:
+        key, _, name = each.partition("=")
+        if key not in KINDS or ":" not in name:
+            wrong.append(f"--plug-in {shown(each)}: must be KEY=MODULE:NAME, where KEY is {', '.join(KINDS)}")
+            continue
+        try:
+            load_named({key: name})
+        except ConfigError as error:
+            wrong += error.problems
+    if wrong:
+        raise ConfigError("command", wrong)
+
+
 def print_result(command: Callable[[], Iterable[str]]) -> int:
     """Print the lines that a command returns, or a user's mistake; return the exit code."""
     from edelweiss.config import MISTAKES

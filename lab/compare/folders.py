@@ -8,9 +8,11 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edelweiss.common import PlugInError
 from edelweiss.common import shown as quoted
 from edelweiss.common.files import as_path, is_file, read_json, read_toml, reason
 from edelweiss.config import ConfigError, RunConfig, flatten
+from edelweiss.config.plug_ins import require_known
 from edelweiss.config.resume import FREE
 from edelweiss.config.tables import renamed
 from edelweiss.lab.compare.grids import beyond, steps
@@ -77,7 +79,11 @@ class Found:
             more = f"; {inside} are in it: write {str(path / '*')!r}" if inside else ""
             raise ValueError(f"not a run folder: it has no config.toml{more}")
         try:
-            config = RunConfig.parse(renamed(flatten(read_toml(path / "config.toml"))))
+            keys = renamed(flatten(read_toml(path / "config.toml")))
+            require_known(keys)
+            config = RunConfig.parse(keys)
+        except PlugInError as error:
+            raise ValueError("; ".join(error.problems)) from None
         except ConfigError as error:
             raise ValueError(
                 f"it is of another version, or its config.toml was changed ({'; '.join(error.problems)}): do the run "

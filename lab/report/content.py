@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edelweiss.common import shown
+from edelweiss.common import PlugInError, shown
 from edelweiss.common.files import as_path, is_file, json_in, read_file, read_json, reason
 from edelweiss.config import ConfigError, RunConfig, read_overrides
+from edelweiss.config.plug_ins import require_known
 from edelweiss.datasets import DataSummary, ModelSchema
 from edelweiss.datasets.config import SITE
 from edelweiss.evidence import VERSION
@@ -80,7 +81,10 @@ class Content:
         try:
             if not (keys := read_overrides([str(folder / "config.toml")])):
                 raise RunError(f"{folder / 'config.toml'} is empty: run it anew")
+            require_known(keys)
             config = RunConfig.parse(keys)
+        except PlugInError as error:
+            raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}") from None
         except ConfigError as error:
             again = "the run is of another version, or the file was changed: run it anew"
             raise RunError(f"{folder / 'config.toml'}: {'; '.join(error.problems)}; {again}") from None

@@ -140,7 +140,7 @@ def test_a_stopped_run_goes_on_in_a_fresh_process_that_is_given_the_classes_agai
         simulated(mine, folder, progress=Stops(quiet=True), run_name="stopped", workers=1)
     goes_on = 'run = ew.simulate(resume="runs/stopped"{}); print(run.arrays["x"].tolist())'
     without = in_a_fresh_process(folder, "import edelweiss as ew\n" + goes_on.format(""))
-    assert "ConfigError" in without.stderr
+    assert "PlugInError" in without.stderr
     assert "fedprox" in without.stderr
     given = (
         ", algorithm=mine.FedProx, problem=mine.Focal, model=mine.Net, data=mine.hospitals, metrics=[mine.sensitivity]"
