@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def explained(error: Exception) -> int:
     """Print a user's mistake and return the exit code for it; what is none is raised again."""
+    from edelweiss.client_app.errors import RefusedError
     from edelweiss.client_app.memory import StateError
     from edelweiss.client_app.personalise import PersonaliseError
     from edelweiss.config import MISTAKES, ConfigError
@@ -60,7 +61,7 @@ def explained(error: Exception) -> int:
     if isinstance(error, ConfigError):
         print(error, file=sys.stderr)
         return 2
-    if isinstance(error, (*MISTAKES, StateError, PersonaliseError)):
+    if isinstance(error, (*MISTAKES, StateError, PersonaliseError, RefusedError)):
         print(f"error: {error}", file=sys.stderr)
         return 1
     raise error

@@ -61,6 +61,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="your label column; of several labels yours for each of the run's, separated by "
         "commas; default: the run's",
     )
+    add("--policy", default="", metavar="FILE", help="your policy, whose plug-ins the model may need (default: none)")
     add("--patient", default="", help="your column that says whose a row is, which is no feature; default: none")
     add("--device", default="", help="auto, cpu, cuda, cuda:1; default: the run's")
     add("--steps", type=at_least_one, default=500, help="steps on the head (default: 500)")
@@ -91,6 +92,7 @@ def run(options: argparse.Namespace) -> None:
     from edelweiss.client_app.model_card import write_card
     from edelweiss.client_app.model_metadata import model_facts, provenance
     from edelweiss.client_app.personalise import FinishedRun, PersonaliseError, personalise
+    from edelweiss.client_app.policy.plug_ins import load_for
     from edelweiss.common.files import as_path
     from edelweiss.config import SiteConfig, read_overrides
     from edelweiss.datasets import load_site
@@ -103,6 +105,7 @@ def run(options: argparse.Namespace) -> None:
     own: dict[str, Value] = {"dataset": "site", "partition": "iid", "personal-test": False, "data-file": ""}
     own |= {"group-column": "", "study": ""}
     own |= {"positive-classes": "", "negative-classes": ""}
+    load_for(options.model, options.policy)
     given = FinishedRun.read(options.model, read_overrides(options.run_config) | own)
     config = given.config
     torch.set_num_threads(config.threads)

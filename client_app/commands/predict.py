@@ -17,6 +17,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("data", help="the patients: a CSV or Parquet file, labels.csv beside images, or a folder that holds one")
     add("--model", default="", help="a model file or a run folder (default: the newest in models of --state-dir)")
     add("--state-dir", default="", help="the site's")
+    add("--policy", default="", metavar="FILE", help="your policy, whose plug-ins the model may need (default: none)")
     add("--to", default="scores.csv", metavar="FILE", help="where the scores go (default: scores.csv)")
     add(
         "--others",
@@ -30,11 +31,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Predict."""
+    from edelweiss.client_app.policy.plug_ins import load_for
     from edelweiss.models import resolve_device
     from edelweiss.problems.prediction import predict
     from edelweiss.problems.trained_model import TrainedModel
 
     place = options.model or newest(options.state_dir)
+    load_for(place, options.policy)
     model = TrainedModel.read(place, resolve_device(options.device))
     print(f"model: {model.file}")
     print("\n".join(predict(model, options.data, options.to, options.others)))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.common import PlugInError
+from edelweiss.common.files import read_toml
 from edelweiss.config.plug_ins import KINDS, load_named, named_outside, package_of
 from edelweiss.federation.fingerprint import package_hash
+from edelweiss.models.storage import StoredTensors
 
 if TYPE_CHECKING:
     from edelweiss.client_app.policy.rules import Policy
@@ -60,3 +64,32 @@ def load_allowed(run_config: Mapping[str, Value], policy: Policy) -> None:
         raise RefusedError(f"this site allows no plug-in {named}: its operator allows plug-ins by name and hash")
     if outside:
         load_named(run_config)
+
+
+def load_for(model: str | Path, policy: str) -> None:
+    """Import what a finished run's files name from outside, if the policy allows it.
+
+    Parameters
+    ----------
+    model : str or Path
+        A run folder or a model file; what is wrong with it is said by who reads it.
+    policy : str
+        The file with the policy; empty: there is none, and it allows nothing.
+
+    Raises
+    ------
+    RefusedError, PolicyError
+        Naming what is not allowed, or what is wrong with the policy.
+    """
+    from edelweiss.client_app.policy.rules import Policy
+
+    named: dict[str, Value] = {}
+    place = Path(model)
+    with suppress(OSError, ValueError):
+        if place.is_dir():
+            named |= {key: value for key, value in read_toml(place / "config.toml").items() if isinstance(value, str)}
+        facts = StoredTensors.read(place / "model.safetensors" if place.is_dir() else place).facts
+        named |= {key: value for key, value in facts.items() if key in ("problem", "model") and isinstance(value, str)}
+    used = {key: value for key, value in named.items() if key in KINDS and key != "dataset"}
+    if named_outside(used):
+        load_allowed(used, Policy.read(policy))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from edelweiss.client_app.cli import main
 from edelweiss.client_app.doctor.data import _plug_ins
 from edelweiss.client_app.errors import RefusedError
 from edelweiss.client_app.policy import Policy, PolicyError
 from edelweiss.client_app.policy.plug_ins import line_of, load_allowed
+from edelweiss.common import PlugInError
 from edelweiss.datasets import Facts
 from edelweiss.federation.fingerprint import covering, fingerprint, package_hash, release
 from edelweiss.models import MODELS
@@ -24,6 +26,9 @@ from torch import nn
 class Net(nn.Sequential):
     def __init__(self, shape, outputs):
         super().__init__(nn.Flatten(), nn.Linear(shape[0], outputs))
+class Deep(nn.Sequential):
+    def __init__(self, shape, outputs):
+        super().__init__(nn.Flatten(), nn.Linear(shape[0], 3), nn.Tanh(), nn.Linear(3, outputs))
 """
 
 
@@ -106,3 +111,56 @@ def test_the_fingerprint_covers_plug_ins(package: Path) -> None:
     (package / "nets.py").write_text(CODE + "\n", encoding="utf-8")
     package_hash.cache_clear()
     assert fingerprint(("outsider",)) != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "outsider.nets:N\u0435t",  # a Cyrillic letter
+        "outsider.nets:\uff2eet",  # which Python's own source takes for N
+        ".nets:Net",
+        "outsider..nets:Net",
+        "outsider.nets:Net ",
+        "outsider.nets.Net:Net",
+        "outsider.nets:Net.__init__.__globals__",
+        "os:system",
+        ":Net",
+        "outsider.nets:",
+    ],
+)
+def test_no_other_spelling_passes_for_what_is_allowed(package: Path, tmp_path: Path, name: str) -> None:
+    allowed = policy(tmp_path, line_of(NAME, NAME))
+    with pytest.raises(RefusedError):
+        load_allowed({"model": name}, allowed)
+    assert "outsider.nets" not in sys.modules
+
+
+def test_what_is_allowed_as_one_kind_is_refused_as_another(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(PlugInError):
+        load_allowed({"algorithm": NAME}, policy(tmp_path, line_of(NAME, NAME)))
+
+
+def test_a_site_uses_a_model_from_outside_if_its_policy_allows_it(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep = NAME.replace("Net", "Deep")
+    MODELS.load(deep)
+    features, labels = table(80, 0)
+    hospital = Hospital(tmp_path / "here", features, labels, plug_ins=[line_of(deep, deep)])
+    keys = {"model": deep, "algorithm": "fedrep", "problem": "bce", "rounds": 1, "sites": 1, "holdout_share": 0.2}
+    with covering(("outsider",)):
+        folder = run_at(site_job(tmp_path, **keys), [hospital.node]).folder
+    rules = site_toml(tmp_path, plug_ins=[line_of(deep, deep)])
+    del MODELS[deep], sys.modules["outsider.nets"]
+    data = str(hospital.node["data-dir"])
+    trained = ["personalise", "--model", str(folder), "--data-dir", data, "--steps", "2", "--state-dir", str(tmp_path)]
+    assert main(trained) == 1
+    assert deep in capsys.readouterr().err
+    assert "outsider.nets" not in sys.modules
+    assert main([*trained, "--policy", rules]) == 0
+    del MODELS[deep], sys.modules["outsider.nets"]
+    scored = ["predict", f"{data}/data.csv", "--state-dir", str(tmp_path), "--to", str(tmp_path / "scores.csv")]
+    assert main(scored) == 1
+    assert "outsider.nets" not in sys.modules
+    assert main([*scored, "--policy", rules]) == 0
+    assert (tmp_path / "scores.csv").is_file()
