@@ -135,7 +135,8 @@ def packed(flat: Mapping[str, Value] | None = None) -> bytes:
     Parameters
     ----------
     flat : mapping, optional
-        A run-config: only what it names; by default all.
+        A run-config: only what it names, all of which must be sendable. By default all that can be sent: which of it
+        a sweep's runs need shows later, and one that lacks something says so.
 
     Raises
     ------
@@ -157,18 +158,19 @@ def packed(flat: Mapping[str, Value] | None = None) -> bytes:
         for name, thing in registry.given.items()
         if flat is None or (kind, name) in named
     ]
-    wrong: list[str] = []
+    sendable, wrong = list(given), list[str]()
     for kind, name, thing in given:
         try:
             cloudpickle.dumps(thing)
         except Exception as error:  # whatever its state raises
+            sendable = [each for each in sendable if each[:2] != (kind, name)]
             wrong.append(
                 f"{kind} = {name!r} cannot be handed to another process ({type(error).__name__}: {error}): define it "
                 "in a module, or take workers = 1"
             )
-    if wrong:
+    if wrong and flat is not None:
         raise PlugInError(*wrong)
-    return bytes(cloudpickle.dumps(given)) if given else b""
+    return bytes(cloudpickle.dumps(sendable)) if sendable else b""
 
 
 def unpack(given: bytes) -> None:
