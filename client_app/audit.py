@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edelweiss.common import record_in
+from edelweiss.common import FieldError, record_in
 from edelweiss.common.files import json_in, opened, read_json
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ LONGEST, MOST = 40, 100  # characters of a name, and names of arrays or numbers,
 START = "0" * 64  # what the first line holds in place of a hash
 
 
-class AuditError(ValueError):
-    """The log is not what was written; the message names the first line that is wrong."""
+class AuditError(FieldError):
+    """The log is not what was written; ``row`` is the first line that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ class Audit:
         except FileNotFoundError:
             return 0, START
         except (OSError, ValueError, LookupError, TypeError):
-            raise AuditError(f"{SEAL} cannot be read, so nobody can say whether lines are missing at the end") from None
+            raise AuditError(
+                f"{SEAL} cannot be read, so nobody can say whether lines are missing at the end", key=SEAL
+            ) from None
 
     # ------------------------------------------------------------------ reading it
 
@@ -154,14 +156,17 @@ class Audit:
                 if line is None or line.get("before") != last:
                     raise AuditError(
                         f"line {number} does not follow the line before it: one of the two was changed, or lines were "
-                        "taken out or put in between"
+                        "taken out or put in between",
+                        row=number,
                     )
                 last = _hash(text.rstrip(b"\n"))
                 yield last, line
         if number < count:
-            raise AuditError(f"line {number + 1} is missing, and all that follow it up to line {count}")
+            text = f"line {number + 1} is missing, and all that follow it up to line {count}"
+            raise AuditError(text, row=number + 1)
         if (number, last) != (count, sealed) and (number, before) != (count + 1, sealed):
-            raise AuditError(f"line {number} is not the last one that was sealed, which was line {count}")
+            text = f"line {number} is not the last one that was sealed, which was line {count}"
+            raise AuditError(text, row=number)
 
 
 def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:

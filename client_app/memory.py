@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edelweiss.common import ConfigError
+from edelweiss.common import ConfigError, FieldError
 from edelweiss.common.files import as_path, reason
 from edelweiss.models.storage import StoredTensors, write_tensors
 
@@ -40,7 +40,7 @@ Provenance = dict[str, str | int]
 """Where vectors are from: the algorithm, problem and model, and d, the length of x."""
 
 
-class StateError(ValueError):
+class StateError(FieldError):
     """A file in the state folder belongs to another algorithm, model or run, and stays as it is.
 
     Attributes
@@ -56,7 +56,7 @@ class StateError(ValueError):
             said = "is damaged: it does not hold what was written"
         fix = f"{said}. The file is untouched: move it, or set another state-dir"
         self.public = f"{path.parent.name}/{path.name} in the state folder {fix}"
-        super().__init__(f"{path} {fix}")
+        super().__init__(f"{path} {fix}", key="state-dir", value=dict(theirs), allowed=dict(provenance))
 
 
 def state_folder(state_dir: str) -> Path:

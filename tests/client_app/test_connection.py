@@ -9,6 +9,7 @@ import pytest
 
 from edelweiss.client_app.connection import JoinConfig, read_certificates, read_key
 from edelweiss.common import ConfigError
+from tests.said import has
 
 
 def made(folder: Path, *options: str) -> str:
@@ -23,18 +24,16 @@ def test_a_key_as_the_page_makes_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        (("-t", "ecdsa", "-b", "384", "-N", "secret"), "has a passphrase"),
-        (("-t", "ed25519", "-N", ""), "no private ECDSA key"),
+        (("-t", "ecdsa", "-b", "384", "-N", "secret"), "passphrase"),
+        (("-t", "ed25519", "-N", ""), "ECDSA"),
     ],
 )
-def test_one_that_cannot_be_used_is_named_with_its_fix(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+def test_one_that_cannot_be_used_is_named_with_its_fix(tmp_path: Path, options: tuple[str, ...], named: str) -> None:
     file = made(tmp_path, *options)
-    with pytest.raises(ConfigError, match=words) as told:
+    with pytest.raises(ConfigError, check=has(named, file, "ssh-keygen")):
         read_key(file)
-    assert file in str(told.value)
-    assert "ssh-keygen" in str(told.value)
 
 
 @pytest.mark.parametrize("read", [read_key, read_certificates])
@@ -43,7 +42,7 @@ def test_other_files_are_refused(tmp_path: Path, read: object) -> None:
     for name, content in {"empty": b"", "binary": bytes(range(256)), "text": b"hello"}.items():
         (tmp_path / name).write_bytes(content)
     for name in ("empty", "binary", "text", "missing", "."):
-        with pytest.raises(ConfigError, match=r"cannot be read|no private ECDSA key|no certificate"):
+        with pytest.raises(ConfigError, check=has(tmp_path / name)):
             read(str(tmp_path / name))
 
 

@@ -22,6 +22,7 @@ from edelweiss.client_app.bundle import run_config_in
 from edelweiss.client_app.connection import JoinConfig
 from edelweiss.client_app.fleet import ENDED, Fleet
 from edelweiss.client_app.join import LONGEST, SOON, Joined, Stop
+from tests.said import has
 
 
 class Quiet(Stop):
@@ -139,7 +140,7 @@ def test_a_bundle_that_unpacks_to_much_costs_nothing() -> None:
     assert len(bomb) < 2**19
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="more than 1,048,576 bytes"):
+        with pytest.raises(ValueError, check=has("1,048,576 bytes")):
             run_config_in(bomb, {})
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
@@ -149,7 +150,7 @@ def test_a_bundle_that_unpacks_to_much_costs_nothing() -> None:
 def test_a_bundle_says_the_defaults_and_the_run_what_is_changed() -> None:
     content = bundle(APP % b"[tool.flwr.app.config]\nrounds=3\ncodasca.lr=0.1\n" + PARTS)
     assert run_config_in(content, {"rounds": 5}) == {"rounds": 5, "codasca.lr": 0.1}
-    with pytest.raises(ValueError, match="unknown key 'round'"):
+    with pytest.raises(ValueError, check=has("'round'", "'rounds'")):
         run_config_in(content, {"round": 5})
 
 

@@ -24,6 +24,7 @@ from edelweiss.models import Architecture
 from edelweiss.problems import Batch, Setting
 from edelweiss.problems.auc import Auc
 from edelweiss.server_app import Result, simulate
+from tests.said import has
 from tests.server_app.sites import job
 
 COUNT, SHAPE = 60, (1, 8, 8)
@@ -176,7 +177,7 @@ def test_an_error_in_the_thread_reaches_the_caller(images: Samples, bad: int, mo
     with closing(oracle):
         for _ in range(bad - 1):
             oracle.draw()
-        with pytest.raises(OSError, match="the disk is gone"):
+        with pytest.raises(OSError, check=has("the disk is gone")):
             oracle.draw()
     assert not threads()
 

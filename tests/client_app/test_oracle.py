@@ -15,6 +15,7 @@ from edelweiss.models import Architecture
 from edelweiss.problems import Setting
 from edelweiss.problems.auc import Auc
 from edelweiss.problems.saddle import Saddle
+from tests.said import has
 
 
 def test_every_stream_is_its_own_and_repeats() -> None:
@@ -122,5 +123,5 @@ def test_a_sampler_that_cannot_work_says_so() -> None:
     assert negatives[1].sum() == 0
     config = RunConfig.parse({"sampler": "fixed-positives"})
     one_class = Samples(negatives[0], negatives[1], torch.arange(len(negatives[1])))
-    with pytest.raises(DataError, match="positive"):
+    with pytest.raises(DataError, check=has("positive")):
         SiteOracle.open(config, linear_auc(train), one_class, stream(0, 0, 1, 0))

@@ -27,6 +27,7 @@ from edelweiss.datasets.site import read_site
 from edelweiss.datasets.site.images import ImageRules
 from edelweiss.datasets.sources import SOURCES
 from tests.client_app.policies import Hospital, told, train
+from tests.said import has
 from tests.server_app.sites import images, question, site_job, table, write_table
 
 Answer = Callable[[RunConfig], Facts | str]
@@ -75,7 +76,7 @@ def test_a_problem_reads_no_file_at_a_site_of_its_own(tmp_path: Path) -> None:
     node = {"data-dir": str(tmp_path), "partition-id": 0, "num-partitions": 2}
     config = RunConfig.parse({"problem": "saddle", "algorithm": "local-sgda", "sites": 2, "saddle.file": "there.npz"})
     context = Context(1, 1, node, RecordDict(), config.flat())
-    with pytest.raises(ConfigError, match=r"saddle\.file names a file of the machine that simulates"):
+    with pytest.raises(ConfigError, check=has(keys=["saddle.file"])):
         OpenSite.from_context(context)
 
 
@@ -302,4 +303,4 @@ def test_a_damaged_file_is_named_and_stays(
     assert path.read_bytes() == content
     if of_a_run:
         assert main(["runs", "--state-dir", str(hospital.state)]) == 2
-        assert f"{path.name} in it is damaged" in capsys.readouterr().err
+        assert path.name in capsys.readouterr().err

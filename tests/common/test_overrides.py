@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edelweiss.common import ConfigError, flatten, read_overrides
+from tests.said import has
 
 
 def test_pairs_have_toml_types() -> None:
@@ -41,7 +42,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("rounds = 3\nrounds = = 4\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"bad\.toml: .*line 2"):
+    with pytest.raises(ConfigError, check=has("bad.toml", "line 2")):
         read_overrides([str(file)])
 
 
@@ -58,17 +59,17 @@ def test_every_pair_that_is_no_toml_is_named_with_its_fix() -> None:
 def test_one_key_in_two_spellings_is_given_twice(text: str, tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="is given twice, once in a table: leave one out"):
+    with pytest.raises(ConfigError, check=has("twice")):
         read_overrides([str(file)])
-    with pytest.raises(ConfigError, match=r"codasca\.lr is given twice"):
+    with pytest.raises(ConfigError, check=has("codasca.lr", "twice")):
         flatten({"codasca": {"lr": 1}, "codasca.lr": 2})
-    with pytest.raises(ConfigError, match=r"codasca\.lr is given twice"):
+    with pytest.raises(ConfigError, check=has("codasca.lr", "twice")):
         read_overrides(['codasca.lr=1 "codasca.lr"=2'])
 
 
 @pytest.mark.parametrize("text", ["rounds", "rounds=3 seed", "rounds 3", "rounds = 3", "=3"])
 def test_what_is_no_pair_is_not_passed_over(text: str) -> None:
-    with pytest.raises(ConfigError, match="--run-config"):
+    with pytest.raises(ConfigError, check=has("--run-config")):
         read_overrides([text])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from edelweiss.federation import StrategyError
 from edelweiss.strategies.graphs import Graph, mixing_graph
+from tests.said import has
 
 DRAWN = [("ring", 8), ("ring", 2), ("random", 12), ("random", 40), ("full", 7), ("star", 6), ("ring", 1), ("full", 1)]
 
@@ -88,7 +89,7 @@ def test_each_round_may_have_a_random_graph_of_its_own() -> None:
 def test_random_graphs_at_their_limits() -> None:
     assert len(edges_of(mixing_graph("random", 10, mean_degree=1.8).matrix())) == 9, "a tree"
     np.testing.assert_array_equal(mixing_graph("random", 5, mean_degree=9.0).matrix(), mixing_graph("full", 5).matrix())
-    with pytest.raises(StrategyError, match=r"mean-degree = 1: a connected graph of 10 sites needs at least 1\.8 "):
+    with pytest.raises(StrategyError, check=has(key="mean-degree", value=1, allowed=1.8)):
         mixing_graph("random", 10, mean_degree=1.0)
 
 
@@ -120,35 +121,32 @@ def test_edges_from_a_file(name: str, tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "components.csv": ("0,1\n2,3\n", r"falls into 3 components of sites: 0, 1; 2, 3; 4\. Add"),
-    "beyond.csv": ("0,1\n1,2\n2,3\n3,4\n4,7\n", r"a graph of 8 sites or more, and the run has sites = 5.*names 7"),
-    "few.toml": ("edges = [[0, 1], [1, 2]]", r"3 components of sites: 0, 1, 2; 3; 4"),
-    "loop.csv": ("0,1\n1,1\n", r"the edge \[1, 1\] leads from a site to itself"),
-    "three.csv": ("0,1,2\n", r"\[0, 1, 2\] is no pair of sites"),
-    "negative.csv": ("0,-1\n", r"\[0, -1\] is no pair of sites"),
-    "words.csv": ("0,1\nnorth,south\n", r"is no list of edges.*north"),
-    "other.toml": ("nodes = 3", r"is no list of edges.*edges"),
-    "broken.toml": ("edges = [[0,", r"is no list of edges"),
-    "weights.toml": (
-        "edges = [[0, 1], [1, 2]]\nweights = [1, 2]",
-        r"^graph-file = \S+: nothing but edges counts there: leave out 'weights'$",
-    ),
-    "underscore.csv": ("0,1\n1,0_2\n", r"'0_2' is no whole number"),
-    "first.csv": ("0_2,1\n1,0\n", r"'0_2' is no whole number"),
-    "script.csv": ("0,1\n1,２\n", r"'２' is no whole number"),
-    "float.toml": ("edges = [[0.5, 1]]", r"\[0.5, 1\] is no pair of sites"),
+    "components.csv": ("0,1\n2,3\n", [[0, 1], [2, 3], [4]]),
+    "beyond.csv": ("0,1\n1,2\n2,3\n3,4\n4,7\n", [7]),
+    "few.toml": ("edges = [[0, 1], [1, 2]]", [[0, 1, 2], [3], [4]]),
+    "loop.csv": ("0,1\n1,1\n", [1, 1]),
+    "three.csv": ("0,1,2\n", [0, 1, 2]),
+    "negative.csv": ("0,-1\n", [0, -1]),
+    "words.csv": ("0,1\nnorth,south\n", "north"),
+    "other.toml": ("nodes = 3", "edges"),
+    "broken.toml": ("edges = [[0,", "broken.toml"),
+    "weights.toml": ("edges = [[0, 1], [1, 2]]\nweights = [1, 2]", ["weights"]),
+    "underscore.csv": ("0,1\n1,0_2\n", "'0_2'"),
+    "first.csv": ("0_2,1\n1,0\n", "'0_2'"),
+    "script.csv": ("0,1\n1,２\n", "'２'"),
+    "float.toml": ("edges = [[0.5, 1]]", [0.5, 1]),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_files_that_are_no_graph_of_the_sites_are_refused(name: str, tmp_path: Path) -> None:
-    text, message = REFUSED[name]
+    (text, value), file = REFUSED[name], str(tmp_path / name)
     (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(StrategyError, match=message) as refusal:
-        mixing_graph("file", 5, file=str(tmp_path / name))
-    assert str(refusal.value).startswith(f"graph-file = '{tmp_path / name}'")
+    named, value = ([value], file) if isinstance(value, str) else ([], value)
+    with pytest.raises(StrategyError, check=has(f"graph-file = '{file}'", *named, key="graph-file", value=value)):
+        mixing_graph("file", 5, file=file)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StrategyError, match=r"graph-file = '.*none\.csv' cannot be read"):
+    with pytest.raises(StrategyError, check=has(key="graph-file", value=str(tmp_path / "none.csv"))):
         mixing_graph("file", 5, file=str(tmp_path / "none.csv"))

@@ -15,6 +15,7 @@ from edelweiss.models import ModelError
 from edelweiss.server_app import simulate
 from tests.problems.example import make
 from tests.reference import personalised as reference
+from tests.said import has
 from tests.strategies.personalised import run
 
 # ---------------------------------------------------------------------- the head
@@ -33,7 +34,7 @@ def test_where_the_head_begins() -> None:
 
 
 def test_a_head_that_does_not_exist_is_refused_with_the_models_layers(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"model = 'mlp', head = 'hed': no such layer.*body\.1, body\.3, head"):
+    with pytest.raises(ModelError, check=has("'hed'", "body.1", "body.3", key="head")):
         simulate({"algorithm": "deprl", "head": "hed", "rounds": 1, "workers": 1, "runs-dir": str(tmp_path)})
 
 
@@ -49,13 +50,13 @@ def test_a_head_that_does_not_exist_is_refused_with_the_models_layers(tmp_path: 
     ids=str,
 )
 def test_a_model_without_a_body_has_no_separable_head(algorithm: str, keys: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(StrategyError, match=f"algorithm = '{algorithm}'.*no separable head"):
+    with pytest.raises(StrategyError, check=has(key="head", value=algorithm)):
         simulate({"algorithm": algorithm, **keys, "rounds": 1, "workers": 1, "runs-dir": str(tmp_path)})
 
 
 def test_problems_without_a_network_are_refused() -> None:
-    for algorithm, need in [("deprl", "layers"), ("fedrep", "layers"), ("dispfl", "layers")]:
-        with pytest.raises(ConfigError, match=f"'{algorithm}' cannot solve problem = 'saddle'.*offers no {need}"):
+    for algorithm in ("deprl", "fedrep", "dispfl"):
+        with pytest.raises(ConfigError, check=has(f"'{algorithm}'", "problem = 'saddle'")):
             RunConfig.parse({"algorithm": algorithm, "problem": "saddle"})
 
 
@@ -65,24 +66,24 @@ PERSONALISED = ["d-psgd", "deprl", "dispfl", "fedrep", "ditto", "fedrod"]
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "named"),
     [
-        ({"dispfl.density": 0.0, "algorithm": "dispfl"}, r"dispfl\.density = 0\.0: must be .* > 0 and <= 1"),
-        ({"dispfl.density": 1.5, "algorithm": "dispfl"}, r"dispfl\.density = 1\.5: must be .* > 0 and <= 1"),
-        ({"deprl.topology": "line"}, r"deprl\.topology = 'line': allowed are 'ring', 'random', 'full', 'star', 'file'"),
-        ({"deprl.topology": "file"}, r"deprl\.topology = 'file', deprl\.graph-file = '': topology \"file\" needs"),
-        ({"deprl.graph-file": "g.csv"}, r"deprl\.topology = 'ring', deprl\.graph-file = 'g\.csv'.* no other has one"),
-        ({"deprl.graph-file": "g.txt"}, r"deprl\.graph-file = 'g\.txt': must name a file with \.toml or \.csv"),
-        ({"deprl.regraph": "every-round"}, r"deprl\.regraph = 'every-round', deprl\.topology = 'ring'.*take that, or"),
-        ({"deprl.momentum": 1.0}, r"deprl\.momentum = 1\.0: must be a finite number >= 0 and < 1"),
-        ({"deprl.head-unit": "passes"}, r"deprl\.head-unit = 'passes': allowed are 'steps', 'epochs'"),
-        ({"deprl.first-head": "mine"}, r"deprl\.first-head = 'mine': allowed are 'own', 'common'"),
-        ({"weighting": "examples"}, r"weighting = 'examples'.*deprl.*the graph says"),
-        ({"head": "body.3", "algorithm": "fedrod", "problem": "cross-entropy"}, r"head = 'body\.3'.*last layer"),
+        ({"dispfl.density": 0.0, "algorithm": "dispfl"}, ["dispfl.density = 0.0", "> 0 and <= 1"]),
+        ({"dispfl.density": 1.5, "algorithm": "dispfl"}, ["dispfl.density = 1.5", "> 0 and <= 1"]),
+        ({"deprl.topology": "line"}, ["deprl.topology = 'line'", "'ring', 'random', 'full', 'star', 'file'"]),
+        ({"deprl.topology": "file"}, ["deprl.topology = 'file'", "deprl.graph-file = ''"]),
+        ({"deprl.graph-file": "g.csv"}, ["deprl.topology = 'ring'", "deprl.graph-file = 'g.csv'"]),
+        ({"deprl.graph-file": "g.txt"}, ["deprl.graph-file = 'g.txt'", ".toml", ".csv"]),
+        ({"deprl.regraph": "every-round"}, ["deprl.regraph = 'every-round'", "deprl.topology = 'ring'"]),
+        ({"deprl.momentum": 1.0}, ["deprl.momentum = 1.0", ">= 0 and < 1"]),
+        ({"deprl.head-unit": "passes"}, ["deprl.head-unit = 'passes'", "'steps', 'epochs'"]),
+        ({"deprl.first-head": "mine"}, ["deprl.first-head = 'mine'", "'own', 'common'"]),
+        ({"weighting": "examples"}, ["weighting = 'examples'", "deprl"]),
+        ({"head": "body.3", "algorithm": "fedrod", "problem": "cross-entropy"}, ["head = 'body.3'"]),
     ],
 )
-def test_what_does_not_go_together_is_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_does_not_go_together_is_refused(keys: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(ConfigError, check=has(*named)):
         RunConfig.parse({"algorithm": "deprl", **keys})
 
 
@@ -90,28 +91,28 @@ def test_what_does_not_go_together_is_refused(keys: dict[str, Any], message: str
 def test_batch_norm_statistics_stay_at_the_sites_and_only_the_last_model_is_there(algorithm: str) -> None:
     keys = {"algorithm": algorithm, "problem": "cross-entropy", "dataset": "mnist"}
     for model in ("resnet18", "efficientnet-b0"):
-        with pytest.raises(ConfigError, match=rf"bn = 'average'.*'{model}' belong to each site's own.*bn = \"local\""):
+        with pytest.raises(ConfigError, check=has("bn = 'average'", f"'{model}'", 'bn = "local"')):
             RunConfig.parse(keys | {"model": model})
     RunConfig.parse(keys | {"model": "resnet18", "bn": "local"})
     RunConfig.parse(keys | {"model": "lenet5"})
-    with pytest.raises(ConfigError, match=r"output = 'average'.*take \"last\""):
+    with pytest.raises(ConfigError, check=has("output = 'average'", '"last"')):
         RunConfig.parse(keys | {"output": "average"})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "key", "value"),
     [
-        ("0,1\n2,3\n", r"graph-file = '.*graph\.csv': .*falls into 2 components of sites: 0, 1; 2, 3\."),
-        ("0,1\n1,5\n", r"graph-file = '.*graph\.csv' is a graph of 6 sites or more, and the run has sites = 4"),
-        ("", r"mean-degree = 1: a connected graph of 4 sites needs at least 1\.5 neighbours"),
+        ("0,1\n2,3\n", "deprl.graph-file", [[0, 1], [2, 3]]),
+        ("0,1\n1,5\n", "deprl.graph-file", [5]),
+        ("", "deprl.mean-degree", 1),
     ],
 )
 def test_a_graph_that_does_not_fit_ends_the_run_before_anything_is_sent(
-    text: str, message: str, tmp_path: Path
+    text: str, key: str, value: object, tmp_path: Path
 ) -> None:
     (tmp_path / "graph.csv").write_text(text, encoding="utf-8")
     keys = {"own_topology": "file", "own_graph_file": str(tmp_path / "graph.csv")}
-    with pytest.raises(StrategyError, match=rf"^deprl\.{message}"):
+    with pytest.raises(StrategyError, check=has(key, key=key, value=value)):
         run(tmp_path, "deprl", **(keys if text else {"own_topology": "random", "own_mean_degree": 1.0}))
     assert not list((tmp_path / "runs").rglob("metrics.jsonl"))
 
