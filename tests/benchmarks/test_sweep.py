@@ -15,6 +15,7 @@ from edelweiss.lab.compare.runs import OUTCOME
 from edelweiss.lab.sweep.job import parsed
 from tests.benchmarks.conftest import TOML
 from tests.benchmarks.pretended import COST, every_run, pretend
+from tests.said import has
 
 
 def test_the_table_of_another_algorithm_is_no_part_of_a_run(sweep: Sweep) -> None:
@@ -92,7 +93,7 @@ def test_what_is_kept_and_damaged_stops_the_study_with_a_line(sweep: Sweep, dama
     assert sweep.outcome(job)
     name, content = DAMAGED[damage]
     (sweep.folder / job.name / name).write_text(content)
-    with pytest.raises(ConfigError, match=f"{job.name} is damaged, or of another version .*: remove it") as told:
+    with pytest.raises(ConfigError, check=has(job.name)) as told:
         sweep.outcome(job)
     assert len(told.value.problems) == 1
 
@@ -101,7 +102,7 @@ def test_a_file_in_the_place_of_a_kept_run_is_damage(sweep: Sweep) -> None:
     job = every_run(sweep)[0]
     sweep.folder.mkdir()
     (sweep.folder / job.name).touch()
-    with pytest.raises(ConfigError, match="Not a directory"):
+    with pytest.raises(ConfigError, check=has(job.name)):
         sweep.outcome(job)
 
 

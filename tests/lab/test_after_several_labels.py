@@ -26,6 +26,7 @@ from edelweiss.models.storage import StoredTensors, write_tensors
 from edelweiss.server_app import simulate
 from edelweiss.server_app.trackers import numbers
 from tests.lab.read_page import Page
+from tests.said import has
 from tests.server_app.labelled import LABELS, folders, labelled
 
 
@@ -201,7 +202,7 @@ def test_runs_are_compared_by_the_mean_and_on_request_by_a_label(folder: Path) -
     assert row["central.auroc, low over patients"] == own["mean"]["common-test-set"]["auroc"]["low"]
     assert row["central.auroc.Edema, high over patients"] == own["labels"]["Edema"]["common-test-set"]["auroc"]["high"]
     assert all(not label_of(path) for path in Comparison.of(found).metrics), "nobody asked for a label"
-    with pytest.raises(ConfigError, match=re.escape("unknown metric 'auroc.Edena'. Did you mean 'auroc.Edema'")):
+    with pytest.raises(ConfigError, check=has("'auroc.Edena'", "'auroc.Edema'")):
         Comparison.of(found, ["auroc.Edena"])
 
 
@@ -241,7 +242,7 @@ def test_a_sweep_chooses_by_a_label(tmp_path: Path) -> None:
     file.write_text('select = "pooled.auroc.Edema"\n' + text)
     assert read_sweep(file)[0].select == "pooled.auroc.Edema"
     file.write_text('select = "pooled.auroc.Edena"\n' + text)
-    with pytest.raises(ConfigError, match=r"Did you mean 'pooled\.auroc\.Edema'"):
+    with pytest.raises(ConfigError, check=has("'pooled.auroc.Edema'")):
         read_sweep(file)
 
 
@@ -283,12 +284,10 @@ def test_a_model_of_one_label_and_one_of_several_are_told_apart(tmp_path: Path) 
     one = simulate(labelled(tmp_path, first, ("A",), model="mlp", rounds=1)).folder
     two = simulate(labelled(tmp_path, second, ("A", "B"), model="mlp", rounds=1)).folder
     for key, other in (("init_from", "init-from"), ("compare_with", "compare-with")):
-        with pytest.raises(ModelError) as caught:
+        with pytest.raises(ModelError, check=has(f"{other} = ", "A, B", key="labels")) as caught:
             simulate(labelled(tmp_path, second, ("A", "B"), model="mlp", rounds=1, **{key: str(one)}))
-        assert f"{other} = " in str(caught.value)
-        assert "it was trained on one label, and this run is on the labels A, B" in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(ModelError, match="on the labels A, B, and this run is on one label") as caught:
+    with pytest.raises(ModelError, check=has("A, B", key="labels")) as caught:
         simulate(labelled(tmp_path, first, ("A",), model="mlp", rounds=1, init_from=str(two)))
     assert len(str(caught.value).splitlines()) == 1
 
@@ -311,7 +310,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_evidence(data: Path, tmp_pat
                 raise RunError("stopped by a test")
 
         patch.setattr(line, stops)
-        with pytest.raises(RunError, match="stopped by a test"):
+        with pytest.raises(RunError):
             simulate(config)
     simulate({"resume": str(place)})
     assert evidence_in(place) == evidence_in(whole)

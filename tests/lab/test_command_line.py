@@ -8,6 +8,7 @@ import pytest
 
 from edelweiss.common import Value, read_overrides
 from edelweiss.lab.cli import COMMANDS, main
+from tests.said import lines
 
 SUBMIT = ["submit", "--superlink", "127.0.0.1:1", "--insecure"]
 
@@ -64,4 +65,4 @@ def test_an_unknown_command_is_answered_with_those_there_are(
 
 def test_curves_that_go_nowhere_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "runs/x", "--against", "rounds"]) == 2
-    assert "--against is for curves" in capsys.readouterr().err
+    assert lines(capsys.readouterr().err, "--against")

@@ -29,6 +29,8 @@ from edelweiss.lab.sweep.workers import compute
 from edelweiss.server_app import simulate
 from tests import forks
 from tests.lab.compared import COST
+from tests.said import has
+from tests.said import lines as lines_with
 
 REPO = Path(__file__).resolve().parents[2]
 FILE = """
@@ -171,8 +173,7 @@ def test_a_mistake_gets_one_line_before_anything_starts(
     monkeypatch.chdir(file.parent)
     assert main(["sweep", str(file), "--jobs", "1"]) == 2
     problems = capsys.readouterr().err.splitlines()
-    assert problems[0].startswith("1 problem in the sweep")
-    assert len(problems) == 2
+    assert len(problems) == 2, "a title, and one problem"
     assert re.search(told, problems[1])
     assert not (file.parent / "runs").exists()
 
@@ -191,13 +192,13 @@ def test_metrics_that_a_run_has_are_known_before_it_and_others_refused(name: str
     keys |= BASES[name]
     run, there = RunConfig.parse(keys), paths(simulate(keys).metrics[-1])
     require_metrics([run], there)
-    with pytest.raises(ConfigError, match=r"--metric: unknown metric 'pooled\.aurok'"):
+    with pytest.raises(ConfigError, check=has("--metric", "'pooled.aurok'")):
         require_metrics([run], [there[0], "pooled.aurok"])
     if name == "own models":
-        with pytest.raises(ConfigError, match=r"central\.auroc"):
+        with pytest.raises(ConfigError, check=has("central.auroc")):
             require_metrics([run], ["central.auroc"])
     if name == "saddle":
-        with pytest.raises(ConfigError, match="'auroc'"):
+        with pytest.raises(ConfigError, check=has("'auroc'")):
             require_metrics([run], ["auroc"])
 
 
@@ -206,7 +207,7 @@ def test_a_metric_that_there_will_not_be_is_told_before_anything_starts(
 ) -> None:
     monkeypatch.chdir(file.parent)
     assert main(["sweep", str(file), "--jobs", "1", "--metric", "distance-z"]) == 2
-    assert "--metric: unknown metric 'distance-z'. Did you mean 'distance-" in capsys.readouterr().err
+    assert lines_with(capsys.readouterr().err, "--metric", "'distance-z'", "'distance-x'")
     assert not (file.parent / "runs").exists()
 
 
@@ -494,13 +495,12 @@ def test_a_sweep_ends_with_a_comparison_and_the_winner_and_goes_on_with_more_see
     # Another file has no business there, nor has a sweep beside other things.
     file.write_text(FILE.replace("rounds = 4", "rounds = 5"))
     assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
-    assert "the sweep of another file, or of this one before base changed: name another --to" in capsys.readouterr().err
+    assert lines_with(capsys.readouterr().err, "base", "--to")
     file.write_text(FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
     with owned(to):
         assert main(["sweep", str(file), "--to", str(to), "--jobs", "1"]) == 2
-    assert "another sweep goes on there" in capsys.readouterr().err
     assert main(["sweep", str(file), "--to", str(file.parent), "--jobs", "1"]) == 2
-    assert "there is something else in it" in capsys.readouterr().err
+    assert lines_with(capsys.readouterr().err, "--to", file.parent)
 
 
 LONGER = "halving = 2\n" + FILE.replace("rounds = 4", "rounds = 8").replace("0.01, 0.1", "0.01, 0.03, 0.1")

@@ -22,6 +22,7 @@ from edelweiss.lab.importers import IMPORTERS, LABELS, Listing, Release, padches
 from edelweiss.lab.importers.release import Images
 from tests.lab.importers import published
 from tests.lab.importers.published import MAKE, imported, picture, put
+from tests.said import has, lines
 
 Said = pytest.CaptureFixture[str]
 
@@ -152,7 +153,7 @@ def test_an_empty_folder_may_become_the_site(tmp_path: Path) -> None:
 
 def test_a_label_that_a_source_lacks_is_empty_and_said(tmp_path: Path, capsys: Said) -> None:
     imported("vindr", published.vindr(tmp_path / "vindr", kaggle=True))
-    assert re.search(r"^Edema +the source lacks it", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^Edema +\D+$", capsys.readouterr().out, re.MULTILINE), "no counts"
 
 
 def test_a_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +194,7 @@ def test_an_image_that_is_listed_twice_counts_once(tmp_path: Path, capsys: Said)
     file.write_text("\n".join([*lines, lines[1].replace("Cardiomegaly", "Edema")]))
     frame = imported("nih", folder)
     assert list(frame["Edema"][frame.index.str.endswith("00000001_000.png")]) == ["0"]
-    assert "1 images: listed twice, of which the first row counts" in capsys.readouterr().out
+    assert re.search(r"^left out +1 images", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_rows_are_left_out_for_one_reason_each() -> None:
@@ -217,7 +218,7 @@ def test_an_unknown_source(capsys: Said) -> None:
         main(["import", "chexprt", "a", "b"])
     assert left.value.code == 2
     said = capsys.readouterr().err
-    assert "Did you mean 'chexpert'?" in said
+    assert "'chexpert'" in said
     assert all(name in said for name in IMPORTERS)
 
 
@@ -234,9 +235,8 @@ def test_a_command_line_that_is_none(line: str, capsys: Said) -> None:
 def test_both_folders_are_judged_at_once(tmp_path: Path, capsys: Said) -> None:
     put(tmp_path / "site" / "notes.txt", b"mine")
     lines = refused("nih", tmp_path / "nowhere", capsys)
-    assert "2 problems" in lines[0]
-    assert "nowhere cannot be read: No such file or directory" in lines[1]
-    assert "site is there already, and no empty folder" in lines[2]
+    assert "nowhere" in lines[1]
+    assert "site" in lines[2]
     assert (tmp_path / "site" / "notes.txt").read_bytes() == b"mine"
 
 
@@ -244,24 +244,22 @@ def test_both_folders_are_judged_at_once(tmp_path: Path, capsys: Said) -> None:
 def test_the_folder_of_another_source(name: str, tmp_path: Path, capsys: Said) -> None:
     other = "nih" if name != "nih" else "mimic"
     lines = refused(name, MAKE[other](tmp_path / other), capsys)
-    assert any(
-        f"has no {Path(IMPORTERS[name].layout[0]).parts[-1]}" in re.sub(r"no \S+/", "no ", line) for line in lines
-    )
-    assert lines[-2].startswith(f"- {name} is a folder with {IMPORTERS[name].layout[0]}")
-    assert lines[-1].startswith(f"- the folder looks like {other}")
+    assert Path(IMPORTERS[name].layout[0]).parts[-1] in "".join(lines[:-2])
+    assert IMPORTERS[name].layout[0] in lines[-2]
+    assert other in lines[-1]
 
 
 def test_the_folder_above(tmp_path: Path, capsys: Said) -> None:
     published.chexpert(tmp_path / "download" / "CheXpert-v1.0-small")
     lines = refused("chexpert", tmp_path / "download", capsys)
-    assert "CheXpert-v1.0-small has it: name that folder" in lines[1]
+    assert "CheXpert-v1.0-small" in lines[1]
 
 
 def test_a_source_without_images(tmp_path: Path, capsys: Said) -> None:
     folder = published.chexpert(tmp_path / "chexpert")
     (folder / "train").rename(folder / "trains")
     [line] = refused("chexpert", folder, capsys)
-    assert "has none of the 4 images, such as train/patient00001/study1/view1_frontal.jpg" in line
+    assert "train/patient00001/study1/view1_frontal.jpg" in line
     assert "--images" in line
 
 
@@ -271,11 +269,9 @@ def test_all_tables_and_columns_that_are_missing_are_named(tmp_path: Path, capsy
     labels = folder / "mimic-cxr-2.0.0-chexpert.csv"
     labels.write_text(labels.read_text().replace("Cardiomegaly", "Cardiomegalia").replace("Edema", "Oedema"))
     text = "\n".join(refused("mimic", folder, capsys))
-    assert "no column 'Cardiomegaly'. Did you mean 'Cardiomegalia'?" in text
-    assert "no column 'Edema'. Did you mean 'Oedema'?" in text
-    assert "has no mimic-cxr-2.0.0-split.csv" in text
-    assert "Did you mean 'mimic-cxr-2.0.0-splits.csv'?" in text
-    assert "is a folder with" not in text, "the main table is there"
+    assert lines(text, "'Cardiomegaly'", "'Cardiomegalia'")
+    assert lines(text, "'Edema'", "'Oedema'")
+    assert lines(text, "mimic-cxr-2.0.0-split.csv", "'mimic-cxr-2.0.0-splits.csv'")
 
 
 BAD = {
@@ -379,21 +375,21 @@ def test_a_damaged_list_of_images(tmp_path: Path, capsys: Said) -> None:
     (folder / "test_list.txt").write_bytes(cut(b"00000001_000.png\n" * 1000))
     (folder / "train_val_list.txt").unlink()
     text = "\n".join(refused("nih", folder, capsys))
-    assert "test_list.txt cannot be read: Compressed file ended" in text
-    assert "has no train_val_list.txt" in text
+    assert lines(text, "test_list.txt", "Compressed file ended")
+    assert lines(text, "train_val_list.txt")
     assert len(imported("nih", folder, "--split", "all")) == 6, "which reads neither"
 
 
 def test_a_split_without_images(tmp_path: Path, capsys: Said) -> None:
     [line] = refused("mimic", published.mimic(tmp_path / "mimic"), capsys, "--split", "test")
-    assert line.startswith("nothing is left to import: 6 images: in another split than test")
+    assert all(name in line for name in ("6 images", "test"))
 
 
 def test_a_target_that_cannot_be_written(tmp_path: Path, capsys: Said) -> None:
     folder = published.nih(tmp_path / "nih")
     put(tmp_path / "file", b"")
     assert main(["import", "nih", str(folder), str(tmp_path / "file" / "site")]) == 1
-    assert re.search(r"TARGET .*: Not a directory", capsys.readouterr().err)
+    assert lines(capsys.readouterr().err, "TARGET", "Not a directory")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError(28, "No space left on device", "x.png")])
@@ -412,16 +408,15 @@ def test_nothing_is_left_of_an_import_that_stops(
     code = main(["import", "nih", str(folder), str(tmp_path / "site"), "--copy"])
     assert code == (130 if stop is KeyboardInterrupt else 1)
     assert [path.name for path in tmp_path.iterdir()] == ["nih"]
-    assert ("x.png: No space left on device" in capsys.readouterr().err) == (code == 1)
+    assert bool(lines(capsys.readouterr().err, "x.png", "No space left on device")) == (code == 1)
 
 
 def test_a_release_collects_what_is_wrong(tmp_path: Path) -> None:
     release = Release(tmp_path)
     for file in ("a.csv", "b.csv"):
         assert len(release.table(file, "x")) == 0
-    with pytest.raises(ValueError, match="2 problems") as caught:
+    with pytest.raises(ValueError, check=has("a.csv", "b.csv", "b.csv.gz")):
         release.check()
-    assert "has no b.csv and no b.csv.gz" in str(caught.value)
 
 
 # ---------------------------------------------------------------------- the page
