@@ -212,7 +212,6 @@ def test_a_kept_model_is_a_site_s_own_and_of_the_size_of_its_network(tmp_path: P
         write_tensors(kept, {**stored.tensors, "x": x}, stored.facts)
         with pytest.raises(ModelError, check=has(key="x")):
             TrainedModel.read(kept)
-        assert caught.value.key == "x"
 
 
 def test_a_model_of_many_classes_is_kept_and_its_card_says_that_predict_takes_none(tmp_path: Path) -> None:
