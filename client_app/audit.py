@@ -162,11 +162,11 @@ class Audit:
                 last = _hash(text.rstrip(b"\n"))
                 yield last, line
         if number < count:
-            text = f"line {number + 1} is missing, and all that follow it up to line {count}"
-            raise AuditError(text, row=number + 1)
+            said = f"line {number + 1} is missing, and all that follow it up to line {count}"
+            raise AuditError(said, row=number + 1)
         if (number, last) != (count, sealed) and (number, before) != (count + 1, sealed):
-            text = f"line {number} is not the last one that was sealed, which was line {count}"
-            raise AuditError(text, row=number)
+            said = f"line {number} is not the last one that was sealed, which was line {count}"
+            raise AuditError(said, row=number)
 
 
 def contents(content: RecordDict, arrays: list[dict[str, Any]]) -> dict[str, Any]:
