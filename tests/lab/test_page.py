@@ -230,7 +230,7 @@ def test_the_command_writes_it_again_with_each_picture(
         assert path.read_bytes().startswith(b"%PDF")
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert main(["report", str(folder / "nothing")]) == 1
-    assert lines(capsys.readouterr().err, "nothing")
+    assert lines(capsys.readouterr().err, "config.toml")
 
 
 def test_what_the_environment_says_of_pictures_costs_no_report(tmp_path: Path) -> None:
